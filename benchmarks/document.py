@@ -1,11 +1,47 @@
-"""Where figures go: a page of `docs/`, between the marks of the benchmark that measured them."""
+"""What every benchmark has: its command line, its tables in Markdown, and its place on a page of `docs/`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import os
+import platform
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def arguments(description: str | None, **defaults: float | str) -> argparse.Namespace:
+    """Read the command line: an option of its type for each default, a flag for each that is False, and `--write`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        if default is False:
+            parser.add_argument(f"--{name}", action="store_true")
+        else:
+            parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
+    return parser.parse_args()
+
+
+def command(benchmark: str, **options: float | str) -> str:
+    """Return the command that makes the figures, and what machine it ran on."""
+    words = [
+        f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}" for name, value in options.items()
+    ]
+    return f"`python benchmarks/{benchmark} {' '.join(words)} --write` {machine()}"
+
+
+def machine() -> str:
+    return f"on {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table whose first column has names, and the others figures."""
+    return [row(header), "| --- |" + " ---: |" * (len(header) - 1), *map(row, rows)]
+
+
+def row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def write_figures(benchmark: str, lines: Sequence[str], document: Path = DOCUMENT) -> None:
@@ -14,8 +50,8 @@ def write_figures(benchmark: str, lines: Sequence[str], document: Path = DOCUMEN
     Raises ValueError, and writes nothing, where the page does not have both marks.
     """
     begin, end = (f"<!-- benchmarks/{benchmark}: {mark} -->" for mark in ("begin", "end"))
-    before, found_begin, rest = document.read_text().partition(begin)
-    _, found_end, after = rest.partition(end)
+    before, found_begin, following = document.read_text().partition(begin)
+    _, found_end, after = following.partition(end)
     if not found_begin or not found_end:
         raise ValueError(f"{document} has no {begin} with {end} after it")
     document.write_text(before + "\n".join([begin, *lines, end]) + after)

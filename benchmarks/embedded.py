@@ -9,11 +9,8 @@ batches. With `--write` the figures replace the ones in docs/performance.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
-import os
-import platform
 import statistics
 import tempfile
 import time
@@ -24,8 +21,10 @@ from pathlib import Path
 import uvloop
 
 import polonaise
-from append import Result, append_load, fdatasync_s
-from document import write_figures
+from append import append_load
+from document import arguments, command, table, write_figures
+from floor import fdatasync_ms
+from loads import Load
 
 OUTSTANDING = (1, 64, 1_024)
 FIRST_COMMITS = 9
@@ -38,10 +37,10 @@ SINGLE = 30_000
 class Figures:
     """What was measured; times in seconds."""
 
-    fdatasync_s: float = 0.0
+    fdatasync_ms: float = 0.0
     first_commit_s: dict[int, float] = field(default_factory=dict)
     """By storage directories."""
-    loads: dict[tuple[int, int], Result] = field(default_factory=dict)
+    loads: dict[tuple[int, int], Load] = field(default_factory=dict)
     """By storage directories and appends outstanding."""
     take_over_s: dict[int, list[float]] = field(default_factory=dict)
     """By commits in the log."""
@@ -70,8 +69,8 @@ def host(directory: Path, transactions: int, ready: Connection) -> None:
 async def take_over_s(directory: Path, transactions: int) -> float:
     """From the kill of the host to the first commit that was asked for after it, by a process that was attached."""
     spawn = multiprocessing.get_context("spawn")
-    ready, said = spawn.Pipe()
-    process = spawn.Process(target=host, args=(directory, transactions, said))
+    ready, ready_end = spawn.Pipe()
+    process = spawn.Process(target=host, args=(directory, transactions, ready_end))
     process.start()
     await asyncio.to_thread(ready.recv)
     async with polonaise.connect(f"embedded:{directory}") as log:
@@ -88,13 +87,13 @@ async def measure(seconds: float, runs: int) -> Figures:
     figures = Figures()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        figures.fdatasync_s = fdatasync_s(root)
+        figures.fdatasync_ms = fdatasync_ms(root)
         for storage in (1, 3):
             times = [await first_commit_s(root / f"first-{storage}-{n}", storage) for n in range(FIRST_COMMITS)]
             figures.first_commit_s[storage] = statistics.median(times)
             print(f"first commit, {storage} storage: {1e3 * figures.first_commit_s[storage]:.0f} ms", flush=True)
             for outstanding in OUTSTANDING:
-                results: list[Result] = []
+                results: list[Load] = []
                 for run in range(runs):
                     directory = root / f"load-{storage}-{outstanding}-{run}"
                     async with polonaise.connect(f"embedded:{directory}?storage={storage}") as log:
@@ -113,37 +112,33 @@ async def measure(seconds: float, runs: int) -> Figures:
     return figures
 
 
-def table(figures: Figures, seconds: float, runs: int) -> list[str]:
-    lines = [
-        f"`python benchmarks/embedded.py --seconds {seconds:g} --runs {runs} --write` on {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}; best of {runs} runs of {seconds:g} s.",
-        f"Floor in the same run: one fdatasync {1e3 * figures.fdatasync_s:.3f} ms.",
+def page(figures: Figures, seconds: float, runs: int) -> list[str]:
+    loads = [
+        (str(storage), f"{count:,} outstanding", f"{load.per_second:,.0f}", f"{load.p50_ms:.2f}", f"{load.p99_ms:.2f}")
+        for (storage, count), load in figures.loads.items()
+    ]
+    firsts = [(f"{storage} storage", f"{1e3 * took_s:.0f}") for storage, took_s in figures.first_commit_s.items()]
+    take_overs = [
+        (f"{count:,} commits in the last segment", f"{1e3 * statistics.median(took):.0f}", f"{1e3 * took[-1]:.0f}")
+        for count, took in figures.take_over_s.items()
+    ]
+    return [
+        f"{command('embedded.py', seconds=seconds, runs=runs)}; best of {runs} runs of {seconds:g} s.",
+        f"Floor in the same run: one fdatasync {figures.fdatasync_ms:.3f} ms.",
         "",
-        "| storage directories | load | transactions/s | median ms | p99 ms |",
-        "| ---: | --- | ---: | ---: | ---: |",
+        *table(["storage directories", "load", "transactions/s", "median ms", "p99 ms"], loads),
+        "",
+        *table(["from connecting to an empty directory to the first commit", "median ms"], firsts),
+        "",
+        *table(["take-over after kill -9 of the host", "median ms", "longest ms"], take_overs),
     ]
-    for (storage, outstanding), load in figures.loads.items():
-        speed = f"{load.per_second:,.0f} | {load.p50_ms:.2f} | {load.p99_ms:.2f}"
-        lines.append(f"| {storage} | {outstanding:,} outstanding | {speed} |")
-    lines += ["", "| from connecting to an empty directory to the first commit | median ms |", "| --- | ---: |"]
-    lines += [f"| {n} storage | {1e3 * took_s:.0f} |" for n, took_s in figures.first_commit_s.items()]
-    lines += ["", "| take-over after kill -9 of the host | median ms | longest ms |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {n:,} commits in the last segment | {1e3 * statistics.median(took):.0f} | {1e3 * took[-1]:.0f} |"
-        for n, took in figures.take_over_s.items()
-    ]
-    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, seconds=10.0, runs=3)
     figures = uvloop.run(measure(options.seconds, options.runs))
     if options.write:
-        write_figures("embedded.py", table(figures, options.seconds, options.runs))
+        write_figures("embedded.py", page(figures, options.seconds, options.runs))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ same columns of the same file.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from document import write_figures
+from document import arguments, table, write_figures
 from polonaise.fragments.arrow import SCHEMA, columns_of
 from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in
@@ -68,14 +67,14 @@ def best(runs: int, work: Callable[[], int]) -> float:
     return max(rates)
 
 
-def convert(held: list[Batch], per_batch: int) -> int:
+def convert(parts: list[Batch], per_batch: int) -> int:
     step = ROWS_MAX // per_batch
-    return sum(columns_of(held[at : at + step], COLUMNS).num_rows for at in range(0, len(held), step))
+    return sum(columns_of(parts[at : at + step], COLUMNS).num_rows for at in range(0, len(parts), step))
 
 
-def write(held: list[Batch], path: Path) -> Footer:
+def write(parts: list[Batch], path: Path) -> Footer:
     writer = FragmentWriter(bytes(16))
-    for batch in held:
+    for batch in parts:
         writer.add(batch)
     footer, raw = writer.finish()
     path.write_bytes(raw)
@@ -114,13 +113,13 @@ def measure(rows: int, runs: int, directory: Path) -> dict[str, float]:
     figures: dict[str, float] = {}
     path = directory / "fragment.parquet"
     for per_batch in (1_000, 4_096):
-        held = list(batches(rows // 4, per_batch))
-        figures[f"batches of {per_batch:,} to {len(COLUMNS)} columns"] = best(runs, partial(convert, held, per_batch))
-    held = list(batches(rows, 1_000))
+        made = list(batches(rows // 4, per_batch))
+        figures[f"batches of {per_batch:,} to {len(COLUMNS)} columns"] = best(runs, partial(convert, made, per_batch))
+    made = list(batches(rows, 1_000))
     began = time.process_time()
-    footer = write(held, path)
+    footer = write(made, path)
     figures[f"batches to a fragment, all {len(SCHEMA)} columns"] = rows / (time.process_time() - began)
-    del held
+    del made
     figures["pyarrow alone, without checksums"] = best(runs, lambda: read_plain(path, False))
     figures["pyarrow alone, checksums verified"] = best(runs, lambda: read_plain(path, True))
     figures["`columns_in`, a mapped file"] = best(runs, lambda: read_columns(path, footer))
@@ -134,27 +133,24 @@ def measure(rows: int, runs: int, directory: Path) -> dict[str, float]:
     return figures
 
 
-def table(figures: dict[str, float], rows: int, runs: int) -> list[str]:
+def page(figures: dict[str, float], rows: int, runs: int) -> list[str]:
     yardstick = figures["pyarrow alone, checksums verified"]
     return [
         f"`python benchmarks/fragments.py --rows {rows} --runs {runs} --write`: one thread, Python "
         f"{platform.python_version()}, pyarrow {pa.__version__}; best of {runs} runs.",
         "",
-        "| | rows/s of processor time | ÷ pyarrow alone |",
-        "| --- | ---: | ---: |",
-        *(f"| {name} | {rate:,.0f} | {rate / yardstick:.2f} |" for name, rate in figures.items()),
+        *table(
+            ["", "rows/s of processor time", "÷ pyarrow alone"],
+            [(name, f"{rate:,.0f}", f"{rate / yardstick:.2f}") for name, rate in figures.items()],
+        ),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, rows=4_000_000, runs=3)
     with tempfile.TemporaryDirectory() as directory:
         figures = measure(options.rows, options.runs, Path(directory))
-    lines = table(figures, options.rows, options.runs)
+    lines = page(figures, options.rows, options.runs)
     print("\n".join(lines))
     if options.write:
         write_figures("fragments.py", lines)

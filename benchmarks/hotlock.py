@@ -10,11 +10,8 @@ missing or there twice. With `--write` the figures replace the ones in docs/perf
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
-import os
-import platform
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -24,8 +21,9 @@ from pathlib import Path
 import uvloop
 
 import polonaise
-from append import fdatasync_s
-from document import write_figures
+from document import arguments, command, table, write_figures
+from floor import fdatasync_ms
+from loads import percentile
 
 
 class Counter:
@@ -92,52 +90,48 @@ async def check(address: str, commits: int) -> None:
 def measure(processes: int, tasks: int, seconds: float) -> tuple[float, list[Shared]]:
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
-        floor_s = fdatasync_s(Path(scratch))
+        sync_ms = fdatasync_ms(Path(scratch))
         address = f"embedded:{scratch}/log"
         ready, told = spawn.Barrier(processes), spawn.SimpleQueue()
         started = [spawn.Process(target=process, args=(address, tasks, seconds, ready, told)) for _ in range(processes)]
         for each in started:
             each.start()
-        found = [told.get() for _ in started]
+        shares = [told.get() for _ in started]
         for each in started:
             each.join()
-        asyncio.run(check(address, sum(len(each.waits_s) for each in found)))
-    return floor_s, found
+        asyncio.run(check(address, sum(len(each.waits_s) for each in shares)))
+    return sync_ms, shares
 
 
-def table(floor_s: float, found: list[Shared], tasks: int, seconds: float) -> list[str]:
-    waits_s = sorted(wait_s for each in found for wait_s in each.waits_s)
-    commits, runs = len(waits_s), sum(each.runs for each in found)
-    shares = " · ".join(f"{len(each.waits_s):,}" for each in sorted(found, key=lambda each: len(each.waits_s)))
-    worst_of = " · ".join(f"{each.runs / max(1, len(each.waits_s)):.1f}" for each in found)
+def page(sync_ms: float, shares: list[Shared], tasks: int, seconds: float) -> list[str]:
+    waits_ms = [1e3 * wait_s for share in shares for wait_s in share.waits_s]
+    commits = [len(share.waits_s) for share in shares]
+    waits = (percentile(waits_ms, 50), percentile(waits_ms, 99), max(waits_ms))
+    rows = [
+        ("commits a second", f"{sum(commits) / seconds:,.0f}"),
+        ("runs of a context for each commit", f"{sum(share.runs for share in shares) / sum(commits):.1f}"),
+        (
+            "the same in each process",
+            " · ".join(f"{share.runs / max(1, count):.1f}" for share, count in zip(shares, commits, strict=True)),
+        ),
+        ("commits of each process", " · ".join(f"{count:,}" for count in sorted(commits))),
+        ("wait for a commit, median · 99 % · worst", " · ".join(f"{wait_ms:,.0f}" for wait_ms in waits) + " ms"),
+    ]
     return [
-        f"`python benchmarks/hotlock.py --processes {len(found)} --tasks {tasks} --seconds {seconds:g} --write` on "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}.",
-        f"Floor in the same run: one fdatasync {1e3 * floor_s:.3f} ms.",
+        f"{command('hotlock.py', processes=len(shares), tasks=tasks, seconds=seconds)}.",
+        f"Floor in the same run: one fdatasync {sync_ms:.3f} ms.",
         "",
-        "| | |",
-        "| --- | ---: |",
-        f"| commits a second | {commits / seconds:,.0f} |",
-        f"| runs of a context for each commit | {runs / commits:.1f} |",
-        f"| the same in each process | {worst_of} |",
-        f"| commits of each process | {shares} |",
-        f"| wait for a commit, median · 99 % · worst | {1e3 * waits_s[commits // 2]:,.0f} · "
-        f"{1e3 * waits_s[commits * 99 // 100]:,.0f} · {1e3 * waits_s[-1]:,.0f} ms |",
+        *table(["", ""], rows),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--tasks", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    floor_s, found = measure(given.processes, given.tasks, given.seconds)
-    lines = table(floor_s, found, given.tasks, given.seconds)
+    options = arguments(__doc__, processes=3, tasks=20, seconds=10.0)
+    sync_ms, shares = measure(options.processes, options.tasks, options.seconds)
+    lines = page(sync_ms, shares, options.tasks, options.seconds)
     print("\n".join(lines))
-    if given.write:
-        write_figures(Path(__file__).name, lines)
+    if options.write:
+        write_figures("hotlock.py", lines)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ docs/performance.md. Measure on a quiet machine: what else runs makes every one 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Iterable
@@ -22,8 +20,10 @@ from typing import NamedTuple
 import uvloop
 
 import polonaise
-from append import cluster, echo_s, fdatasync_s
-from document import write_figures
+from append import cluster
+from document import arguments, command, table, write_figures
+from floor import echo_ms, fdatasync_ms
+from loads import percentile
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -82,7 +82,7 @@ async def append_one_by_one(log: polonaise.Log, seconds: float) -> list[float]:
 
 
 async def measure(seconds: float, root: Path) -> Profile:
-    before_ms = 1e3 * fdatasync_s(root)
+    before_ms = fdatasync_ms(root)
     async with cluster(root / "cluster") as (local, log):
         await append_one_by_one(log, min(1.0, seconds))
         assert local.server is not None
@@ -93,46 +93,32 @@ async def measure(seconds: float, root: Path) -> Profile:
         client, server, storage = (
             usage(pids).since(was, len(latencies), len(pids)) for pids, was in zip(groups, before, strict=True)
         )
-    latencies.sort()
-    return Profile(
-        (before_ms + 1e3 * fdatasync_s(root)) / 2,
-        1e3 * latencies[len(latencies) // 2],
-        1e3 * latencies[len(latencies) * 99 // 100],
-        client,
-        server,
-        storage,
-    )
+    sync_ms = (before_ms + fdatasync_ms(root)) / 2
+    return Profile(sync_ms, 1e3 * percentile(latencies, 50), 1e3 * percentile(latencies, 99), client, server, storage)
 
 
-def table(profile: Profile, seconds: float, runs: int, echo_ms: float) -> list[str]:
-    lines = [
-        f"`python benchmarks/one_append.py --seconds {seconds:g} --runs {runs} --write` on {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}; the run with the lowest median of {runs} runs of {seconds:g} s: "
-        f"median {profile.median_ms:.2f} ms ({profile.median_ms / profile.sync_ms:.1f} × the fdatasync before and "
-        f"after it, {profile.sync_ms:.3f} ms), p99 {profile.p99_ms:.2f} ms. One loopback echo {echo_ms:.3f} ms.",
+def page(profile: Profile, seconds: float, runs: int) -> list[str]:
+    used = {"client": profile.client, "server": profile.server, "each storage node": profile.storage}
+    return [
+        f"{command('one_append.py', seconds=seconds, runs=runs)}; the run with the lowest median of {runs} runs of "
+        f"{seconds:g} s: median {profile.median_ms:.2f} ms ({profile.median_ms / profile.sync_ms:.1f} × the fdatasync "
+        f"before and after it, {profile.sync_ms:.3f} ms), p99 {profile.p99_ms:.2f} ms. One loopback echo "
+        f"{echo_ms():.3f} ms.",
         "",
-        "| per append | user µs | system µs | waits |",
-        "| --- | ---: | ---: | ---: |",
+        *table(
+            ["per append", "user µs", "system µs", "waits"],
+            [(name, f"{1e6 * u.user_s:.0f}", f"{1e6 * u.system_s:.0f}", f"{u.waits:.1f}") for name, u in used.items()],
+        ),
     ]
-    for name in ("client", "server", "storage"):
-        used: Usage = getattr(profile, name)
-        shown = "each storage node" if name == "storage" else name
-        lines.append(f"| {shown} | {1e6 * used.user_s:.0f} | {1e6 * used.system_s:.0f} | {used.waits:.1f} |")
-    return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, seconds=5.0, runs=3)
     profiles = []
     for _ in range(options.runs):
         with tempfile.TemporaryDirectory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             profiles.append(runner.run(measure(options.seconds, Path(scratch))))
-    best = min(profiles, key=lambda profile: profile.median_ms)
-    lines = table(best, options.seconds, options.runs, 1e3 * echo_s())
+    lines = page(min(profiles, key=lambda profile: profile.median_ms), options.seconds, options.runs)
     print("\n".join(lines))
     if options.write:
         write_figures("one_append.py", lines)

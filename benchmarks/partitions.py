@@ -10,11 +10,9 @@ the ones in docs/performance.md.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
-import platform
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,8 +22,8 @@ from pathlib import Path
 import uvloop
 
 import polonaise
-from append import fdatasync_s
-from document import write_figures
+from document import arguments, command, table, write_figures
+from floor import fdatasync_ms
 
 AT_ONCE = 256
 SETTLE_S = 3.0
@@ -114,42 +112,36 @@ def cost_of(partitions: int, idle_s: float, scratch: Path) -> Cost:
     return cost
 
 
-def table(floor_s: float, costs: list[Cost], idle_s: float) -> list[str]:
+def page(sync_ms: float, costs: list[Cost], idle_s: float) -> list[str]:
     sizes = ",".join(str(cost.partitions) for cost in costs)
     rows = [
-        ("new log: until the first commit, s", [f"{cost.opened_s:.1f}" for cost in costs]),
-        ("then a commit in each partition, s", [f"{cost.each_s:.1f}" for cost in costs]),
-        ("and one more in each, s", [f"{cost.again_s:.1f}" for cost in costs]),
-        ("most descriptors", [f"{cost.descriptors:,}" for cost in costs]),
-        ("resident memory, client and nodes, MB", [f"{cost.resident_mb:,.0f}" for cost in costs]),
-        ("idle, % of a core", [f"{100 * cost.idle:.1f}" for cost in costs]),
-        ("opened again: until the first commit, s", [f"{cost.reopened_s:.1f}" for cost in costs]),
-        ("until every partition is ready, s", [f"{cost.ready_s:.1f}" for cost in costs]),
+        ("new log: until the first commit, s", *(f"{cost.opened_s:.1f}" for cost in costs)),
+        ("then a commit in each partition, s", *(f"{cost.each_s:.1f}" for cost in costs)),
+        ("and one more in each, s", *(f"{cost.again_s:.1f}" for cost in costs)),
+        ("most descriptors", *(f"{cost.descriptors:,}" for cost in costs)),
+        ("resident memory, client and nodes, MB", *(f"{cost.resident_mb:,.0f}" for cost in costs)),
+        ("idle, % of a core", *(f"{100 * cost.idle:.1f}" for cost in costs)),
+        ("opened again: until the first commit, s", *(f"{cost.reopened_s:.1f}" for cost in costs)),
+        ("until every partition is ready, s", *(f"{cost.ready_s:.1f}" for cost in costs)),
     ]
     return [
-        f"`python benchmarks/partitions.py --partitions {sizes} --idle {idle_s:g} --write` on {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes.",
-        f"Floor in the same run: one fdatasync {1e3 * floor_s:.3f} ms.",
+        f"{command('partitions.py', partitions=sizes, idle=idle_s)}, load {os.getloadavg()[1]:.0f} over the last "
+        "minutes.",
+        f"Floor in the same run: one fdatasync {sync_ms:.3f} ms.",
         "",
-        "| partitions | " + " | ".join(f"{cost.partitions:,}" for cost in costs) + " |",
-        "| --- |" + " ---: |" * len(costs),
-        *(f"| {what} | " + " | ".join(values) + " |" for what, values in rows),
+        *table(["partitions", *(f"{cost.partitions:,}" for cost in costs)], rows),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--partitions", default="64,512,4096")
-    parser.add_argument("--idle", type=float, default=20.0)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    options = arguments(__doc__, partitions="64,512,4096", idle=20.0)
     with tempfile.TemporaryDirectory() as scratch:
-        floor_s = fdatasync_s(Path(scratch))
-        costs = [cost_of(int(size), given.idle, Path(scratch)) for size in given.partitions.split(",")]
-    lines = table(floor_s, costs, given.idle)
+        sync_ms = fdatasync_ms(Path(scratch))
+        costs = [cost_of(int(size), options.idle, Path(scratch)) for size in options.partitions.split(",")]
+    lines = page(sync_ms, costs, options.idle)
     print("\n".join(lines))
-    if given.write:
-        write_figures(Path(__file__).name, lines)
+    if options.write:
+        write_figures("partitions.py", lines)
 
 
 if __name__ == "__main__":

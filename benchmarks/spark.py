@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import itertools
 import os
-import platform
 import shutil
 import statistics
 import tempfile
@@ -30,7 +29,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 import polonaise
 import polonaise.spark
-from document import DOCUMENT, write_figures
+from document import DOCUMENT, arguments, command, table, write_figures
 from polonaise.admin.archive import archive
 from polonaise.fragments.store import open_store
 from polonaise.node.local import LocalCluster
@@ -85,7 +84,7 @@ class GeneratorReader(DataSourceReader):
         self._rows, self._splits = rows, splits
 
     def partitions(self) -> list[InputPartition]:
-        bounds = [self._rows * place // self._splits for place in range(self._splits + 1)]
+        bounds = [self._rows * number // self._splits for number in range(self._splits + 1)]
         return [InputPartition(pair) for pair in itertools.pairwise(bounds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -124,8 +123,8 @@ async def fill(coordinator: str, transactions: int) -> None:
             raw = os.urandom(count * BODY_BYTES)
             await asyncio.gather(
                 *(
-                    log.append(raw[place * BODY_BYTES : (place + 1) * BODY_BYTES], 0, header=place % 4)
-                    for place in range(count)
+                    log.append(raw[number * BODY_BYTES : (number + 1) * BODY_BYTES], 0, header=number % 4)
+                    for number in range(count)
                 )
             )
 
@@ -331,24 +330,23 @@ GOALS = {
 
 
 def write(figures: dict[str, float], options: argparse.Namespace) -> None:
-    lines = [
-        f"`python benchmarks/spark.py --transactions {options.transactions} --runs {options.runs} --write` on "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}; best of {options.runs} runs.",
-        "",
-        "| what | rows/s | of the yardstick | goal |",
-        "| --- | ---: | ---: | ---: |",
-    ]
+    rates, others = [], []
     for name, value in figures.items():
         if name.startswith(("memory", "micro-batch")):
+            others.append((name, f"{value:,.0f} {'MB' if name.startswith('memory') else 'ms'}"))
             continue
         goal, yardstick = GOALS.get(name, (0, ""))
         share = f"{value / figures[yardstick]:.0%} of {yardstick}" if yardstick in figures else ""
-        wanted = f"{goal:.0%}" if yardstick else f"{goal:,.0f}" if goal else ""
-        lines.append(f"| {name} | {value:,.0f} | {share} | {wanted} |")
-    lines += ["", "| what | |", "| --- | ---: |"]
-    lines += [f"| {name} | {value:,.0f} ms |" for name, value in figures.items() if name.startswith("micro-batch")]
-    lines += [f"| {name} | {value:,.0f} MB |" for name, value in figures.items() if name.startswith("memory")]
-    lines += ["", "![Rows per second of each way to read the log in Spark](spark-performance.png)"]
+        rates.append((name, f"{value:,.0f}", share, f"{goal:.0%}" if yardstick else f"{goal:,.0f}" if goal else ""))
+    lines = [
+        f"{command('spark.py', transactions=options.transactions, runs=options.runs)}; best of {options.runs} runs.",
+        "",
+        *table(["what", "rows/s", "of the yardstick", "goal"], rates),
+        "",
+        *table(["what", ""], others),
+        "",
+        "![Rows per second of each way to read the log in Spark](spark-performance.png)",
+    ]
     write_figures("spark.py", lines)
     plot(figures, DOCUMENT.with_name("spark-performance.png"))
 
@@ -369,11 +367,11 @@ def plot(figures: dict[str, float], path: Path) -> None:
         color=["#8a8f98" if name in ("Parquet", "generator-only source") else "#2f6f9f" for name in names],
     )
     axes.bar_label(bars, [f"{value:.2f}" for value in values], padding=3)
-    for place, name in enumerate(names):
+    for height, name in enumerate(names):
         goal, yardstick = GOALS.get(name, (0, ""))
-        wanted = goal * figures.get(yardstick, 0) / 1e6 if yardstick else goal / 1e6
-        if wanted:
-            axes.plot([wanted, wanted], [place - 0.4, place + 0.4], color="#c0392b", linewidth=2)
+        goal_millions = goal * figures.get(yardstick, 0) / 1e6 if yardstick else goal / 1e6
+        if goal_millions:
+            axes.plot([goal_millions, goal_millions], [height - 0.4, height + 0.4], color="#c0392b", linewidth=2)
     axes.set_xlabel("million rows per second (red: the goal)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
@@ -381,12 +379,7 @@ def plot(figures: dict[str, float], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--transactions", type=int, default=4_000_000)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, transactions=4_000_000, runs=3, only="")
     root = Path(tempfile.mkdtemp())
     try:
         figures = measure(options, root)

@@ -4,16 +4,16 @@
 
 Transaction contexts that read a balance from the view, and catching up with a log that is there. Processor time is that
 of this process (client, view and the application's own code) and, where given, of the cluster's four beside it. With
-`--write` the figures replace the ones in docs/performance.md; nobody types them.
+`--write` the figures replace the ones in docs/performance.md; nobody types them. `--quick` is a smoke run: its figures
+mean little.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
-import platform
+import random
 import struct
 import sys
 import tempfile
@@ -27,7 +27,8 @@ import uvloop
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, func, select
 
 import polonaise
-from document import write_figures
+from document import arguments, command, table, write_figures
+from loads import keep
 from polonaise.node.local import LocalCluster
 
 ACCOUNTS = 10_000
@@ -128,8 +129,6 @@ async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: f
     """
     view = Grouped(url)
     open_accounts(view, url)
-    done = 0
-    latencies: list[float] = []
 
     def balance(db: Connection, account: int) -> int:
         return int(db.execute(BALANCE, {"at": account}).scalar_one())
@@ -143,8 +142,8 @@ async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: f
         tx.write_lock("account", account)
         decide(tx, account, await view.read(balance, account))
 
-    def decide(tx: polonaise.Draft, account: int, found: int) -> None:
-        if found < 1:
+    def decide(tx: polonaise.Draft, account: int, balance: int) -> None:
+        if balance < 1:
             tx.abandon("insufficient funds")
         else:
             tx.append(PAYMENT.pack(account, -1))
@@ -153,25 +152,13 @@ async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: f
 
     async with polonaise.connect(cluster.coordinator, view=view) as log:
         await log.ready(0)
-        until = time.perf_counter() + seconds
-
-        async def teller(number: int) -> None:
-            nonlocal done
-            while (began := time.perf_counter()) < until:
-                number = (number * 1_103_515_245 + 12_345) % 2**31
-                await log.run(context, (number >> 8) % ACCOUNTS, partition=0)
-                done += 1
-                latencies.append(time.perf_counter() - began)
-
-        began, processor, others = time.perf_counter(), time.process_time(), cluster_s(cluster)
-        await asyncio.gather(*(teller(number * 7_919 + 1) for number in range(outstanding)))
-        took, processor = time.perf_counter() - began, time.process_time() - processor
-        others = cluster_s(cluster) - others
+        processor, others = time.process_time(), cluster_s(cluster)
+        load = await keep(lambda: log.run(context, random.randrange(ACCOUNTS), partition=0), outstanding, seconds)
+        processor, others = time.process_time() - processor, cluster_s(cluster) - others
         await log.wait_applied(await log.flush(0), 0)
         total = await view.read(lambda db: db.execute(select(func.sum(accounts.c.balance))).scalar_one())
-        assert total == START * ACCOUNTS - done, "each withdrawal counts once"
-    median_ms = 1e3 * sorted(latencies)[len(latencies) // 2]
-    return Result(done / took, 1e6 * processor / done, median_ms, 1e6 * others / done)
+        assert total == START * ACCOUNTS - load.count, "each withdrawal counts once"
+    return Result(load.per_second, 1e6 * processor / load.count, load.p50_ms, 1e6 * others / load.count)
 
 
 async def fill(cluster: LocalCluster, count: int) -> None:
@@ -228,35 +215,32 @@ async def measure(seconds: float, count: int, plain_count: int, only: str) -> di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--transactions", type=int, default=1_000_000)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--quick", action="store_true", help="a smoke run: figures mean little")
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
-    options = parser.parse_args()
+    options = arguments(__doc__, seconds=20.0, transactions=1_000_000, only="", quick=False)
     seconds, count = (2.0, 20_000) if options.quick else (options.seconds, options.transactions)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         figures = runner.run(measure(seconds, count, max(10_000, count // 10), options.only))
     if options.write:
-        write(figures, seconds, count)
+        write_figures("views.py", page(figures, seconds, count))
 
 
-def write(figures: dict[str, Result], seconds: float, count: int) -> None:
-    """Replace the figures in docs/performance.md by these."""
-    lines = [
-        f"`python benchmarks/views.py --seconds {seconds:g} --transactions {count} --write` on {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[1]:.0f} over the last minutes. Processor "
-        "time per transaction: of this process (client, view and application), and of the cluster's four.",
-        "",
-        "| load | transactions/s | processor µs | cluster's µs | median ms |",
-        "| --- | ---: | ---: | ---: | ---: |",
+def page(figures: dict[str, Result], seconds: float, count: int) -> list[str]:
+    rows = [
+        (
+            name,
+            f"{result.per_second:,.0f}",
+            f"{result.processor_us:.0f}",
+            f"{result.cluster_us:.0f}" if result.cluster_us else "",
+            f"{result.p50_ms:.1f}" if result.p50_ms else "",
+        )
+        for name, result in figures.items()
     ]
-    for name, result in figures.items():
-        latency = f"{result.p50_ms:.1f}" if result.p50_ms else ""
-        others = f"{result.cluster_us:.0f}" if result.cluster_us else ""
-        lines.append(f"| {name} | {result.per_second:,.0f} | {result.processor_us:.0f} | {others} | {latency} |")
-    write_figures("views.py", lines)
+    return [
+        f"{command('views.py', seconds=seconds, transactions=count)}, load {os.getloadavg()[1]:.0f} over the last "
+        "minutes. Processor time per transaction: of this process (client, view and application), and of the "
+        "cluster's four.",
+        "",
+        *table(["load", "transactions/s", "processor µs", "cluster's µs", "median ms"], rows),
+    ]
 
 
 if __name__ == "__main__":

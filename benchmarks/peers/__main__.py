@@ -9,8 +9,6 @@ a time. Prints each load; with `--write` the best of the runs replace the tables
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import shutil
 import signal
 import sys
@@ -19,6 +17,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.document import machine
 from benchmarks.peers import table
 from benchmarks.peers.jetstream import JetStream
 from benchmarks.peers.kafka import Kafka
@@ -81,11 +80,12 @@ def main() -> None:
     print(f"\n{time.monotonic() - began:.0f} s in all")
     command = f"`python -m benchmarks.peers --seconds {options.seconds:g} --runs {options.runs}"
     command += f" --only {options.only}`" if options.only else "`"
-    machine = f"on {os.cpu_count()} cores, Python {platform.python_version()}; best of {options.runs} runs of "
-    machine += f"{options.seconds:g} s. Floors are measured before and after each."
-    print("\n".join(["", *table.lines(done, command, machine)]))
+    runs = (
+        f"{machine()}; best of {options.runs} runs of {options.seconds:g} s. Floors are measured before and after each."
+    )
+    print("\n".join(["", *table.lines(done, command, runs)]))
     if options.write:
-        table.write(done, command, machine)
+        table.write(done, command, runs)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

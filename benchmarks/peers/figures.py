@@ -1,51 +1,16 @@
-"""What is measured: loads, floors, and what a sitting of a peer came to."""
+"""What a sitting of a peer came to: its loads between two floors."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from benchmarks.loads import Load
 
 NOISY = 2.0
 """A sitting is noisy when a floor after it is more than so many times one before it, or the other way round."""
 BUSY = 0.2
 """It is noisy, too, when other programs had more than this part of the processors just before or just after it."""
-
-
-class Missing(Exception):
-    """A peer can't be had on this machine or does not do its work; the message is the reason, for the table."""
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least so many percent of them do not exceed."""
-    if not values:
-        raise ValueError("there is no percentile of no values")
-    ordered = sorted(values)
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(0, int(rank) - 1)]
-
-
-@dataclass(frozen=True)
-class Load:
-    """One load for some seconds: transactions acknowledged per second, and how long each waited."""
-
-    per_second: float
-    p50_ms: float
-    p99_ms: float
-
-    @classmethod
-    def measured(cls, count: int, took_s: float, latencies_ms: Sequence[float]) -> Load:
-        """Raises `Missing` when nothing was acknowledged: that is no figure."""
-        if not count or took_s <= 0:
-            raise Missing("no transaction was acknowledged")
-        return cls(count / took_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99))
-
-
-def best(outstanding: int, loads: Sequence[Load]) -> Load:
-    """The best run: by its median where one is outstanding, by its throughput where many are."""
-    if outstanding == 1:
-        return min(loads, key=lambda load: load.p50_ms)
-    return max(loads, key=lambda load: load.per_second)
 
 
 @dataclass(frozen=True)

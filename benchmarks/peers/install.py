@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.peers.figures import Missing
+from benchmarks.loads import Missing
 from benchmarks.peers.processes import run
 
 HERE = Path(__file__).parent
@@ -21,10 +21,10 @@ CONFLUENT_KAFKA = "confluent-kafka==2.16.1"
 
 def tool(name: str, needed_for: str, package: str) -> str:
     """The path of a program. Raises `Missing` with what to install."""
-    found = shutil.which(name)
-    if not found:
+    path = shutil.which(name)
+    if not path:
         raise Missing(f"{needed_for} needs `{name}`, which this machine does not have (Debian: {package})")
-    return found
+    return path
 
 
 def kafka_jars() -> Path:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.loads import Load
 from benchmarks.peers import install
-from benchmarks.peers.figures import Configuration, Load
+from benchmarks.peers.figures import Configuration
 from benchmarks.peers.peer import BODY_BYTES, GRACE_S
 from benchmarks.peers.processes import Server, free_ports, listens, run, stop_all, until
 

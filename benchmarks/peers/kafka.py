@@ -7,8 +7,9 @@ import json
 import uuid
 from pathlib import Path
 
+from benchmarks.loads import Load, Missing
 from benchmarks.peers import install
-from benchmarks.peers.figures import Configuration, Load, Missing
+from benchmarks.peers.figures import Configuration
 from benchmarks.peers.peer import GRACE_S
 from benchmarks.peers.processes import Server, free_ports, listens, run, stop_all, until
 

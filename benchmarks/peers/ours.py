@@ -6,13 +6,13 @@ import asyncio
 import importlib.metadata
 import platform
 import random
-import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from benchmarks.peers.figures import Configuration, Load, Missing
+from benchmarks.loads import Load, Missing, keep
+from benchmarks.peers.figures import Configuration
 from benchmarks.peers.peer import BODY_BYTES, GRACE_S
 
 import polonaise
@@ -65,25 +65,11 @@ def _bounded(work: Coroutine[None, None, Load], seconds: float) -> Load:
             raise Missing(f"the load ended early: {error or 'it took too long'}") from None
 
 
-async def _keep(one: Callable[[], Awaitable[object]], outstanding: int, seconds: float) -> Load:
-    """So many tasks, each of which does it again and again and waits for it each time."""
-    latencies_ms: list[float] = []
-    began = time.perf_counter()
-
-    async def worker() -> None:
-        while (sent := time.perf_counter()) < began + seconds:
-            await one()
-            latencies_ms.append(1e3 * (time.perf_counter() - sent))
-
-    await asyncio.gather(*(worker() for _ in range(outstanding)))
-    return Load.measured(len(latencies_ms), time.perf_counter() - began, latencies_ms)
-
-
 async def _appends(coordinator: str, outstanding: int, seconds: float) -> Load:
     body = bytes(BODY_BYTES)
     async with polonaise.connect(coordinator) as log:
         await log.append(body, partition=0)
-        return await _keep(lambda: log.append(body, partition=0), outstanding, seconds)
+        return await keep(lambda: log.append(body, partition=0), outstanding, seconds)
 
 
 class Balances:
@@ -108,13 +94,13 @@ async def _withdrawals(coordinator: str, accounts: int, outstanding: int, second
     async with polonaise.connect(coordinator) as log:
         mark = await log.high_water_mark(0)
     view = Balances(accounts, mark)
-    rest = bytes(BODY_BYTES - 4)
+    padding = bytes(BODY_BYTES - 4)
 
     def withdraw(tx: Any, account: int) -> Any:
         tx.write_lock("account", account)
         if view.balances[account] < 1:
             return tx.abandon("insufficient funds")
-        return tx.append(account.to_bytes(4, "big") + rest)
+        return tx.append(account.to_bytes(4, "big") + padding)
 
     async with polonaise.connect(coordinator, view=view) as log:
-        return await _keep(lambda: log.run(withdraw, random.randrange(accounts), partition=0), outstanding, seconds)
+        return await keep(lambda: log.run(withdraw, random.randrange(accounts), partition=0), outstanding, seconds)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.peers.figures import Configuration, Load
+from benchmarks.loads import Load
+from benchmarks.peers.figures import Configuration
 
 BODY_BYTES = 100
 OUTSTANDING = (1, 64, 1_024)

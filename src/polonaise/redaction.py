@@ -33,26 +33,26 @@ _QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40)[^\s&;'\"]*")
 def redacted(text: object) -> str:
     """Return the text without the secrets of the addresses in it. Bytes are decoded first."""
     shown = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-    shown = _QUOTED.sub(lambda found: _within(found[0]), shown)
+    shown = _QUOTED.sub(lambda match: _within(match[0]), shown)
     for pattern in (_PASSWORD, _SPACED):
-        shown = pattern.sub(lambda found: f"{found['scheme'] or ''}{found['user']}:{HIDDEN}@", shown)
-    shown = _TOKEN.sub(lambda found: f"{found['scheme']}{HIDDEN}@", shown)
-    return _NAMED.sub(lambda found: found[1] + HIDDEN, shown)
+        shown = pattern.sub(lambda match: f"{match['scheme'] or ''}{match['user']}:{HIDDEN}@", shown)
+    shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
+    return _NAMED.sub(lambda match: match[1] + HIDDEN, shown)
 
 
 def _within(quoted: str) -> str:
     """Return the percent-encoded text redacted, or as it was when it holds no secret."""
-    said = unquote(quoted)
-    shown = redacted(said)
-    return quoted if shown == said else quote(shown, safe=HIDDEN)
+    unquoted = unquote(quoted)
+    shown = redacted(unquoted)
+    return quoted if shown == unquoted else quote(shown, safe=HIDDEN)
 
 
 def redacted_repr(cls: type[T]) -> type[T]:
     """Decorate a class so that its `repr` shows addresses redacted, because a `repr` ends up in logs and tracebacks."""
-    shown = cls.__repr__
+    whole_repr = cls.__repr__
 
-    def told(self: T) -> str:
-        return redacted(shown(self))
+    def shown_repr(self: T) -> str:
+        return redacted(whole_repr(self))
 
-    setattr(cls, "__repr__", told)  # noqa: B010 - mypy takes no assignment to a method
+    setattr(cls, "__repr__", shown_repr)  # noqa: B010 - mypy takes no assignment to a method
     return cls

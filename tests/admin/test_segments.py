@@ -195,9 +195,9 @@ def test_what_is_no_storage_is_refused(tmp_path: Path, storage: Path) -> None:
     with pytest.raises(NotFound):
         files.find(str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadOption, match="no storage directory"):
+    with pytest.raises(BadOption, match="not a storage directory"):
         files.find(str(tmp_path / "empty"))
-    with pytest.raises(BadOption, match="no segment"):
+    with pytest.raises(BadOption, match="not a segment"):
         files.find(str(storage / CONTROL_FILE))
     (storage / CONTROL_FILE).unlink()
     with pytest.raises(ControlFileMissing):

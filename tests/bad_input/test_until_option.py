@@ -31,5 +31,5 @@ def test_what_is_no_id_of_a_partition(text: str) -> None:
 
 
 def test_a_partition_that_is_named_twice() -> None:
-    with pytest.raises(BadOption, match="partition 0 is named twice"):
+    with pytest.raises(BadOption, match="partition 0 is given twice"):
         ids_of(["0=1", "0=1"])

@@ -26,16 +26,15 @@ async def _archive_a_group(shell: Shell, store: Path) -> None:
         await archived(log, open_store(str(store)))
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
-    restore = (room, "restore", tmp_path / "store")
+    restore = ("archive", "restore", tmp_path / "store")
     cut = shell.run(*restore, tmp_path / "cut", "--until", "0=4", "--new-key")
     assert cut.status == 0
-    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "partition 0: the batch from 0 to 9 is left out, because it goes beyond the requested id" in cut.output
     assert "--until 0=9 restores it" in cut.output
     whole = shell.run(*restore, tmp_path / "whole", "--until", "0=9", "--new-key")
-    assert "without the batch" not in whole.output
+    assert "is left out" not in whole.output
 
 
 def test_archive_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Shell, tmp_path: Path) -> None:
@@ -43,15 +42,15 @@ def test_archive_says_what_to_ask_for_to_have_a_batch_that_it_left_out(shell: Sh
     archive = ("archive", "run", "memory:log", tmp_path / "store", "-p", "0", "--until")
     cut = shell.run(*archive, "0=4")
     assert cut.status == 0
-    assert "partition 0 without the batch from 0 to 9, which goes beyond the id asked for" in cut.output
+    assert "partition 0: the batch from 0 to 9 is left out, because it goes beyond the requested id" in cut.output
     assert "--until 0=9 archives it" in cut.output
     assert "all" not in cut.output
     assert shell.run(*archive, "0=4", "--json").objects == [{"partition": 0, "batch_left_out": {"first": 0, "last": 9}}]
-    assert "without the batch" not in shell.run(*archive, "0=9").output
+    assert "is left out" not in shell.run(*archive, "0=9").output
     for archived_now in ("0=4", "0=9"):
         again = shell.run(*archive, archived_now)
-        assert "nothing to write, all up to the id asked for is archived" in again.output
-        assert "without the batch" not in again.output
+        assert "nothing to write: all up to the requested id is archived" in again.output
+        assert "is left out" not in again.output
         assert not shell.run(*archive, archived_now, "--json").objects
 
 
@@ -114,15 +113,13 @@ async def _archive_of_three(shell: Shell, store: Path) -> None:
         await archived(log, open_store(str(store)))
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_says_which_partition_has_no_fragments(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_of_three(shell, tmp_path / "store"))
-    said = shell.run(room, "restore", tmp_path / "store", tmp_path / "log")
+    said = shell.run("archive", "restore", tmp_path / "store", tmp_path / "log")
     assert said.status == 0
     assert said.output.count("has no fragments") == 1
     assert "partition 1 has no fragments in the store: it begins empty" in said.output
-    done = shell.run(room, "restore", tmp_path / "store", tmp_path / "another", "--json").objects
-    told = done if room == "archive" else done[0]["report"]["partitions"]
+    told = shell.run("archive", "restore", tmp_path / "store", tmp_path / "another", "--json").objects
     assert [(each["partition"], each["last"], each["in_store_up_to"]) for each in told] == [
         (0, 0, 0),
         (1, -1, -1),
@@ -139,10 +136,9 @@ def test_restore_says_it_to_programs_too(shell: Shell, tmp_path: Path) -> None:
     assert (told["last"], told["batch_left_out"]) == (9, None)
 
 
-@pytest.mark.parametrize("room", ["archive", "pipeline"])
-def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path, room: str) -> None:
+def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
-    restore = (room, "restore", tmp_path / "store")
+    restore = ("archive", "restore", tmp_path / "store")
     assert "restore with --new-key instead" in shell.run(*restore, tmp_path / "unsaid").errors
     for said in ("--new-key", "--same-key"):
         assert "--new-key instead" not in shell.run(*restore, tmp_path / said, said).errors
@@ -155,8 +151,7 @@ def test_a_trim_that_can_drop_nothing_says_so_and_why(shell: Shell, tmp_path: Pa
     assert shell.run("archive", "run", address, store, "--rest").status == 0
     said = shell.run("archive", "trim", address, store)
     assert said.output == (
-        "partition 0: the storage nodes hold 0 and all after it; nothing was dropped, for no segment that is whole "
-        "lies below 2\n"
+        "partition 0: the storage nodes hold 0 and all after it; nothing was dropped: no whole segment lies below 2\n"
     )
     assert shell.run("archive", "trim", address, store, "--json").objects == [
         {"partition": 0, "first": 0, "held_from": 0}

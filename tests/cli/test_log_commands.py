@@ -50,7 +50,7 @@ def test_a_single_argument_of_append_is_the_body_where_the_log_is_known(shell: S
     assert shell.run("log", "append", "b", "--log", LOG).output == "0 1\n"
     shell.environment(LOG)
     assert shell.run("log", "append", "c").output == "0 2\n"
-    shell.refuses("log", "append", LOG, code="bad_option", naming="Name both")
+    shell.refuses("log", "append", LOG, code="bad_option", naming="Give both")
     shell.refuses("log", "append", LOG, "a", "b", code="bad_option", naming="quote")
     assert bodies(shell) == [b"a", b"b", b"c"]
 
@@ -109,11 +109,11 @@ def test_registers_are_listed_and_those_of_the_library_are_told(shell: Shell) ->
     cluster.partition(1).registers[b"spark/loads"] = b"s"  # as the sink does it
     said = shell.run("log", "registers", LOG, "-p", 1)
     assert [" ".join(row) for row in said.rows] == [
-        "1 day = 1",
-        "1 seat/1 = anna",
-        "1 seat/2 = x\\x1b[31m",
+        "1 the application day = 1",
+        "1 the application seat/1 = anna",
+        "1 the application seat/2 = x\\x1b[31m",
         "1 the Spark sink spark/loads = s",
-        "1 0xfe = 0xfd",
+        "1 the application 0xfe = 0xfd",
     ]
     found = shell.run("log", "registers", LOG, "--prefix", "seat/", "--json").objects
     assert found == [
@@ -218,7 +218,11 @@ def test_read_by_time(filled: Shell) -> None:
     assert read(filled, "-p", 0, "--since", since) == "late"
     assert read(filled, "-p", 0, "--since", "1999-12-31T00:00:00+01:00") == "abcdelate"
     assert read(filled, "-p", 0, "--since", "90s") == "", "the log in memory lives in the year 2000"
-    for since, naming in (("yesterday", "no time"), ("2000-01-01T00:00:00", "time zone"), ("9" * 30 + "d", "no time")):
+    for since, naming in (
+        ("yesterday", "invalid time"),
+        ("2000-01-01T00:00:00", "time zone"),
+        ("9" * 30 + "d", "invalid time"),
+    ):
         filled.refuses("log", "read", LOG, "-p", 0, "--since", since, code="bad_option", naming=naming)
     filled.refuses("log", "read", LOG, "-p", 0, "--since", "1d", "--after", 1, code="bad_option", naming="--after")
 
@@ -294,10 +298,10 @@ def test_an_empty_log(shell: Shell) -> None:
 
 def test_partitions_that_are_not_there(filled: Shell) -> None:
     for verb in ("read", "tail"):
-        filled.refuses("log", verb, LOG, code="bad_option", naming="which of 3 partitions?")
+        filled.refuses("log", verb, LOG, code="bad_option", naming="the log has 3 partitions")
         filled.refuses("log", verb, LOG, "-p", 3, code="unknown_partition", naming="0 to 2")
         for wrong in ("x", "", "1-", "2-1", "-1", "0,,1", "1-2-3"):
-            filled.refuses("log", verb, LOG, f"--partition={wrong}", code="bad_option", naming="names no partitions")
+            filled.refuses("log", verb, LOG, f"--partition={wrong}", code="bad_option", naming="invalid partitions")
     filled.refuses("log", "append", LOG, "x", code="bad_option", naming="which of 3")
     filled.refuses("log", "append", LOG, "x", "-p", 3, code="unknown_partition")
 
@@ -369,7 +373,7 @@ def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no
     said = shell.run("log", "health", address, "--json")
     assert said.status == 1
     assert said.objects[0]["committed_high_water_mark"] is None
-    assert "unix:storage-0 is there, and empty" in said.objects[0]["waits_for"]
+    assert "unix:storage-0 answers, but is empty" in said.objects[0]["waits_for"]
     table = shell.run("log", "health", address).output
     assert re.search(r"NOT READY +unknown ", table), table
 
@@ -410,7 +414,7 @@ def test_health_prints_what_it_has_when_a_server_does_not_answer_in_time(
     assert (said.status, len(said.rows)) == (1, 1)
     assert said.rows[0][:2] == ["0", "ready"]
     assert "partition 1 did not answer" in said.errors
-    assert "longer than 7 s: --timeout says how long to wait" in said.errors
+    assert "longer than 7 s: give it more with --timeout" in said.errors
     assert asked == [0, 1], "each silent one takes all of the time"
     alone = shell.run("log", "health", LOG, "-p", "2", "--json")
     assert (alone.status, alone.output) == (1, "")
@@ -420,8 +424,8 @@ def test_the_progress_of_a_scrub_in_words() -> None:
     scrub = {"bytes_per_s": 1, "rounds": 2, "started_us": 5_000_000, "finished_us": 4_000_000, "bytes": 3_000,
              "partitions": 1, "partitions_of": 4, "found": 2, "repaired": 1}  # fmt: skip
     assert log_commands.progress_of(scrub) == (
-        "the last round ended 1970-01-01T00:00:04.000000Z; the present one has read 3,000 bytes, "
-        "and 1 of 4 partitions to the end; found 2 damages, repaired 1"
+        "last round ended 1970-01-01T00:00:04.000000Z; current round: 3,000 bytes read, 1 of 4 partitions done; "
+        "2 damages found, 1 repaired"
     )
     assert log_commands.progress_of({**scrub, "bytes_per_s": 0}).startswith("switched off")
 
@@ -448,7 +452,7 @@ def test_what_makes_no_log_is_refused_and_nothing_is_touched(shell: Shell, tmp_p
     for address, code, naming in (
         ("file:coordinator", "bad_option", "write embedded:PATH"),
         (f"embedded:{tmp_path / 'x'}?host=no", "bad_option", "host=no"),
-        (f"embedded:{tmp_path / 'x'}?partitions=2", "bad_option", "partitions is said twice"),
+        (f"embedded:{tmp_path / 'x'}?partitions=2", "bad_option", "partitions is given twice"),
         (f"embedded:{tmp_path / 'mine'}", "not_embedded_log", "not empty (it holds letter)"),
     ):
         shell.refuses("log", "create", address, "--partitions", 3, code=code, naming=naming)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import polonaise.demo.views
-from polonaise.pipelines import sessions
+from polonaise.pipelines import jobsession
 from rigs.shell import Shell
 
 VIEWS = polonaise.demo.views.__file__
@@ -16,7 +16,7 @@ VIEWS = polonaise.demo.views.__file__
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "job_session", None)
+    monkeypatch.setattr(jobsession, "job_session", None)
 
 
 @pytest.mark.parametrize("job", ["views", "audit"])
@@ -58,4 +58,10 @@ def test_a_file_that_is_no_database_is_told_before_spark_starts(shell: Shell, tm
 @pytest.mark.parametrize("job", ["archive", "report"])
 def test_every_job_looks_for_its_log_first(shell: Shell, tmp_path: Path, job: str) -> None:
     shell.refuses("pipeline", job, "embedded:nowhere", tmp_path / "out", code="not_initialized")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_restore_names_the_command_that_it_is_now(shell: Shell, tmp_path: Path) -> None:
+    command = ("pipeline", "restore", tmp_path / "store", tmp_path / "log", "--until", "0=4", "--new-key")
+    shell.refuses(*command, "--report", "x", code="bad_option", naming="is now polonaise archive restore")
     assert list(tmp_path.iterdir()) == []

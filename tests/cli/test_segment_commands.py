@@ -136,7 +136,7 @@ def test_binary_bodies_in_a_dump(shell: Shell, tmp_path: Path) -> None:
 def test_what_is_no_storage(shell: Shell, tmp_path: Path) -> None:
     for verb in ("verify", "statistics", "dump"):
         shell.refuses("segment", verb, tmp_path / "nowhere", code="not_found")
-        shell.refuses("segment", verb, tmp_path, code="bad_option", naming="no storage directory")
+        shell.refuses("segment", verb, tmp_path, code="bad_option", naming="not a storage directory")
         assert shell.run("segment", verb).status == 2
 
 
@@ -236,11 +236,11 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
     behind = make_storage(tmp_path / "behind", partitions=1, batches=4)
     said = shell.run("segment", "compare", storage, behind)
     assert said.status == 0
-    assert f"partition 0: the same up to 7; {storage} alone goes on to 17" in said.output
-    assert "partition 1: only one of these holds it" in said.output
+    assert f"partition 0: the same up to 7; only {storage} goes on to 17" in said.output
+    assert "partition 1: only one of these directories holds it" in said.output
     least = make_storage(tmp_path / "least", partitions=1, batches=2)
     said = shell.run("segment", "compare", storage, behind, least)
-    assert f"partition 0: the same up to 7, of which {least} has only what is up to 3; {storage} alone" in said.output
+    assert f"partition 0: the same up to 7, but {least} ends at 3; only {storage}" in said.output
     other = make_storage(tmp_path / "other", partitions=1, body=b"other")
     said = shell.run("segment", "compare", storage, other, "--json")
     assert (said.status, said.objects[0]["differs_from"], said.objects[0]["same"]) == (0, 0, -1)
@@ -250,14 +250,14 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
         promise(directory, lambda slot: slot.save(replace(slot.promises, confirmed=3)))
     said = shell.run("segment", "compare", storage, other)
     assert said.status == 1
-    assert "the same up to -1; from 0 on they differ" in said.output
-    assert f"CONTRADICTION: {storage} and {other} know different ones to be committed" in said.output
+    assert "the same up to -1; different from 0 on: " in said.output
+    assert f"CONTRADICTION: {storage} and {other} know different transactions to be committed" in said.output
     segments(behind)[1].unlink()
     said = shell.run("segment", "compare", storage, behind)
     assert said.status == 1
     assert "the first transaction that can't be had is 6" in said.output
     empty = [make_storage(tmp_path / name, batches=0) for name in ("none", "nothing")]
-    assert "partition 0: none of these holds anything of it" in shell.run("segment", "compare", *empty).output
+    assert "partition 0: none of these directories holds" in shell.run("segment", "compare", *empty).output
     shell.refuses("segment", "compare", storage, code="bad_option", naming="two storage directories")
 
 
@@ -270,7 +270,7 @@ def test_files_of_which_nothing_is_known_prove_nothing(shell: Shell, storage: Pa
 
 
 def test_which_partition_of_a_replica_has_to_be_said(shell: Shell, storage: Path) -> None:
-    shell.refuses("segment", "read", storage, code="bad_option", naming="has 0, 1: say --partition")
+    shell.refuses("segment", "read", storage, code="bad_option", naming="has 0, 1: choose one with --partition")
     shell.refuses("segment", "read", storage, "-p", 7, code="unknown_partition", naming="has 0, 1")
     shell.refuses("segment", "read", storage / "nowhere", code="not_found")
     single = make_storage(storage.parent / "single")

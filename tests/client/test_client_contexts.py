@@ -369,7 +369,7 @@ async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(w
         await running
     world.server.release()
     appends = client._partitions[0].appends
-    await wait_until(lambda: appends.outstanding_count == 0)
+    await wait_until(lambda: appends._outstanding.count == 0)
     assert appends.admission.taken == 0
 
 
@@ -379,15 +379,15 @@ async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: Wo
 
     async def cut_off(tx: Draft) -> None:
         world.server.crash()
-        await wait_until(lambda: not appends.mounted)
+        await wait_until(lambda: appends._stream is None)
         tx.append(b"paid")
 
     running = asyncio.ensure_future(client.run(cut_off))
-    await wait_until(lambda: appends.outstanding_count)
+    await wait_until(lambda: appends._outstanding.count)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert appends.outstanding_count == 0
+    assert appends._outstanding.count == 0
     world.server.restart()
     await client.flush()
     assert world.log.bodies() == []

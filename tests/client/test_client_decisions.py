@@ -18,7 +18,7 @@ from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits, append_own, joined, operations
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, error_of, next_step
-from polonaise.client.protocol.outstanding import WITHDRAWN, AppendFailure, Outstanding, Pending, Unordered
+from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.client.protocol.packing import Outgoing, frames
 from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
@@ -174,9 +174,8 @@ def test_frames_keep_the_order_and_never_cut_a_group(groups: list[list[int]], co
             sequence = entry.sequence + place
             waiting.append((entry, sequence, -1, 0, bytes(size), b"", (), place == len(group) - 1))
     made = list(frames(waiting, count_max, bytes_max))
-    assert [s for columns, _ in made for s in columns.sequences] == [out[1] for out in waiting]
-    for columns, last in made:
-        assert columns.sequences[-1] == last
+    assert [s for columns in made for s in columns.sequences] == [out[1] for out in waiting]
+    for columns in made:
         assert columns.group_ends[-1]
         one_group = columns.group_ends.count(1) == 1
         assert one_group or (len(columns) <= count_max and columns.data_bytes <= bytes_max)
@@ -187,14 +186,14 @@ def test_locks_and_operations_fill_a_frame_too() -> None:
     locks = joined([Lock("a", number) for number in range(100)], Limits())
     asked = operations([], [Change.set(b"k", b"")] * 100)
     waiting: list[Outgoing] = [(Pending(), n, -1, 0, b"", locks, asked, True) for n in range(1, 9)]
-    made = [columns for columns, _ in frames(waiting, 1_000, 10_000)]
+    made = list(frames(waiting, 1_000, 10_000))
     assert [len(columns) for columns in made] == [2] * 4
     assert [list(columns.sequences) for columns in made] == [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
 def test_what_was_withdrawn_is_not_sent() -> None:
     entry = Pending()
-    entry.failure = WITHDRAWN
+    entry.failure = AppendFailure(Unordered.WITHDRAWN)
     assert list(frames([(entry, 1, -1, 0, b"", b"", (), True)], 10, 10)) == []
 
 
@@ -209,7 +208,7 @@ def test_a_frame_carries_the_locks_of_each_append(appends: list[list[Lock]]) -> 
         (Pending(), sequence, -1, 0, b"", joined(locks, Limits()), (), True)
         for sequence, locks in enumerate(appends, 1)
     ]
-    [(columns, _)] = frames(waiting, 10, 1_000)
+    [columns] = frames(waiting, 10, 1_000)
     if any(appends):
         assert list(columns.lock_ends) == list(accumulate(map(len, appends)))
     flat = [lock for locks in appends for lock in locks]

@@ -40,7 +40,7 @@ async def told(client: Log) -> list[str]:
 
 
 async def test_while_nobody_owns_the_partition(world: World) -> None:
-    world.coordinator._held = Versioned(2, Assignment())
+    world.coordinator._assignment = Versioned(2, Assignment())
     client = await world.client()
     for text in await told(client):
         assert "a server that owns it: none does" in text
@@ -136,7 +136,7 @@ async def test_a_view_that_does_not_come_back_from_applying_is_told(
     with pytest.raises(DeadlineExceeded, match=rf"applied up to 0; the view has been applying {which} for 0(\.\d+)? s"):
         await receipt.applied(SHORT_S)
     assert client.trouble(0) is None, "it may just be busy"
-    monkeypatch.setattr("polonaise.client.appends._SLOW_S", 0.0)
+    monkeypatch.setattr("polonaise.client.condition._SLOW_S", 0.0)
     trouble = client.trouble(0)
     assert isinstance(trouble, ViewUnavailable)
     assert f"partition 0: the view has been applying {which} for 0" in trouble.text

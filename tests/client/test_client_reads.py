@@ -312,7 +312,7 @@ async def test_a_request_that_nobody_answers_has_a_deadline_and_says_why(world: 
 async def test_a_partition_without_an_owner_is_waited_for(two_partitions: World) -> None:
     world = two_partitions
     client = await world.client()
-    world.coordinator._held.value.owners.pop(1)  # type: ignore[attr-defined]
+    world.coordinator._assignment.value.owners.pop(1)  # type: ignore[attr-defined]
     asking = asyncio.ensure_future(client.high_water_mark(1))
     await nothing_happens_for(0.01)
     assert not asking.done()

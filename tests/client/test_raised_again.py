@@ -11,8 +11,8 @@ import pytest
 
 from polonaise import blocking, testing
 from polonaise.errors import AppendUnknown, Closed, ConnectionLost, LockConflict, PolonaiseError, ViewUnfit, fresh
-from polonaise.server.replicas import StorageLink
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark
 from rigs.clients import World
 from rigs.raising import check_small, raised

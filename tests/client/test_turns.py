@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import polonaise
 from polonaise import testing
 from polonaise.client.protocol.turns import Turn, Turns, checked
+from polonaise.client.turntaking import TurnTaking
+from polonaise.client.waiting import AppliedMark
 from polonaise.errors import Abandoned, AppendExpired, Closed
 from polonaise.terms import LockMode
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
@@ -294,3 +296,32 @@ async def test_a_context_whose_time_is_over_is_told_of_the_conflicts() -> None:
 
         with pytest.raises(AppendExpired, match=r"took too long.*3 of them for conflicts"):
             await log.run(always_too_late, timeout=0.5)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_contexts_that_wait_are_woken_in_the_order_in_which_they_came(stops: bool) -> None:
+    """In the simulator a seed is one run: their order must not depend on where in memory they are."""
+    loop = asyncio.get_running_loop()
+    taking = TurnTaking(ME, AppliedMark(3))
+    turn = taking.turns.join(locks("a"))
+    taking.turns.fed(0, [ME, B])
+    taking.turns.committed(locks("a"), 0)
+    taking.turns.beaten(turn, 1)
+    taking.turns.committed(locks("a"), 2)  # the rival B is owed a turn
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await asyncio.sleep(0)
+        with suppress(Closed):
+            await taking.wait(turn, lambda: 1.0, loop.time() + 60)
+        woken.append(number)
+
+    tasks = [loop.create_task(wait(number)) for number in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    if stops:
+        taking.stop(Closed("over"))
+    else:
+        taking.fed(3, [B])
+    await asyncio.gather(*tasks)
+    assert woken == list(range(50))

@@ -85,7 +85,7 @@ async def test_an_answer_that_was_overtaken_by_a_newer_one_is_no_value_that_went
 
 async def test_a_description_of_two_clusters_is_refused(backend: Scripted, coordinator: Coordinator) -> None:
     backend.entries["description"] = backend.entries["description"]._replace(cluster_key=OTHER_KEY)
-    with pytest.raises(CoordinatorDamaged, match="the place of description: it names two cluster keys"):
+    with pytest.raises(CoordinatorDamaged, match="the place of description: it has two different cluster keys"):
         await coordinator.describe()
 
 

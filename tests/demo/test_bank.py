@@ -14,7 +14,7 @@ from rich.console import Console
 
 from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
-from polonaise.demo.checks import DemoVerdict, Folded, Seen, StorageContents, Told, verdicts
+from polonaise.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
 from rigs.programs import output_of, run_polonaise
 
@@ -32,7 +32,7 @@ class Kept:
         self.folded.history.judged = 800
         for account, balance in self.book.opening.items():
             self.folded.change(account, balance)
-        self.seen = Seen(
+        self.seen = DayFindings(
             made=set(),
             refused=set(),
             view={},
@@ -232,8 +232,8 @@ def test_a_balance_that_is_not_the_banks_is_found() -> None:
 # ---------------------------------------------------------------------- the whole of it
 
 
-async def without_spark(*_: object) -> Told:
-    return Told(lacking="no Java here")
+async def without_spark(*_: object) -> SparkFindings:
+    return SparkFindings(lacking="no Java here")
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_demo_that_is_done_at_once_says_that_no_teller_was_killed(
 ) -> None:
     monkeypatch.setattr(demo, "DOWN_S", 0.0)
     said = StringIO()
-    monkeypatch.setattr(demo, "_told", without_spark)
+    monkeypatch.setattr(demo, "_run_spark_jobs", without_spark)
     console = Console(file=said, width=160)
     assert asyncio.run(demo.run_bank(make_payments(1), 1, console, tmp_path / "day"))
     assert "no teller: all was done before" in said.getvalue()
@@ -274,7 +274,7 @@ def test_a_planted_difference_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tm
 
     monkeypatch.setattr(demo, "Accounts", Forgetful)
     said = StringIO()
-    monkeypatch.setattr(demo, "_told", without_spark)
+    monkeypatch.setattr(demo, "_run_spark_jobs", without_spark)
     console = Console(file=said, width=160)
     assert not asyncio.run(demo.run_bank(make_payments(300), 2, console, tmp_path / "day"))
     failing = [line for line in said.getvalue().splitlines() if "FAILS" in line]
@@ -312,7 +312,7 @@ def test_bad_rows_are_named_by_the_demo(
         "2,7,1993-01-06,debit,cash,150,-50,",
     ]
     path.write_text("trans_id,account_id,date,direction,operation,amount,balance,purpose\n" + "\n".join(rows) + "\n")
-    monkeypatch.setattr(demo, "_told", without_spark)
+    monkeypatch.setattr(demo, "_run_spark_jobs", without_spark)
     monkeypatch.setenv("COLUMNS", "160")
     argv = ["polonaise", "demo", "bank", "--payments", str(path), "--output", str(tmp_path / "day")]
     monkeypatch.setattr(sys, "argv", argv)

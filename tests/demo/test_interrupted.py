@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.demo import run
-from polonaise.demo.checks import Folded, Seen
+from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
 from rigs.waiting import block_for, block_until
 
@@ -107,9 +107,9 @@ async def test_a_spark_that_does_not_end_is_ended_with_all_it_has_started(
     stuck.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(stuck))
     monkeypatch.setattr(run, "SPARK_S", 0.5)
-    seen = Seen(set(), set(), {}, Counter(), {}, Counter(), Folded(), {}, 3)
+    seen = DayFindings(set(), set(), {}, Counter(), {}, Counter(), Folded(), {}, 3)
     with pytest.raises(StartFailed, match=r"within 0\.5 s .*spark\.log says .* run the demo again with fewer"):
-        await run._told("file:nowhere", "sqlite://", seen, tmp_path)
+        await run._run_spark_jobs("file:nowhere", "sqlite://", seen, tmp_path)
     child = Path("/proc") / (tmp_path / "jvm").read_text().strip() / "stat"
     block_until(lambda: not child.exists() or " Z " in child.read_text())
 

@@ -125,7 +125,7 @@ async def test_a_teller_that_is_killed_again_and_again_makes_each_payment_once(b
     killer = asyncio.ensure_future(kill())
     await asyncio.gather(*(teller.work() for teller in bank.tellers))
     killer.cancel()
-    seen = await bank.look()
+    seen = await bank.findings()
     assert killed
     assert max(seen.folded.payments.values()) == 1
     assert seen.made == set(seen.folded.payments)

@@ -39,7 +39,7 @@ def commands(holder: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]
     for name, command in getattr(holder, "commands", {}).items():
         if hasattr(command, "commands"):
             yield from commands(command, (*path, name))
-        else:
+        elif not command.hidden:
             yield " ".join(("polonaise", *path, name))
 
 

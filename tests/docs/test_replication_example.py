@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from polonaise.client.protocol.outstanding import PASSED_OVER, Outstanding, Pending
+from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import Fenced
 from polonaise.log.batch import Batch, Columns, seal
@@ -139,7 +139,7 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
     outstanding.add(sent)
     outstanding.sent = outstanding.mounted_after = 1
     outstanding.passed(1)
-    assert sent.failure == PASSED_OVER
+    assert sent.failure == AppendFailure(Unordered.PASSED_OVER)
     y = batch(log[-1], 8, 5, Y)
     counted = Acknowledgements(value.members, "BC")
     assert b.takes(8, 1, y)

@@ -94,7 +94,9 @@ async def test_an_empty_directory_is_no_store_of_a_log_that_is_there_until_someb
 
 async def test_another_store_than_the_one_it_has_is_refused_by_name(tmp_path: Path) -> None:
     async with polonaise.connect(address(tmp_path, tmp_path / "one")):
-        with pytest.raises(BadOption, match=r"are in .*one, says .*log/fragments; the address says fragments=.*other"):
+        with pytest.raises(
+            BadOption, match=r"are in .*one, according to .*log/fragments, but the address has fragments=.*other"
+        ):
             async with polonaise.connect(address(tmp_path, tmp_path / "other")):
                 raise AssertionError("it was opened")
     with pytest.raises(BadOption, match="leave it out"):

@@ -34,14 +34,14 @@ def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_pat
     lock = try_lock(str(path))
     try:
         told = whereabouts(str(tmp_path))
-        assert told.startswith(f"process {os.getppid()} hosts the log, says {path}: ")
+        assert told.startswith(f"process {os.getppid()} hosts the log, according to {path}: ")
         assert f"kill -CONT {os.getppid()}" in told
         path.write_text("")
-        assert "has not said which it is" in whereabouts(str(tmp_path))
+        assert "has not written its process id" in whereabouts(str(tmp_path))
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
         path.write_text(str(ended.pid))
-        assert "is not to be seen from here" in whereabouts(str(tmp_path))
+        assert "can't be seen from here" in whereabouts(str(tmp_path))
         path.write_text(str(os.getpid()))
         assert whereabouts(str(tmp_path)) == "", "it knows itself"
     finally:
@@ -63,7 +63,7 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
             # Its threads go on until one of them has taken the signal.
             await wait_until(lambda: is_stopped(host.pid))
             with pytest.raises(
-                DeadlineExceeded, match=rf"process {host.pid} hosts the log, says {tmp_path}/host\.lock"
+                DeadlineExceeded, match=rf"process {host.pid} hosts the log, according to {tmp_path}/host\.lock"
             ):
                 await log.health(0, timeout=0.5)
             with pytest.raises(AppendUnknown, match=rf"process {host.pid} hosts the log"):

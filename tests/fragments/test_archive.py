@@ -170,7 +170,7 @@ async def test_ids_that_were_archived_once_and_are_missing_are_told_before_they_
     (tmp_path / "store" / names[1].path).unlink()
     report = await verify(store, 0)
     assert report.missing == report.holes == (Span(50, 99),)
-    assert "nothing holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
+    assert "no fragment holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
     with pytest.raises(HistoryIncomplete, match=r"50 to 99.* polonaise archive run LOG STORE"):
         await restore(store, str(tmp_path / "again"), HowToRestore())
     assert [each.fragment for each in await archived(log, store, tell_missing=missing.append)] == [names[1]]
@@ -204,11 +204,11 @@ async def test_ids_that_nothing_holds_are_told_also_when_every_other_fragment_is
     await flip(store, damaged)
     report = await verify(store, 0)
     assert report.missing == (Span(lost.first, lost.last),)
-    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+    assert any(f"no fragment holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
     await flip(store, kept)
     report = await verify(store, 0)
     assert report.damaged == [kept, damaged]
-    assert any(f"nothing holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
+    assert any(f"no fragment holds {lost.first} to {lost.last}: put" in each for each in report.troubles)
 
 
 @pytest.mark.parametrize("marked", [True, False])
@@ -414,13 +414,13 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     told = json.loads(ran.stdout)
     assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
     assert (store / told["path"]).stat().st_size == told["bytes"]
-    nothing = "partition 0: nothing to write, all is archived\n"
+    nothing = "partition 0: nothing to write: all is archived\n"
     assert run_polonaise("archive", "run", address, store, "--rest").stdout == nothing
     well = run_polonaise("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
     up_to = run_polonaise("archive", "run", address, store, "--until", "0=0").stdout
-    assert up_to == "partition 0: nothing to write, all up to the id asked for is archived\n"
-    for until, said in (("1=0", "name each"), ("0", "no partition with an id"), ("0=1", "[beyond_log]")):
+    assert up_to == "partition 0: nothing to write: all up to the requested id is archived\n"
+    for until, said in (("1=0", "give an id for each"), ("0", "invalid PARTITION=ID"), ("0=1", "[beyond_log]")):
         refused = run_polonaise("archive", "run", address, store, "--until", until)
         assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
     (store / told["path"]).write_bytes(b"PAR1")
@@ -442,7 +442,7 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert run_polonaise("archive", "run", address, store, "--rest").returncode == 0
     (store / told["path"]).unlink()
     again = run_polonaise("archive", "run", address, store)
-    assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, though later ones are there")
+    assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, although later ids are archived")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:

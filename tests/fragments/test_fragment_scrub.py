@@ -87,7 +87,7 @@ def test_what_can_not_be_repaired_is_looked_at_again_and_does_not_hold_up_the_re
     assert scrub.next(0.0) == Pause(60.0)
     assert scrub.next(60.0) == Verify(second, 1_000)
     scrub.damaged(9, second, "bad")
-    scrub.repaired(10, second)
+    scrub.good(10, second)
     assert scrub.next(60.0) == Pause(540.0)
     assert scrub.next(600.0) == Verify(first, 1_000)
     scrub.good(11, first)  # an operator has restored it
@@ -116,7 +116,7 @@ def test_what_is_damaged_again_is_another_finding() -> None:
     for time in range(2):
         scrub.listed(float(time), time, {named(0): 1_000})
         scrub.damaged(time, named(0), "bad")
-        scrub.repaired(time + 1, named(0))
+        scrub.good(time + 1, named(0))
     assert (scrub.scrubbed.found, scrub.scrubbed.repaired, len(scrub.scrubbed.damages)) == (2, 2, 2)
 
 
@@ -267,7 +267,7 @@ async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_r
     told = await scrub_when(log, has_given_up)
     (line,) = told.troubles
     assert name.path in line
-    assert "the storage nodes hold its transactions no more" in line
+    assert "the storage nodes no longer hold its transactions" in line
     assert f"restore {name.path} from a copy" in line
     assert told.ready
     assert path.read_bytes() != before, "what can't be proved is not written"

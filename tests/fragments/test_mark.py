@@ -25,7 +25,9 @@ async def test_a_store_that_is_made_is_claimed_for_good(tmp_path: Path) -> None:
     assert await is_marked(later, MINE)
     await claim(later, MINE)
     for ask in (is_marked, claim, put_mark):
-        with pytest.raises(WrongClusterKey, match=f"of another cluster, {MINE.hex()}, and this one is {OTHERS.hex()}"):
+        with pytest.raises(
+            WrongClusterKey, match=f"belongs to cluster {MINE.hex()}, and this is cluster {OTHERS.hex()}"
+        ):
             await ask(later, OTHERS)
     assert (tmp_path / "store" / MARK).read_bytes() == mark_of(MINE)
 

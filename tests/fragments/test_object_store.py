@@ -268,5 +268,5 @@ async def test_a_bucket_without_permission(s3: S3) -> None:
 async def test_a_bucket_that_is_not_there(s3: S3) -> None:
     store = open_store("s3://elsewhere/some/prefix")
     for missing in (store.put_if_absent("0/a", b"a"), store.list()):
-        with pytest.raises(NotFound, match="s3://elsewhere/some/prefix is not there"):
+        with pytest.raises(NotFound, match="s3://elsewhere/some/prefix does not exist"):
             await missing

@@ -140,7 +140,10 @@ async def test_a_log_is_restored_to_a_time(log: polonaise.Log, store: ObstoreSto
 async def test_partitions_without_fragments_begin_empty(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
     await fill(log, 20, 1)
     await archived(log, store)
-    with pytest.raises(BadOption, match="1 partitions can't be meant: the store has fragments of partition 1"):
+    with pytest.raises(
+        BadOption,
+        match="invalid number of partitions 1: it must be from 2, because the store has fragments of partition 1",
+    ):
         await restored(store, target, partitions=1)
     await restored(store, target, partitions=4)
     async with polonaise.connect(f"embedded:{target}") as copy:
@@ -253,7 +256,7 @@ async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
     await archived(log, store)
     with pytest.raises(HistoryIncomplete, match="up to 19: it can't be restored up to 20"):
         await restored(store, target, until={0: 20})
-    with pytest.raises(BadOption, match="name each"):
+    with pytest.raises(BadOption, match="give an id for each"):
         await restored(store, target, until={1: 5})
 
 
@@ -384,7 +387,7 @@ async def test_two_restores_into_one_directory_do_not_meet(
         ({"storage": 0}, "from 1 to 7"),
         ({"nodes": ("127.0.0.1:0",)}, "port 0"),
         ({"nodes": ("127.0.0.1:1", "127.0.0.1:1")}, "twice"),
-        ({"partitions": 5_000}, "can't be meant"),
+        ({"partitions": 5_000}, "invalid number of partitions"),
     ],
 )
 async def test_what_cannot_be_meant(

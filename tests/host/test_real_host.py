@@ -19,7 +19,7 @@ import uvloop
 
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, parse_address
-from polonaise.host.openfiles import check_room
+from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
 from rigs.programs import output_of, run_python
 from rigs.waiting import block_for, nothing_happens_for

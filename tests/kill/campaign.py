@@ -12,22 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.campaigns import journal
+from tests.campaigns.comparison import Comparison
+from tests.campaigns.journal import Line, Reader
+from tests.campaigns.running import PATIENCE_S, ROOT, GaveUp
+
 import polonaise
 
-from . import journal
-from .journal import Line, Reader
 from .ledger import PARTITION, VIEW, Ledger
-from .verdict import Verdict, View, judge
+from .verdict import View, judge
 
 PROCESSES = ("a", "b", "c")
 TAKE_OVER_S_MAX = 2.0
-PATIENCE_S = 60.0
-"""How long anything else may take before the campaign gives up: the machine may be busy."""
-_ROOT = Path(__file__).parents[2]
-
-
-class GaveUp(Exception):
-    """Something did not come about; the message says what."""
 
 
 @dataclass
@@ -42,11 +38,11 @@ class Report:
     """From each kill of the host to the first commit of something that was asked for after it."""
     late: list[str] = field(default_factory=list)
     """Take-overs above the bound."""
-    verdict: Verdict = field(default_factory=Verdict)
+    comparison: Comparison = field(default_factory=Comparison)
 
     @property
     def wrong(self) -> list[str]:
-        return [*self.verdict.wrong, *self.late]
+        return [*self.comparison.wrong, *self.late]
 
 
 class _Process:
@@ -65,7 +61,7 @@ class _Process:
         self._lives += 1
         command = [sys.executable, "-m", "tests.kill.client", str(self._directory), self.name, str(self._lives)]
         with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stderr=errors)
+            self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors)
         self.journal = Reader(self._directory / f"{self.name}.{self._lives}.journal")
 
     def kill(self) -> None:
@@ -202,7 +198,7 @@ class Campaign:
         view = View(*ledger.state())
         await ledger.close()
         lines = [line for each in self._processes for line in each.lines]
-        self.report.verdict = judge(bodies, lines, view)
+        self.report.comparison = judge(bodies, lines, view)
 
 
 def _first_commit_s(processes: list[_Process], after_s: float) -> float | None:

@@ -9,11 +9,12 @@ import signal
 import sys
 from pathlib import Path
 
+from tests.campaigns import journal
+from tests.campaigns.journal import Journal
+
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError
 
-from . import journal
-from .journal import Journal
 from .ledger import ACCOUNTS, PARTITION, VIEW, Ledger, deposit, transfer
 
 BURST = 8

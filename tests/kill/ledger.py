@@ -31,10 +31,6 @@ def transfer(operation: str, source: int, target: int, amount: int) -> bytes:
     return f"{operation} {source} {target} {amount}".encode()
 
 
-def operation_of(data: bytes) -> str:
-    return data.decode().split()[0]
-
-
 def moves(data: bytes) -> list[tuple[int, int]]:
     """(account, what is added to its balance); a deposit names one account twice."""
     _, source, target, amount = data.decode().split()

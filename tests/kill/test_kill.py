@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.campaigns import journal
+from tests.campaigns.journal import Journal, Line, Reader
 
-from . import journal
 from .campaign import Campaign
-from .journal import Journal, Line, Reader
 from .ledger import deposit, fold, transfer
 from .verdict import View, judge
 
@@ -34,13 +34,13 @@ async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_
     assert report.wrong == []
     assert report.kills == report.unacknowledged == 20
     assert report.take_overs_s
-    assert report.verdict.acknowledged > 100
+    assert report.comparison.acknowledged > 100
 
 
 def test_a_log_that_is_as_was_told_has_nothing_wrong() -> None:
-    verdict = judge(LOG, LINES, View(2, fold(LOG)))
-    assert verdict.wrong == []
-    assert (verdict.asked, verdict.acknowledged, verdict.failed, verdict.unknown) == (4, 2, 1, 1)
+    comparison = judge(LOG, LINES, View(2, fold(LOG)))
+    assert comparison.wrong == []
+    assert (comparison.asked, comparison.acknowledged, comparison.failed, comparison.unknown) == (4, 2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,18 @@ def test_a_view_that_is_not_the_fold_of_the_log_is_found(view: View) -> None:
 def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     reader = Reader(path)
-    assert reader.follow() == []
+    reader.follow()
     book = Journal(path)
     book.write(journal.OPEN)
+    book.write(journal.TASKS, id=12)
     book.write(journal.ASK, "a/1")
     with path.open("ab") as file:
         file.write(b'[1.0, "ack", "a/')
         file.flush()
-        assert [line.kind for line in reader.follow()] == [journal.OPEN, journal.ASK]
-        assert reader.pending == {"a/1"}
+        reader.follow()
+        assert [line.kind for line in reader.lines] == [journal.OPEN, journal.ASK]
+        assert (reader.opened, reader.tasks, reader.pending) == (True, 12, {"a/1"})
         file.write(b'1", 0]\n')
-    assert [line.kind for line in reader.follow()] == [journal.ACK]
+    reader.follow()
+    assert reader.lines[2:] == [Line(1.0, journal.ACK, "a/1", 0)]
     assert reader.pending == set()

@@ -110,7 +110,7 @@ async def test_a_file_that_is_closed_while_it_is_opened_again_stays_closed(host:
 @on_a_host
 async def test_a_missing_file_is_not_found_at_once(host: Host, process: Process) -> None:
     with pytest.raises(NotFound):
-        await OpenFiles(host.disk).open("data/none")
+        await OpenFiles(host.disk, 1).open("data/none")
 
 
 @on_a_host

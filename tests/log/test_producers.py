@@ -73,7 +73,7 @@ def test_a_register_that_claims_more_ids_than_are_kept_is_not_a_producers() -> N
 
 @given(count=st.integers(0, 40), asked=st.integers(-50, 50))
 def test_the_last_ids_are_told_again_and_no_others(count: int, asked: int) -> None:
-    produced = Produced.none().opened(1)
+    produced = Produced().opened(1)
     for number in range(count):
         produced = produced.produced(1_000 + 3 * number)
     assert produced.last_sequence == count - 1
@@ -82,6 +82,6 @@ def test_the_last_ids_are_told_again_and_no_others(count: int, asked: int) -> No
 
 
 def test_opening_anew_keeps_what_was_produced() -> None:
-    produced = Produced.none().opened(1).produced(10).produced(11).opened(2)
+    produced = Produced().opened(1).produced(10).produced(11).opened(2)
     assert produced == Produced(2, 1, (10, 11), (0, 0))
     assert produced.id_of(0) == 10

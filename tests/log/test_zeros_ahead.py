@@ -9,7 +9,7 @@ from polonaise.host import Host
 from polonaise.log.batch import padded
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
-from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, beginning
+from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise.simulator.world import Machine
 from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated
 
@@ -207,9 +207,9 @@ async def test_what_a_node_writes_while_its_file_is_read_is_no_damage(machine: M
     raw = machine.disk.contents(SEGMENT)
     header = SegmentHeader.decode(raw)
     end = len(raw) - sum(batch.length + FRAME_BYTES for batch in made[20:])
-    found = await scan(ReadWhileWritten(raw, end + torn_by), header, beginning(header, b""), len(raw))
+    found = await scan(ReadWhileWritten(raw, end + torn_by), header, empty_scan(header, b""), len(raw))
     assert (found.bad, found.last) == ("", made[-1].last)
     damaged = raw[:end] + bytes(8) + raw[end + 8 :]
-    found = await scan(ReadWhileWritten(damaged, len(raw)), header, beginning(header, b""), len(raw))
+    found = await scan(ReadWhileWritten(damaged, len(raw)), header, empty_scan(header, b""), len(raw))
     assert found.bad
     assert not found.torn

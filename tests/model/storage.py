@@ -77,7 +77,7 @@ class Storage:
         return None if after is None else after._replace(unsynced=held.unsynced + len(after.log) - len(held.log))
 
     def _may_read(self, held: Replica, session: int) -> bool:
-        return self._of(held).read(session) is None
+        return self._of(held).refusal(session) is None
 
     def _of(self, held: Replica) -> Any:
         """The replica as one that was asked for its last session in this life: the freest to act."""

@@ -10,8 +10,8 @@ import pytest
 from polonaise.server.protocol import effects, owner
 from polonaise.server.protocol.owner import PartitionOwner
 
+from .decisions import mutated_owner
 from .owner.explore import BOUNDS, QUICK, SHORT, Exploration
-from .owner.mutated import mutated
 from .owner.world import Bounds
 
 
@@ -65,7 +65,7 @@ _MUTATIONS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
 def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:
-    changed = mutated(mutation.module, mutation.old, mutation.new)
+    changed = mutated_owner(mutation.module, mutation.old, mutation.new)
     for bounds in (*QUICK, *SHORT, *BOUNDS):
         if Exploration(changed, bounds).run().broken:
             return

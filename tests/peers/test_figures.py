@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.peers.figures import Configuration, Floor, Load, Missing, Sitting, best, percentile
+from benchmarks.loads import Load, Missing, best, percentile
+from benchmarks.peers.figures import Configuration, Floor, Sitting
 
 DIFFER = "its floors differ by more than twice"
 

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmarks.floor import echo_ms, fdatasync_ms
+from benchmarks.loads import Missing
 from benchmarks.peers import install
-from benchmarks.peers.figures import Floor, Missing
-from benchmarks.peers.floor import busy, echo_ms, fdatasync_ms, settled
+from benchmarks.peers.figures import Floor
+from benchmarks.peers.floor import busy, settled
 from benchmarks.peers.processes import Server, free_ports, listens, run, stop_all, until
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"

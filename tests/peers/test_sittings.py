@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from benchmarks.loads import Load, Missing
 from benchmarks.peers.__main__ import chosen, peers
-from benchmarks.peers.figures import Configuration, Floor, Load, Missing, Sitting
+from benchmarks.peers.figures import Configuration, Floor, Sitting
 from benchmarks.peers.sittings import sittings
 
 

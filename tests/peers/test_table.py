@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from benchmarks.loads import Load
 from benchmarks.peers import table
-from benchmarks.peers.figures import Configuration, Floor, Load, Sitting
+from benchmarks.peers.figures import Configuration, Floor, Sitting
 
 FAST = Configuration("fast", "Fast", "two of three have synced it", durable=True, client="C", locks="a version")
 LAZY = Configuration("lazy", "Lazy", "it is in the page cache", durable=False, client="Go")

@@ -124,7 +124,7 @@ def test_what_can_not_be_meant_is_refused_before_anything_is_written(
     url = str(tmp_path / "store")
     with pytest.raises(BeyondLog, match="partition 0 is committed up to"):
         archive(spark, address, url, HowToArchive(partitions="0", until={0: 10**9}))
-    with pytest.raises(BadOption, match="name one of each"):
+    with pytest.raises(BadOption, match="give an id of each"):
         archive(spark, address, url, HowToArchive(until={0: 1}))
     with pytest.raises(BadOption, match="time zone"):
         archive(spark, address, url, HowToArchive(until_time=datetime(2026, 1, 1)))  # noqa: DTZ001

@@ -191,13 +191,13 @@ def test_an_applications_own_table_is_audited_by_its_own_marks(
     assert not audit_table(spark, address, accounts, url, until=Until(ids={0: 40, 1: 29})).well
     with pytest.raises(ViewUnfit, match="no table accounts_marks of high-water marks"):
         audit_table(spark, address, accounts, url)
-    with pytest.raises(BadOption, match="say one of them"):
+    with pytest.raises(BadOption, match="give one of them"):
         audit_table(spark, address, accounts, url, marks_table="m", until=Until(ids={0: 39, 1: 29}))
     plant(url, "UPDATE polonaise_marks SET high_water_mark = 500 WHERE partition = 0")
     with pytest.raises(ClientAhead):
         audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
     plant(url, "UPDATE accounts SET balance = 'much' WHERE account = 1")
-    with pytest.raises(ViewUnfit, match="column balance holds what is no int64, such as 'much'"):
+    with pytest.raises(ViewUnfit, match="column balance holds values that are not int64, such as 'much'"):
         audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
 
 

@@ -315,17 +315,17 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
 @pytest.mark.parametrize(
     ("make", "hint"),
     [
-        (lambda: Bars("b", [("a", 1), (date(1993, 1, 1), 2)]), "all dates, or all texts"),
-        (lambda: Bars("b", [(NOON, 1)]), "all dates, or all texts"),
+        (lambda: Bars("b", [("a", 1), (date(1993, 1, 1), 2)]), "all dates or all texts"),
+        (lambda: Bars("b", [(NOON, 1)]), "all dates or all texts"),
         (lambda: Bars("b", [("a", float("nan"))]), "nan can't be drawn"),
-        (lambda: Bars("b", [("a", 1)], marks=[Mark("c", "")]), "nothing at 'c'"),
-        (lambda: Lines("l", [Series("s", [(NOON, 1), (1, 2)])]), "all times, or all numbers"),
+        (lambda: Bars("b", [("a", 1)], marks=[Mark("c", "")]), "a mark is at 'c', where nothing is drawn"),
+        (lambda: Lines("l", [Series("s", [(NOON, 1), (1, 2)])]), "all at times or all at numbers"),
         (lambda: Lines("l", [Series("s", [(1, float("inf"))])]), "inf can't be drawn"),
         (lambda: Lines("l", [Series("s", []), Series("s", [])]), "same name"),
-        (lambda: Lines("l", [Series("s", [(5, 1)])], marks=[Mark(("s", 4), "")]), "nothing at"),
-        (lambda: Lines("l", [Series("s", [(5, 1)])], marks=[Mark("s", "")]), "nothing at"),
-        (lambda: Flows("f", {("a", "b"): -1}), "never negative"),
-        (lambda: Flows("f", {("a", "b"): 1}, marks=[Mark(("b", "a"), "")]), "nothing at"),
+        (lambda: Lines("l", [Series("s", [(5, 1)])], marks=[Mark(("s", 4), "")]), "nothing is drawn"),
+        (lambda: Lines("l", [Series("s", [(5, 1)])], marks=[Mark("s", "")]), "nothing is drawn"),
+        (lambda: Flows("f", {("a", "b"): -1}), "can't be negative"),
+        (lambda: Flows("f", {("a", "b"): 1}, marks=[Mark(("b", "a"), "")]), "nothing is drawn"),
     ],
 )
 def test_what_can_not_be_meant_is_refused(make: Any, hint: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polonaise.pipelines.comparison import DIFFERENT, MISSING, RowDifference
+from polonaise.pipelines.tablecomparison import DIFFERENT, MISSING, RowDifference
 
 
 def test_names_with_blanks_are_quoted_and_nothing_is_null() -> None:

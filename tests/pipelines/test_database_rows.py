@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import IntegerType, StructField, StructType, TimestampNTZType, TimestampType
 
-from polonaise.pipelines.database import _chunks
+from polonaise.pipelines.sqltarget import _chunks
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

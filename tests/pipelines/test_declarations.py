@@ -18,15 +18,15 @@ SQL = "SELECT account, amount FROM {log}"
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"name": "my view"}, "a view called 'my view'"),
+        ({"name": "my view"}, "invalid name of a view, 'my view'"),
         ({"query": "SELECT 1"}, r"its SQL has to read from \{log\}"),
         ({"key": "account", "merge": {"amount": "sum"}}, r"write a list of columns, \['account'\]"),
         ({"merge": {"amount": "sum"}}, "merge without a key"),
-        ({"key": ["account"], "merge": {"amount": "avg"}}, "merge of amount is 'avg'; there are sum, min, max"),
-        ({"key": ["account"], "merge": {"account": "sum"}}, "account is of the key"),
-        ({"key": ["account"], "merge": {"amount": "sum"}, "whole": True}, "whole=True ones are not"),
-        ({"read": {"startingTransactions": "{}"}}, "the job says from where to where"),
-        ({"read": {"cluster": "embedded:x"}}, "read says cluster"),
+        ({"key": ["account"], "merge": {"amount": "avg"}}, "merge of amount is 'avg': write one of sum, min, max"),
+        ({"key": ["account"], "merge": {"account": "sum"}}, "account is in the key"),
+        ({"key": ["account"], "merge": {"amount": "sum"}, "whole": True}, "a view of the whole log is never merged"),
+        ({"read": {"startingTransactions": "{}"}}, "option startingtransactions, which the job sets"),
+        ({"read": {"cluster": "embedded:x"}}, "read has the option cluster"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> None:
@@ -79,7 +79,7 @@ def test_what_is_not_there_is_told(text: str, told: str) -> None:
 
 def test_a_file_that_fails_says_why(file: Path) -> None:
     file.write_text("1 / 0")
-    with pytest.raises(BadOption, match=r"fails as it is loaded: ZeroDivisionError: division by zero"):
+    with pytest.raises(BadOption, match=r"fails: ZeroDivisionError: division by zero"):
         load_view(str(file))
 
 
@@ -143,5 +143,5 @@ def test_a_file_is_loaded_once(file: Path) -> None:
 def test_a_module_that_fails_says_why(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.with_name("failing_views.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(file.parent)
-    with pytest.raises(BadOption, match="failing_views fails as it is loaded: ZeroDivisionError"):
+    with pytest.raises(BadOption, match="loading failing_views fails: ZeroDivisionError"):
         load_view("failing_views:one")

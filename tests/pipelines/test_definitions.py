@@ -126,10 +126,13 @@ OURS = Definition("0" * 15, {"account": "int", "balance": "bigint"}, ("account",
 @pytest.mark.parametrize(
     ("kept", "told"),
     [
-        (None, "it does not say by which definition of its view it was made"),
+        (None, "it does not name the definition of its view"),
         (OURS._replace(digest="1" * 15), "it was made by another query, key, merge or read of its view"),
-        (OURS._replace(digest="1", columns={"account": "int"}), "the view has a column balance, which the table has"),
-        (OURS._replace(digest="1", columns={**OURS.columns, "n": "int"}), "the table has a column n, which the view"),
+        (OURS._replace(digest="1", columns={"account": "int"}), "the view has a column balance that the table lacks"),
+        (
+            OURS._replace(digest="1", columns={**OURS.columns, "n": "int"}),
+            "the table has a column n that the view lacks",
+        ),
         (
             OURS._replace(digest="1", columns={**OURS.columns, "account": "string"}),
             "column account is string in the table and int in the view",

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
-from polonaise.pipelines.sessions import job_session
+from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.sparkerrors import translated
 from polonaise.spark import sessions
 
@@ -86,7 +86,7 @@ def test_a_master_of_no_kind_that_spark_knows_is_refused_before_java_starts(
     monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(sessions, "_existing", lambda: None)
+    monkeypatch.setattr(sessions, "active_session", lambda: None)
     monkeypatch.setattr(sessions, "find_java", None)
     with pytest.raises(SparkFailed, match="Spark knows no master"), job_session(master, "polonaise", {}):
         pass

@@ -78,7 +78,7 @@ def test_what_does_not_hold_comes_first() -> None:
 def test_a_report_without_contents_is_a_page() -> None:
     page = ReportPage("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
     text = checked(page.facts({}).verdicts([]).text("").html())
-    assert text.count("Nothing.") == 2
+    assert text.count("No data.") == 2
     assert "The figures" not in text
 
 

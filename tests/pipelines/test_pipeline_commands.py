@@ -92,7 +92,7 @@ def test_the_tellers_database_is_audited_and_one_cent_is_found(directory: Path, 
     of_database += ("--marks", "polonaise_marks", "--report", str(report))
     status, output, errors = pipeline(*of_database)
     assert status == 0, errors
-    assert "well: the table is what follows from the log" in output
+    assert "well: the table holds what follows from the log" in output
     assert json.loads(report.read_text())["outcome"] == "well"
     engine = create_engine(database)
     with engine.begin() as db:
@@ -102,7 +102,7 @@ def test_the_tellers_database_is_audited_and_one_cent_is_found(directory: Path, 
     right = balances_of(book)[17]
     assert status == 1
     assert f"different: account 17: balance is {right - 1} instead of {right}" in output
-    assert "NOT WELL: 1 keys differ: 1 different" in output
+    assert "NOT WELL: 1 key wrong: 1 different" in output
     found = json.loads(report.read_text())
     assert (found["outcome"], found["report"]["differences"]) == ("not well", {"total": 1, "different": 1})
 
@@ -111,7 +111,7 @@ def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pi
     storage = directory / "log" / "storage-0"
     status, output, errors = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(storage))
     assert status == 0, output + errors
-    assert "well: every copy is whole, and they are the same" in output
+    assert "well: every copy is whole, and all copies are equal" in output
     copied = shutil.copytree(storage, tmp_path / "copied")
     (segment,) = (copied / "0").glob("*.seq")
     raw = bytearray(segment.read_bytes())
@@ -119,7 +119,7 @@ def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pi
     segment.write_bytes(bytes(raw))
     status, output, _ = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(copied))
     assert status == 1
-    assert "NOT WELL: 1 troubles" in output
+    assert "NOT WELL: 1 problem" in output
     assert "storage node" in output
 
 
@@ -139,13 +139,13 @@ def test_the_banks_log_is_whole_as_a_program_of_its_own_says(directory: Path, bo
     [
         (("audit", "nowhere"), "'nowhere' is no address of a log"),
         (("audit", "LOG", f"{VIEWS}:accounts"), "which table of view"),
-        (("audit", "LOG", "--until", "0=1"), "are of a table"),
+        (("audit", "LOG", "--until", "0=1"), "are for a table"),
         (("audit", "LOG", f"{VIEWS}:accounts", "parquet:x", "--storage", "y"), "are for the audit of a log"),
         (("views", "LOG", f"{VIEWS}:nothing", "parquet:x"), "which view of"),
         (("views", "LOG", f"{VIEWS}", "parquet:x"), "It declares accounts, balances, payments, by_kind"),
         (("views", "LOG", "nowhere.py", "parquet:x"), "no file 'nowhere.py'"),
-        (("views", "LOG", f"{VIEWS}:accounts", "parquet:x", "--until", "0=1"), "say also --rebuild"),
-        (("views", "LOG", f"{VIEWS}:accounts", "parquet:x", "--follow", "--report", "y"), "--follow goes on"),
+        (("views", "LOG", f"{VIEWS}:accounts", "parquet:x", "--until", "0=1"), "need --rebuild"),
+        (("views", "LOG", f"{VIEWS}:accounts", "parquet:x", "--follow", "--report", "y"), "--follow runs until"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(

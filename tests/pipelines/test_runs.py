@@ -16,7 +16,7 @@ from rich.console import Console
 from polonaise.cli.pipeline import Output, run_job, settings_of
 from polonaise.cli.progressbars import ProgressBars
 from polonaise.errors import BadOption, StoreUnavailable
-from polonaise.pipelines.logs import full_address, tasks_address
+from polonaise.pipelines.joblog import full_address, tasks_address
 from polonaise.pipelines.progress import JobProgress
 
 
@@ -69,7 +69,7 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_work(tmp_path:
         raise AssertionError("the work began")
 
     for path in (tmp_path, tmp_path / "missing" / "run.json"):
-        with pytest.raises(BadOption, match="no report can be written"):
+        with pytest.raises(BadOption, match="the report can't be written"):
             run_job("archive", work, lambda report: None, Output(False, str(path)))
 
 

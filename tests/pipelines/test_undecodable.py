@@ -16,9 +16,9 @@ from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
-from polonaise.pipelines.delta import DeltaTarget
-from polonaise.pipelines.parquet import ParquetTarget
-from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.deltatarget import DeltaTarget
+from polonaise.pipelines.parquettarget import ParquetTarget
+from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters
@@ -67,7 +67,7 @@ def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[
     }
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         target.prepare(spark.createDataFrame([], columns[view.name]).schema)
-        with target.held() as held:
+        with target.state() as held:
             return sorted(map(tuple, held.rows.collect()))
 
 
@@ -179,7 +179,7 @@ def test_a_table_that_is_followed_tells_of_them_with_each_commit(
     letters = next(commits).undecodable
     assert letters.count == 4
     assert [each.reason for each in letters.named if each.transaction_id == COUNT + 2] == [
-        "account is NOT NULL, and is not there"
+        "account is NOT NULL, and is missing"
     ]
 
 
@@ -216,7 +216,7 @@ def test_the_run_says_it_or_else_the_view() -> None:
         (declared(), "drop", "onUndecodable='drop': write one of fail, skip, table"),
         (declared(failOnDecodeError="false"), "skip", "a part of its definition"),
         (declared(onUndecodable="column"), "table", "a part of its definition"),
-        (declared(onUndecodable="skip", failOnDecodeError="true"), None, "say onUndecodable alone"),
+        (declared(onUndecodable="skip", failOnDecodeError="true"), None, "keep onUndecodable only"),
         (TableView("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
     ],
 )

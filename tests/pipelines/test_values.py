@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise.pipelines.values import cut, finite, place, quoted, read, short, width_of
+from polonaise.pipelines.formatting import cut, finite, place, quoted, read, short, width_of
 
 
 @pytest.mark.parametrize(

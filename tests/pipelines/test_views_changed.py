@@ -15,7 +15,8 @@ import pytest
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.targets import Target, open_target
+from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import Target
 from polonaise.pipelines.views import follow, rebuild, update
 from rigs.tableviews import READ, bank_log, more
 
@@ -49,10 +50,10 @@ MORE_KEYED_COLUMNS = replace(
 )
 CHANGED = [
     pytest.param(changes, OTHER_TYPE, "column account is int in the table and string in the view", id="other type"),
-    pytest.param(changes, MORE_COLUMNS, "the view has a column header, which the table has not", id="more columns"),
+    pytest.param(changes, MORE_COLUMNS, "the view has a column header that the table lacks", id="more columns"),
     pytest.param(changes, OTHER_FILTER, "made by another query, key, merge or read of its view", id="other filter"),
     pytest.param(balances, OTHER_FORMULA, "made by another query, key, merge or read of its view", id="other formula"),
-    pytest.param(balances, MORE_KEYED_COLUMNS, "the view has a column n, which the table has not", id="keyed, more"),
+    pytest.param(balances, MORE_KEYED_COLUMNS, "the view has a column n that the table lacks", id="keyed, more"),
 ]
 
 
@@ -92,7 +93,7 @@ def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
     table = table_of(kind, tmp_path)
     update(spark, address, view, table)
     more(log, FEW, 2)
-    assert "make it anew with --rebuild" in refused(spark, address, changed, table, told)
+    assert "rebuild it with --rebuild" in refused(spark, address, changed, table, told)
     assert audit_table(spark, address, view, table).behind == 4, "nothing was written"
     assert update(spark, address, view, table).transactions == 4, "the definition of before goes on"
     assert "--rebuild" in refused(spark, address, changed, table, told), "also when there is nothing new"
@@ -129,7 +130,7 @@ def test_a_database_keeps_the_definition_and_its_table_keeps_its_columns(
     more(log, FEW + 2, 1)
     assert update(spark, address, OTHER_FORMULA, table).transactions == 2
     assert audit_table(spark, address, OTHER_FORMULA, table).well
-    drop = "has a column n, which the table has not; drop the tables balances, balances_marks and balances_definition"
+    drop = "has a column n that the table lacks; drop the tables balances, balances_marks and balances_definition"
     refused(spark, address, MORE_KEYED_COLUMNS, table, drop)
     with pytest.raises(ViewUnfit, match=drop):
         rebuild(spark, address, MORE_KEYED_COLUMNS, table)
@@ -173,7 +174,7 @@ def test_a_merge_that_comes_with_another_definition_is_no_merge(
             assert theirs.marks() == {0: 3}
             assert theirs.replace(rows, {0: 3}, {0: 3})
             assert not ours.merge(rows, {0: 3}, {0: 4})
-            with ours.held() as held:
+            with ours.state() as held:
                 assert (held.marks, [tuple(row) for row in held.rows.collect()]) == ({0: 3}, [(1, 1)])
 
 
@@ -200,7 +201,7 @@ def test_a_table_that_does_not_say_its_definition_is_made_anew(
     table = table_of(kind, tmp_path)
     update(spark, address, balances, table)
     forget_definition(kind, tmp_path)
-    refused(spark, address, balances, table, "does not say by which definition of its view it was made.*--rebuild")
+    refused(spark, address, balances, table, "does not name the definition of its view.*--rebuild")
     assert audit_table(spark, address, balances, table).well, "an audit needs its marks only"
     rebuild(spark, address, balances, table)
     more(log, FEW, 1)

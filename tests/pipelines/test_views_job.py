@@ -19,9 +19,9 @@ from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, 
 from polonaise.host.files import try_lock
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.parquet import ParquetTarget
+from polonaise.pipelines.parquettarget import ParquetTarget
 from polonaise.pipelines.source import Until
-from polonaise.pipelines.targets import open_target
+from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.views.tables import MarkedTable
 from rigs.tableviews import (
@@ -55,7 +55,7 @@ def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[
     with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
         if "://" in table:
             target.prepare(SCHEMAS[view.name](spark))
-        with target.held() as held:
+        with target.state() as held:
             return sorted(map(tuple, held.rows.collect()))
 
 
@@ -116,11 +116,11 @@ def test_a_table_that_is_followed_gets_what_is_committed_later(
 
 def test_what_cannot_be_meant_is_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
     table = f"parquet:{tmp_path / 'table'}"
-    with pytest.raises(BadOption, match="can be rebuilt, and not brought up to date"):
+    with pytest.raises(BadOption, match="can't be brought up to date: rebuild it"):
         update(spark, address, TableView("v", "SELECT count(*) AS n FROM {log}", whole=True), table)
-    with pytest.raises(BeyondLog, match="partition 0 is committed up to 99: there is no 100"):
+    with pytest.raises(BeyondLog, match="partition 0 is committed up to 99: there is no transaction 100"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 100, 1: 0}))
-    with pytest.raises(BadOption, match="name one of each"):
+    with pytest.raises(BadOption, match="give an id of each"):
         rebuild(spark, address, balances, table, until=Until(ids={0: 10}))
     with pytest.raises(BadOption, match=r"the query of view v: .*UNRESOLVED_COLUMN"):
         rebuild(spark, address, TableView("v", "SELECT nothing FROM {log}"), table)

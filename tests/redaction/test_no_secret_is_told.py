@@ -26,8 +26,8 @@ from polonaise.errors import PolonaiseError
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
-from polonaise.pipelines.copies import FragmentCopy, Served
-from polonaise.pipelines.targets import check_target, open_target
+from polonaise.pipelines.copies import FragmentCopy, ServedCopy
+from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.redaction import HIDDEN, redacted
 from polonaise.spark.options import ReadOptions, WriteOptions, read_options, write_options
 from polonaise.spark.queryhistory import QueryHistory
@@ -174,7 +174,7 @@ CALLS: list[tuple[Callable[[str], Any], list[str]]] = [
     (late_store, STORES),
     (parse_address, [*LOGS, *STORES]),
     (lambda url: FragmentCopy(url, ()), STORES),
-    (lambda url: Served(url, 0, 1.0), LOGS),
+    (lambda url: ServedCopy(url, 0, 1.0), LOGS),
 ]
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Final
 
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.locktable import LockTable
 from polonaise.server.protocol.order import Order, Refusal
 from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, Transaction, TransactionId
 from polonaise.testing.memorypartition import BEGINNING_US, STEP_US

@@ -9,7 +9,7 @@ from zlib import crc32
 
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.locktable import LockTable
 from polonaise.server.protocol.order import Order
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire.appends import CHANGE, AppendColumns, ReceivedAppends

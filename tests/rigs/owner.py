@@ -37,13 +37,13 @@ from polonaise.server.protocol.effects import (
     Replicate,
     TellFailures,
 )
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.terms import NO_TRANSACTION, BodyForm
 from polonaise.wire.messages import (
     Flushed,

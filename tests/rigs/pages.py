@@ -10,7 +10,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from polonaise.pipelines.charts import Chart
-from polonaise.pipelines.values import width_of
+from polonaise.pipelines.formatting import width_of
 from rigs.lacking import lacking
 
 HOSTILE = (

@@ -205,19 +205,19 @@ class Node:
         """Let the disk fail its `number`-th "read", "write" or "sync" from now on, once, until `mend`."""
         fails, seen = self.disk.fails, 0
 
-        def counting(what: str, chance: float) -> bool:
+        def counting(what: str) -> bool:
             nonlocal seen
             seen += what == kind
             if what == kind and seen == number:
                 self.disk._failures[kind] = 1
-            return fails(what, chance)
+            return fails(what)
 
         self.disk.fails = counting  # type: ignore[method-assign]
 
     def mend(self) -> None:
         """From now on the disk works."""
         self.disk.__dict__.pop("fails", None)
-        self.disk.calm()
+        self.disk.mend()
 
     def segment(self, first: int = 0, suffix: str = "seq") -> str:
         return f"{DIRECTORY}/{PARTITION}/{first:020d}.{suffix}"

@@ -70,7 +70,7 @@ async def test_a_node_that_stays_away_is_named_while_commits_go_on_and_its_retur
     ended, late = warnings(caplog)
     assert "a session of partition 0 was ended by" in ended
     assert away.name in ended
-    assert f"storage nodes take no part for {settings.warn_s:.0f} s: {away.name}" in late
+    assert f"storage nodes have not taken part for {settings.warn_s:.0f} s: {away.name}" in late
     assert "nobody listens" in late
     caplog.clear()
     away.let_up()
@@ -140,7 +140,7 @@ def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:
     warnings = HealthWarnings(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
     silent = SimpleNamespace(partition=4, readiness=SimpleNamespace(waits_for=""))
     said = warnings._not_ready([silent], 3.0)  # type: ignore[list-item]
-    assert said == "not ready for 3 s: partition 4. What is waited for: its next session"
+    assert said == "not ready for 3 s: partition 4. Reason: waiting for its next session"
 
 
 @pytest.mark.parametrize(

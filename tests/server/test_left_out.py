@@ -49,7 +49,7 @@ class Replica:
 async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
     start = SessionStart(
         MemoryHost(), SimpleNamespace(), {}, ServerSettings(gather_s=0.01), partition=0, generation=1,  # type: ignore[arg-type]
-        known=recovery.NOTHING_KNOWN, patient=False, report=lambda _: None,
+        known=recovery.NOTHING_KNOWN, first=False, report=lambda _: None,
     )  # fmt: skip
     good = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
     replicas = {"A": Replica(True), "B": Replica(True), "C": Replica(False)}

@@ -22,7 +22,7 @@ from polonaise.errors import (
 )
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.partitionreader import PartitionReader
-from polonaise.server.protocol.feed import TailCache
+from polonaise.server.protocol.tailcache import TailCache
 from polonaise.server.settings import ServerSettings
 from polonaise.wire.messages import Batches, Fetch
 

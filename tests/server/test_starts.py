@@ -17,7 +17,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
 from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
 from rigs.scenarios import runs_tests
@@ -27,12 +27,13 @@ TURN_S = 2.0
 WAIT_S = 30.0
 
 
-class Starts(SessionStarts):
+class Starts(StartTurns):
     """Two at a time; says which have their turn."""
 
     def __init__(self) -> None:
-        super().__init__(2, TURN_S, WAIT_S, lambda: self.storage_is_there)
-        self.storage_is_there = True
+        settings = ServerSettings(session_starts_max=2, session_start_turn_s=TURN_S, session_start_wait_s_max=WAIT_S)
+        super().__init__(settings, lambda: self.storage_connected)
+        self.storage_connected = True
         self.come: list[str] = []
         self.waited: list[str] = []
         self.said: list[str] = []
@@ -43,7 +44,7 @@ class Starts(SessionStarts):
 
     def begin(self, name: str, seconds: float, *, wanted: bool = False) -> asyncio.Task[None]:
         async def start() -> None:
-            async with self.turn(name, wanted=wanted, waits=lambda what: self._wait(name, what)):
+            async with self.turn(name, wanted=wanted, report=lambda what: self._wait(name, what)):
                 self.come.append(name)
                 await asyncio.sleep(seconds)
 
@@ -81,19 +82,19 @@ async def test_a_start_that_takes_long_goes_on_beside_the_next(starts: Starts) -
 
 @in_virtual_time
 async def test_without_storage_no_other_start_begins_until_it_is_there(starts: Starts) -> None:
-    starts.storage_is_there = False
+    starts.storage_connected = False
     for name in "abcd":
         starts.begin(name, 1e6)
     await asyncio.sleep(TURN_S * 10)
     assert starts.come == ["a", "b"]
-    starts.storage_is_there = True
+    starts.storage_connected = True
     await asyncio.sleep(TURN_S * 1.1)
     assert starts.come == ["a", "b", "c", "d"]
 
 
 @in_virtual_time
 async def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue(starts: Starts) -> None:
-    starts.storage_is_there = False
+    starts.storage_connected = False
     stuck = [starts.begin(name, 1e6) for name in "ab"]
     waiting = starts.begin("c", 0.0)
     await asyncio.sleep(WAIT_S * 0.9)
@@ -102,7 +103,7 @@ async def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_qu
     await asyncio.sleep(WAIT_S * 0.2)
     assert isinstance(error := waiting.exception(), DeadlineExceeded)
     assert "majority of the storage nodes" in error.text
-    starts.storage_is_there = True
+    starts.storage_connected = True
     await asyncio.sleep(TURN_S * 1.1)
     assert starts.come == ["a", "b"], "who was told has left"
     for task in stuck:
@@ -115,7 +116,7 @@ async def test_starts_at_the_end_wait_for_their_turn_while_turns_come(starts: St
     await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
     assert len(starts.come) == len(tasks)
     assert not any(task.done() for task in tasks)
-    assert set(starts.said) == {"its turn to start a session: other partitions of this server come first"}
+    assert set(starts.said) == {"waiting for its turn to start a session: other partitions of this server come first"}
     for task in tasks:
         task.cancel()
 

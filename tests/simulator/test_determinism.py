@@ -13,7 +13,7 @@ from rigs.programs import output_of, run_python
 
 ROUGH = Configuration(
     network=NetworkConfiguration(delay_chance=0.02, reset_chance=0.005, flip_chance=0.005),
-    disk=DiskConfiguration(spike_chance=0.02, sync_failure_chance=0.0),
+    disk=DiskConfiguration(spike_chance=0.02),
     record=True,
 )
 

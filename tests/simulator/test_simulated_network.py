@@ -184,7 +184,7 @@ async def test_a_connect_that_is_given_up_leaves_nothing_behind(pair: Pair) -> N
     pair.world.machine("b").start(pair.listen)
     await asyncio.sleep(0.1)
     await pair.world.machine("a").start(dial).ended()
-    assert pair.world.network.connections == 0
+    assert not pair.world.network.connections.standing
     assert all(peer.lost is not False for peer in pair.accepted)
 
 
@@ -253,7 +253,7 @@ async def test_a_reset_is_heard_on_both_sides(pair: Pair) -> None:
     assert isinstance(pair.far.lost, ConnectionResetError)
     assert pair.world.network.reset("a", "b") == 0
     assert pair.world.faults.injected() == {"reset": 1}
-    assert pair.world.network.connections == 0
+    assert not pair.world.network.connections.standing
 
 
 @with_a_pair
@@ -269,7 +269,7 @@ async def test_a_lost_transport_refuses_to_write(pair: Pair) -> None:
 @with_a_pair
 async def test_a_flipped_byte_is_one_wrong_bit(pair: Pair) -> None:
     await pair.connect()
-    pair.world.network.flip_bytes("a", "b")
+    pair.world.network.flip_byte("a", "b")
     pair.act(pair.near.transport.write, bytes(1000))
     await asyncio.sleep(1)
     pair.act(pair.near.transport.write, bytes(1000))

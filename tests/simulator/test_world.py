@@ -7,7 +7,7 @@ import contextlib
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
-from polonaise.simulator import FAULTS, Configuration, DiskConfiguration, NetworkConfiguration, World
+from polonaise.simulator import Configuration, World
 from rigs.scenarios import in_a_world
 
 
@@ -27,7 +27,7 @@ async def works(host: Host) -> None:
 
 
 def name_of(host: Host) -> str:
-    return host.clock._process.machine.name  # type: ignore[attr-defined]
+    return host.clock._process.name.partition("/")[0]  # type: ignore[attr-defined]
 
 
 @in_a_world
@@ -37,32 +37,6 @@ async def test_the_data_centre_loses_power_at_once(world: World) -> None:
     world.power_loss_all()
     assert not any(process.alive for process in processes)
     assert world.faults["power_loss"] == 3
-
-
-@in_a_world(
-    configuration=Configuration(
-        NetworkConfiguration(delay_chance=0.1, flip_chance=0.1), DiskConfiguration(spike_chance=0.1, spike_s=0.01)
-    )
-)
-async def test_after_calm_nothing_fails_any_more(world: World) -> None:
-    machines = [world.machine(f"m{number}") for number in range(3)]
-    processes = [machine.start(works) for machine in machines]
-    await asyncio.sleep(2)
-    machines[0].disk.slow(0.001)
-    world.network.delay("m0", "m1", 0.001)
-    await asyncio.sleep(2)
-    world.network.partition("m0", ["m1", "m2"])
-    processes[2].pause()
-    await asyncio.sleep(60)
-    world.calm()
-    await asyncio.sleep(60)
-    before = dict(world.faults.counts)
-    calls = [process.calls for process in processes]
-    await asyncio.sleep(10)
-    assert world.faults.counts == before
-    assert all(process.calls > before for process, before in zip(processes, calls, strict=True))
-    assert {"delay", "byte_flip", "partition_two_way", "pause"} <= set(world.faults.injected())
-    assert set(world.faults.injected()) <= set(FAULTS)
 
 
 @in_a_world(configuration=Configuration(record=True))
@@ -76,4 +50,3 @@ async def test_a_recorded_trace_is_readable(world: World) -> None:
     assert events[0].split() == ["start", "m0/1", "0"]
     assert events[-2].split() == ["note", "half", "a", "second"]
     assert events[-1].split() == ["crash", "m0/1", "0"]
-    assert world.trace.events == len(events)

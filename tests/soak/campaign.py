@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tests.campaigns import journal
+from tests.campaigns.comparison import Comparison, compare
+from tests.campaigns.journal import Line
+from tests.campaigns.running import PATIENCE_S
+
 import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.host.real import RealHost
@@ -19,13 +24,10 @@ from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
 
-from . import journal
 from .flatness import Course, Stretch, courses
-from .journal import Line
-from .node import PARTITIONS, SEGMENT_BYTES
-from .processes import PATIENCE_S, Client, Node, Process
+from .node import PARTITIONS, SEGMENT_BYTES, body, partition_of
+from .processes import Client, Node, Process
 from .sampling import Sample, look
-from .told import Comparison, body, compare
 
 EVERY_S: Final = 0.5
 """Between two looks at a process."""
@@ -145,7 +147,11 @@ class Campaign:
                 for number in range(SEGMENTS_CACHED):
                     operation = f"fill/{partition}/{number}"
                     receipt = await log.append(body(operation, SEGMENT_BYTES), partition)
-                    self._filled += [Line(journal.ASK, operation, -1), Line(journal.ACK, operation, receipt.id)]
+                    now_s = time.monotonic()
+                    self._filled += [
+                        Line(now_s, journal.ASK, operation),
+                        Line(now_s, journal.ACK, operation, receipt.id),
+                    ]
 
     async def _end(self) -> None:
         for client in self._clients:
@@ -156,7 +162,7 @@ class Campaign:
                 for partition in range(PARTITIONS)
             }
         lines = [line for client in self._clients for line in client.lines]
-        self.report.comparison = compare(logs, [*self._filled, *lines])
+        self.report.comparison = compare(logs, [*self._filled, *lines], partition_of)
         for node in [*self._servers, *self._storage]:
             await node.stop()
         self.report.problems += [
@@ -188,10 +194,10 @@ class Campaign:
             if health is None:
                 return
             role, tasks = "server, owner" if health["partitions"] else "server, standing by", health["tasks"]
-        found = look(pid, time.monotonic(), tasks) if process.pid == pid else None
-        if found is not None:
+        sample = look(pid, time.monotonic(), tasks) if process.pid == pid else None
+        if sample is not None:
             which = f"{role} life {life}" if role == process.name else f"{role} life {process.name[-1]}.{life}"
-            self._stretches.setdefault(which, []).append(found)
+            self._stretches.setdefault(which, []).append(sample)
 
     async def _health(self, server: Node) -> dict[str, Any] | None:
         """What a server says of itself; None while it says nothing."""

@@ -15,14 +15,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from tests.campaigns import journal
+from tests.campaigns.journal import Journal
+
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError, Retry
 
-from . import journal
-from .journal import Journal
 from .leaks import leak
-from .node import PARTITIONS, until_stdin_ends
-from .told import body
+from .node import PARTITIONS, body, until_stdin_ends
 
 ACCOUNTS: Final = 40
 PAUSE_S: Final = 0.02
@@ -88,18 +88,18 @@ class Client:
 
     async def work(self) -> None:
         """All eight tasks, until it is told to stop; then the fates that are still open."""
-        each = [
+        tasks = [
             self.append, self.run_context, self.submit_context, self.read, self.produce, self.change_register,
             self.mount_lazily, self.ask,
         ]  # fmt: skip
-        await asyncio.gather(*(self._again_and_again(one) for one in each))
+        await asyncio.gather(*(self._again_and_again(task) for task in tasks))
         if self._undecided:
             await asyncio.wait(self._undecided, timeout=PATIENCE_S)
 
-    async def _again_and_again(self, one: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    async def _again_and_again(self, task: Callable[[int], Coroutine[Any, Any, None]]) -> None:
         while not self.stopping.is_set():
             with self._what_may_pass():
-                await one(self._random.randrange(PARTITIONS))
+                await task(self._random.randrange(PARTITIONS))
             await asyncio.sleep(PAUSE_S * (0.5 + self._random.random()))
 
     @contextlib.contextmanager

@@ -62,7 +62,7 @@ def courses(stretch: Stretch, warm_up_s: float) -> list[Course]:
         return []
     quarter = len(samples) // 4
     second, last = samples[quarter : 2 * quarter], samples[-quarter:]
-    found = []
+    made = []
     for figure in FIGURES:
         early = [float(getattr(sample, figure)) for sample in second]
         late = [float(getattr(sample, figure)) for sample in last]
@@ -72,8 +72,8 @@ def courses(stretch: Stretch, warm_up_s: float) -> list[Course]:
         allowed = TOLERANCES[figure]
         usual = statistics.median(early)
         grown = growth > allowed.absolute + allowed.relative * usual
-        found.append(Course(stretch.name, figure, usual, statistics.median(late), growth, grown))
-    return found
+        made.append(Course(stretch.name, figure, usual, statistics.median(late), growth, grown))
+    return made
 
 
 def _low(values: list[float]) -> float:

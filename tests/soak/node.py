@@ -22,6 +22,15 @@ PARTITIONS: Final = 2
 SEGMENT_BYTES: Final = 64 * 1024
 
 
+def body(operation: str, padding: int = 0) -> bytes:
+    """A transaction's body: whose it is, and bytes of no meaning."""
+    return f"{operation} ".encode() + bytes(padding)
+
+
+def partition_of(operation: str) -> int:
+    return int(operation.split("/")[1])
+
+
 def until_stdin_ends() -> None:
     """Stop as by SIGTERM when the pipe from the campaign ends: no process outlives it."""
 

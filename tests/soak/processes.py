@@ -11,19 +11,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+
+from tests.campaigns.journal import Line, Reader
+from tests.campaigns.running import PATIENCE_S, ROOT, GaveUp
 
 from polonaise.link.connection import Connection
-
-from .journal import Line, Reader
-
-PATIENCE_S: Final = 60.0
-"""How long anything may take before the campaign gives up: the machine may be busy."""
-_ROOT: Final = Path(__file__).parents[2]
-
-
-class GaveUp(Exception):
-    """Something did not come about; the message says what."""
 
 
 class Process:
@@ -55,7 +47,7 @@ class Process:
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", f"tests.soak.{module}", *arguments],
-                cwd=_ROOT,
+                cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -128,16 +120,16 @@ class Node(Process):
         pipe = self._begin("node", self._arguments).stdout
         assert pipe is not None
         os.set_blocking(pipe.fileno(), False)
-        said = b""
+        printed = b""
 
         def listens() -> bool:
-            nonlocal said
+            nonlocal printed
             with contextlib.suppress(BlockingIOError):
-                said += os.read(pipe.fileno(), 256)
-            return said.endswith(b"\n")
+                printed += os.read(pipe.fileno(), 256)
+            return printed.endswith(b"\n")
 
         await self.until(listens, "its address")
-        self.address = said.decode().removeprefix("listening ").strip()
+        self.address = printed.decode().removeprefix("listening ").strip()
 
     def _gone(self) -> int:
         if self.asked is not None:

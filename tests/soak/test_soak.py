@@ -10,14 +10,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.campaigns import journal
+from tests.campaigns.comparison import compare
+from tests.campaigns.journal import Line
 
-from . import journal
 from .campaign import Campaign, Report
 from .flatness import SAMPLES_MIN, Course, Stretch, courses
-from .journal import Journal, Line, Reader
 from .leaks import EVERY_S, LEAKS
+from .node import body, partition_of
 from .sampling import FIGURES, Sample, look
-from .told import body, compare
 
 FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
 
@@ -110,18 +111,18 @@ def test_every_figure_has_a_leak_that_is_tried() -> None:
 
 LOGS = {0: {0: body("a.1/0/1"), 1: body("b.1/0/1", 30), 3: b""}, 1: {0: body("a.1/1/2")}}
 LINES = [
-    Line(journal.ASK, "a.1/0/1", -1),
-    Line(journal.ASK, "b.1/0/1", -1),
-    Line(journal.ACK, "a.1/0/1", 0),
-    Line(journal.ASK, "a.1/1/2", -1),
-    Line(journal.ACK, "a.1/1/2", 0),
-    Line(journal.ASK, "a.1/0/3", -1),
-    Line(journal.FAIL, "a.1/0/3", -1),
+    Line(1.0, journal.ASK, "a.1/0/1", -1),
+    Line(1.0, journal.ASK, "b.1/0/1", -1),
+    Line(1.0, journal.ACK, "a.1/0/1", 0),
+    Line(1.0, journal.ASK, "a.1/1/2", -1),
+    Line(1.0, journal.ACK, "a.1/1/2", 0),
+    Line(1.0, journal.ASK, "a.1/0/3", -1),
+    Line(1.0, journal.FAIL, "a.1/0/3", -1),
 ]
 
 
 def test_logs_that_are_as_was_told_have_nothing_wrong() -> None:
-    found = compare(LOGS, LINES)
+    found = compare(LOGS, LINES, partition_of)
     assert found.wrong == []
     assert (found.asked, found.acknowledged, found.failed, found.unknown, found.transactions) == (4, 2, 1, 1, 4)
 
@@ -137,28 +138,11 @@ def test_logs_that_are_as_was_told_have_nothing_wrong() -> None:
     ],
 )
 def test_logs_that_are_not_as_was_told_are_found(logs: dict[int, dict[int, bytes]], naming: str) -> None:
-    assert any(naming in each for each in compare(logs, LINES).wrong)
+    assert any(naming in each for each in compare(logs, LINES, partition_of).wrong)
 
 
 def test_an_append_with_two_ids_and_what_a_client_found_wrong_are_told() -> None:
-    lines = [*LINES, Line(journal.ACK, "a.1/0/1", 1), Line(journal.WRONG, "read twice", -1)]
-    wrong = compare(LOGS, lines).wrong
+    lines = [*LINES, Line(1.0, journal.ACK, "a.1/0/1", 1), Line(1.0, journal.WRONG, "read twice", -1)]
+    wrong = compare(LOGS, lines, partition_of).wrong
     assert "a.1/0/1 was acknowledged as 0 and as 1" in wrong
     assert "read twice" in wrong
-
-
-def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    reader = Reader(path)
-    reader.follow()
-    book = Journal(path)
-    book.write(journal.OPEN)
-    book.write(journal.TASKS, id=12)
-    with path.open("ab") as file:
-        file.write(b'["ack", "a/')
-        file.flush()
-        reader.follow()
-        assert (reader.opened, reader.tasks, reader.lines) == (True, 12, [])
-        file.write(b'1", 0]\n')
-    reader.follow()
-    assert reader.lines == [Line(journal.ACK, "a/1", 0)]

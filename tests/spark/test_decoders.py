@@ -154,7 +154,7 @@ def test_a_column_that_is_not_null_may_be_missing_where_such_bodies_are_left_out
     assert decoded([b'{"id": 1}', b"{}"], required, onUndecodable="skip") == [{"id": 1}]
     only = columns(data=pa.binary(), _reason=pa.string(), _decoded=pa.struct([pa.field("id", pa.int64(), False)]))
     (found,) = decoded([b'{"id": 1}', b"{}"], only, onUndecodable="only")
-    assert found == {"data": b"{}", "_reason": "id is NOT NULL, and is not there", "_decoded": None}
+    assert found == {"data": b"{}", "_reason": "id is NOT NULL, and is missing", "_decoded": None}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_column_that_is_not_null_may_be_missing_where_such_bodies_are_left_out
     [
         ({"onUndecodable": "drop"}, "onUndecodable='drop': write fail, skip, column, only"),
         ({"onUndecodable": "table"}, "kept by polonaise pipeline views"),
-        ({"onUndecodable": "skip", "failOnDecodeError": "true"}, "say onUndecodable alone"),
+        ({"onUndecodable": "skip", "failOnDecodeError": "true"}, "give onUndecodable only"),
     ],
 )
 def test_what_can_not_be_meant_of_undecodable_bodies_is_refused(options: dict[str, str], said: str) -> None:
@@ -299,8 +299,8 @@ def test_a_function_of_ones_own() -> None:
         ({"decoder": "no.such:thing"}, "can't be imported.*; write json, msgpack, avro, protobuf or module:function"),
         ({"decoder": f"{__name__}:PAYMENT"}, "is no function"),
         ({"decoder": "avro"}, r"decoder\.schema"),
-        ({"decoder": "avro", "decoder__schema": "{"}, "does not read"),
-        ({"decoder": "avro", "decoder__schemafile": "/no/such/file"}, "does not read"),
+        ({"decoder": "avro", "decoder__schema": "{"}, "is invalid"),
+        ({"decoder": "avro", "decoder__schemafile": "/no/such/file"}, "is invalid"),
         ({"decoder": "protobuf"}, r"decoder\.message"),
         ({"decoder": "protobuf", "decoder__message": "json:loads"}, "no Protocol Buffers message"),
         ({"decoder": "protobuf", "decoder__message": "no.such:Message"}, "can't be imported.*; write module:Name"),

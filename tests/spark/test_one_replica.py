@@ -237,14 +237,14 @@ def test_only_the_partitions_that_a_query_names_are_looked_at(storage: Path, tmp
 def test_what_is_no_storage_directory_is_refused(storage: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         rows(tmp_path / "nowhere")
-    with pytest.raises(BadOption, match="no storage directory"):
+    with pytest.raises(BadOption, match="not a storage directory"):
         rows(tmp_path)
     with pytest.raises(BadOption, match="is a file: name the directory"):
         rows(segments(storage)[0])
     for named in ("7", "0-2"):
         with pytest.raises(UnknownPartition, match=r"has the partitions \[0, 1\]"):
             rows(storage, partitions=named)
-    with pytest.raises(BadOption, match="names no partitions"):
+    with pytest.raises(BadOption, match="invalid partitions"):
         rows(storage, partitions="x")
     with pytest.raises(BeyondLog, match="whose next transaction will be 18"):
         rows(storage, startingTransactions='{"0": 99}')

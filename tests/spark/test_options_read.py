@@ -58,20 +58,20 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"startingTransactins": "latest"}, "did you mean startingTransactions"),
         ({"subscribe": "x"}, "there are cluster"),
         ({"topic": "x"}, "no topics"),
-        ({"path": "/x"}, "name the log with"),
+        ({"path": "/x"}, "name it with"),
         ({"startingTransactions": "first"}, "write earliest, latest, or"),
         ({"startingTransactions": "{}"}, "write earliest"),
         ({"startingTransactions": '{"0": 1.5}'}, "1.5 is no transaction"),
         ({"startingTransactions": '{"0": -3}'}, "-3 is no transaction"),
         ({"startingTransactions": '{"a": 1}'}, "'a' is no partition"),
         ({"startingTransactions": '{"0": true}'}, "True is no transaction"),
-        ({"startingTransactions": "latest", "startingOffsets": "latest"}, "said twice"),
-        ({"startingTransactions": "latest", "startingTimestamp": "5"}, "say one of them"),
-        ({"endingTransactions": "latest", "endingTimestamp": "5"}, "say one of them"),
+        ({"startingTransactions": "latest", "startingOffsets": "latest"}, "given twice"),
+        ({"startingTransactions": "latest", "startingTimestamp": "5"}, "give one of them"),
+        ({"endingTransactions": "latest", "endingTimestamp": "5"}, "give one of them"),
         ({"startingTimestamp": "6", "endingTimestamp": "5"}, "later than endingTimestamp"),
-        ({"startingTimestamp": "9" * 20}, "no time is: write"),
+        ({"startingTimestamp": "9" * 20}, "beyond the range of times: write"),
         ({"startingTimestamp": "yesterday"}, "write a time as"),
-        ({"startingTimestamp": "2026-01-31T12:00:00"}, "without its zone"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "without a time zone"),
         ({"headers": "red"}, "32 bits"),
         ({"headers": "99999999999"}, "32 bits"),
         ({"kafkaColumns": "yes"}, "write true or false"),
@@ -87,7 +87,7 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"cluster": "bank"}, "write embedded:PATH"),
         ({"cluster": "kafka:bank"}, "write embedded:PATH"),
         ({"cluster": "embedded:"}, "write embedded:PATH"),
-        ({"cluster": "fragments:/x", "fragments": "/y"}, "said twice"),
+        ({"cluster": "fragments:/x", "fragments": "/y"}, "given twice"),
     ],
 )
 def test_an_option_that_can_not_be_meant_is_refused_with_what_to_write(options: dict[str, str], hint: str) -> None:
@@ -104,5 +104,5 @@ def test_what_spark_says_beside_the_user_is_passed_over(name: str) -> None:
 
 
 def test_a_query_of_no_log_asks_for_one() -> None:
-    with pytest.raises(BadOption, match="which log"):
+    with pytest.raises(BadOption, match="no option cluster"):
         read_options({})

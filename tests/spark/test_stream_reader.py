@@ -275,7 +275,7 @@ def test_what_comes_ends_the_wait(log: Filled, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_checkpoint_of_a_longer_log_is_refused(log: Filled) -> None:
-    with pytest.raises(BeyondLog, match=r"read up to 10, and the log there ends at 9: it is another log"):
+    with pytest.raises(BeyondLog, match=r"read up to 10, and the log ends at 9: it is another log"):
         stream_reader(log.address).latestOffset({"0": 11, "1": 0}, ALL)
 
 

@@ -78,13 +78,13 @@ def refusal(actions: Sequence[Action]) -> PolonaiseError:
 
 def test_a_restarted_node_says_nothing_before_it_was_asked_what_it_can_prove() -> None:
     made = opened(3, fence=5, joined=5)
-    refused = made.read(5)
+    refused = made.refusal(5)
     assert refused is not None
     assert isinstance(refused.error, NotJoined)
     for actions in (made.copy(5, []), made.truncate(5, 2), made.confirm(5, 2), made.join(LINE, 5, 2, LOG[2].crc)):
         assert isinstance(refusal(actions), NotJoined)
     made.last_session_info(5)
-    assert made.read(5) is None
+    assert made.refusal(5) is None
 
 
 def request(number: int, *batches: Batch, session: int = 5, line: str = LINE) -> StoreRequest:
@@ -118,7 +118,7 @@ REQUESTS: dict[str, Callable[[Replica, int], Sequence[Action]]] = {
     "confirm": lambda held, session: held.confirm(session, held.last),
     "store": lambda held, session: held.store([request(1, LOG[3], session=session)]),
     "barrier": lambda held, session: held.store([request(1, session=session)]),
-    "read": lambda held, session: [held.read(session) or TellEnd()],
+    "read": lambda held, session: [held.refusal(session) or TellEnd()],
 }
 
 

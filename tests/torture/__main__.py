@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from tests.campaigns import running
 
 from . import scenarios
 from .campaign import Campaign, Report
@@ -44,8 +45,8 @@ def main() -> int:
                 before = len(report.wrong)
                 campaign.round()
                 report.keep(path)
-                said = "; ".join(report.wrong[before:]) or "right"
-                console.print(f"round {report.rounds} of {arguments.rounds}: {said}", soft_wrap=True, markup=False)
+                verdict = "; ".join(report.wrong[before:]) or "right"
+                console.print(f"round {report.rounds} of {arguments.rounds}: {verdict}", soft_wrap=True, markup=False)
     console.print(table_of(report))
     return int(bool(report.wrong))
 
@@ -59,12 +60,8 @@ def _moments(rig: Rig, report: Report, console: Console) -> None:
 
 
 def table_of(report: Report) -> Table:
-    table = Table("what", "figure", title=f"Faults under the pipeline, seed {report.seed}")
-    rows = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
-    for what, count in rows.items():
-        table.add_row(what, f"{count:,}")
-    table.add_row("wrong", f"{len(report.wrong):,}")
-    return table
+    figures = {"rounds": report.rounds, "rows copied": report.rows, **dict(sorted(report.hit.items()))}
+    return running.table(f"Faults under the pipeline, seed {report.seed}", {**figures, "wrong": len(report.wrong)})
 
 
 if __name__ == "__main__":

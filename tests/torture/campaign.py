@@ -46,8 +46,8 @@ class Report:
 
     @classmethod
     def kept(cls, path: Path) -> Report:
-        held = json.loads(path.read_text())
-        return cls(**{**held, "hit": Counter(held["hit"])})
+        kept = json.loads(path.read_text())
+        return cls(**{**kept, "hit": Counter(kept["hit"])})
 
 
 class Campaign:

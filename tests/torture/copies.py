@@ -102,9 +102,11 @@ class ToLog(Copy):
 
     def wrong(self, driver: Driver) -> list[str]:
         expected = dict(zip(self._targets, self.ground.expected(self.sources).values(), strict=True))
-        found = self.written()
-        self.ground.accounted |= {partition: self._marks[partition] + len(rows) for partition, rows in found.items()}
-        return judge(expected, found, ordered=not self.shuffled)
+        rows_by_target = self.written()
+        self.ground.accounted |= {
+            partition: self._marks[partition] + len(rows) for partition, rows in rows_by_target.items()
+        }
+        return judge(expected, rows_by_target, ordered=not self.shuffled)
 
     def written(self) -> dict[int, list[str]]:
         """What has come into its targets."""
@@ -163,8 +165,8 @@ class ToSql(Copy):
         return {"database": self.database, "marks": self._marks, "key": self.ground.log.cluster_key.hex()}
 
     def wrong(self, driver: Driver) -> list[str]:
-        found: dict[int, list[str]] = {}
+        rows: dict[int, list[str]] = {}
         with closing(sqlite3.connect(self.database)) as db:
             for partition, data in db.execute("SELECT partition, data FROM found ORDER BY rowid"):
-                found.setdefault(partition, []).append(data)
-        return judge(self.ground.expected(self.sources), found, ordered=not self.shuffled)
+                rows.setdefault(partition, []).append(data)
+        return judge(self.ground.expected(self.sources), rows, ordered=not self.shuffled)

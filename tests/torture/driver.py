@@ -157,15 +157,15 @@ def snapshot(spark: SparkSession, job: dict[str, Any]) -> Any:
     options = {"cluster": job["cluster"], "partitions": job["partitions"], **job["split"]}
     frame = spark.read.format("polonaise").options(**options).load()
     figures = frame.agg(F.count("*"), F.max("transaction_id"), F.sum("transaction_id"), F.sum(F.length("data")))
-    found = [list(figures.first() or ()) for _ in range(job["times"])]
+    seen = [list(figures.first() or ()) for _ in range(job["times"])]
     crcs = frame.select("transaction_id", F.crc32("data").alias("crc")).collect()
-    return {"figures": found, "crcs": sorted((row[0], row[1]) for row in crcs)}
+    return {"figures": seen, "crcs": sorted((row[0], row[1]) for row in crcs)}
 
 
 def together(spark: SparkSession, job: dict[str, Any]) -> Any:
     """Several queries at the same time: of each its outcome."""
-    queries = [(one, begun(spark, one)) for one in job["jobs"]]
-    return [outcome(spark, one, query) for one, query in queries]
+    queries = [(query_job, begun(spark, query_job)) for query_job in job["jobs"]]
+    return [outcome(spark, query_job, query) for query_job, query in queries]
 
 
 QUERIES = {each.__name__: each for each in (to_log, to_parquet, to_sql)}

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.campaigns.running import ROOT
+
 import polonaise
 
 from .faults import session_of, signal_session
 
-ROOT = Path(__file__).parents[2]
 STARTED_S_MAX = 120.0
 ANSWERED_S_MAX = 240.0
 

@@ -43,16 +43,16 @@ class Rig:
 
     def finish(self, copies: Sequence[Copy], split: Mapping[str, str], shuffle: int | None = None) -> list[str]:
         """Start them anew until they are through, and compare."""
-        left, failed = list(copies), ""
+        unfinished, failed = list(copies), ""
         for _ in range(LIVES_MAX):
-            jobs = [copy.life(dict(split), shuffle=shuffle) for copy in left]
+            jobs = [copy.life(dict(split), shuffle=shuffle) for copy in unfinished]
             answer = self.drivers.current().run({"job": "together", "jobs": jobs})
-            outcomes = outcomes_of(answer, len(left))
+            outcomes = outcomes_of(answer, len(unfinished))
             failed = "; ".join(outcome for outcome in outcomes if outcome)
-            left = [copy for copy, outcome in zip(left, outcomes, strict=True) if outcome]
-            if not left:
+            unfinished = [copy for copy, outcome in zip(unfinished, outcomes, strict=True) if outcome]
+            if not unfinished:
                 return self.compared(copies)
-        return [f"{', '.join(copy.job for copy in left)} did not come to an end: {failed}"]
+        return [f"{', '.join(copy.job for copy in unfinished)} did not come to an end: {failed}"]
 
     def compared(self, copies: Sequence[Copy]) -> list[str]:
         driver = self.drivers.current()

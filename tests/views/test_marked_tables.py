@@ -131,7 +131,7 @@ def test_rows_and_marks_are_read_as_of_one_moment(server_url: str) -> None:
 
 def test_what_the_database_refuses_changes_nothing(url: str) -> None:
     table = opened(url)
-    with pytest.raises(ViewFailed, match=r"table balances does not take the rows"):
+    with pytest.raises(ViewFailed, match=r"table balances refuses the rows"):
         table.merge(rows(change(1, 5), (None, 1, 1, 1)), {}, {0: 9})
     assert table.marks().get(0, -1) == -1
     assert found(url) == []
@@ -193,7 +193,7 @@ def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
         opened(sqlite_url, BALANCES._replace(fields=(*BALANCES.fields, Field("more", "int"))))
     with (
         pytest.raises(
-            ViewUnfit, match=r"no table elsewhere in .*: there are balances, balances_definition, balances_marks"
+            ViewUnfit, match=r"no table elsewhere in .*: its tables are balances, balances_definition, balances_marks"
         ),
         snapshot(sqlite_url, BALANCES.fields, "elsewhere", marks_table=None),
     ):
@@ -203,7 +203,7 @@ def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
         snapshot(sqlite_url, BALANCES.fields, "balances", marks_table="nothing"),
     ):
         pass
-    with pytest.raises(BadOption, match=r"struct<a:int>, which is no type of SQL's"):
+    with pytest.raises(BadOption, match=r"struct<a:int>, which SQL has no type for"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG, "sums")
     with pytest.raises(BadOption, match="SQLite keeps as a floating-point number"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG, "sums")

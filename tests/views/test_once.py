@@ -240,7 +240,7 @@ async def test_a_database_that_does_not_say_whether_the_key_was_used_is_told_as_
         with pytest.raises(AppendExpired) as raised:
             await log.once("other", raises, timeout=0.5)
         told = raised.value.text
-        assert "within 0.5 s, and nothing will be: whether the key was used before could not be seen" in told
+        assert "within 0.5 s, and nothing will be: the view could not be asked whether the key was used before" in told
         assert "the view's database did not answer within the 0." in told
         assert "context" not in told
         view.hangs = False

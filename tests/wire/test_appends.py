@@ -95,13 +95,11 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
     assert bodies == [tx.data for tx in transactions]
     assert appends.data_crcs.tolist() == [crc32(body) for body in bodies]
     if any(tx.locks for tx in transactions):
-        assert appends.lock_ends is not None
-        assert appends.lock_hashes is not None
-        assert appends.lock_modes is not None
-        locks = list(zip(appends.lock_hashes.tolist(), bytes(appends.lock_modes), strict=True))
+        assert appends.locks is not None
+        locks = list(zip(appends.locks.hashes.tolist(), bytes(appends.locks.modes), strict=True))
         assert locks == [lock for tx in transactions for lock in tx.locks]
     else:
-        assert appends.lock_ends is None
+        assert appends.locks is None
     if appends.group_ends is None:
         assert all(tx.ends_group for tx in transactions[:-1])
     else:
@@ -156,7 +154,7 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
 @pytest.mark.parametrize(
     ("columns", "count", "flags", "what"),
     [
-        pytest.param(b"", 0, 0, "nothing", id="count 0"),
+        pytest.param(b"", 0, 0, "without transactions", id="count 0"),
         pytest.param(columns_of(2), 2**32 - 1, 0, "shorter", id="count 2^32-1"),
         pytest.param(columns_of(2), 10**9, LOCKS | GROUPS | OPERATIONS, "shorter", id="count 10^9"),
         pytest.param(columns_of(2), 3, 0, "shorter", id="one more than there are"),
@@ -179,15 +177,15 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 0, 0, 2**16 - 1, 2**32 - 1) + b"\0",
-            1, OPERATIONS, "do not parse", id="operation longer than its section",
+            1, OPERATIONS, "invalid operations", id="operation longer than its section",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 1, 0, 0, 0) + b"\0",
-            1, OPERATIONS, "do not parse", id="operation of no transaction",
+            1, OPERATIONS, "invalid operations", id="operation of no transaction",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBHI", 11, 0, 7, 0, 0) + b"\0",
-            1, OPERATIONS, "do not parse", id="unknown operation",
+            1, OPERATIONS, "invalid operations", id="unknown operation",
         ),
         pytest.param(
             columns_of(1) + struct.pack("<IIBH", 7, 0, 0, 0) + bytes(5),

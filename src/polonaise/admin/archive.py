@@ -12,7 +12,6 @@ from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
-from polonaise.fragments.mending import rewrite
 from polonaise.fragments.objects import (
     FRAGMENT_BYTES,
     PUT_BACK,
@@ -20,6 +19,7 @@ from polonaise.fragments.objects import (
     contradictions,
     footer_of,
     fragments_of,
+    made_again,
     partitions_in,
     verified,
     write_fragments,
@@ -33,8 +33,8 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _OTHER_LIFE: Final = (
     "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "
-    "Nothing is written. Archive one of the two into a store of its own (a copy is restored with --new-key), and move "
-    "the fragments that are not of this log out of this one"
+    "Nothing was written. Archive one of the two into a store of its own (restore a copy with --new-key), and move the "
+    "fragments of the other log out of this store"
 )
 
 
@@ -82,9 +82,9 @@ async def archive(
 
 def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[Span]:
     """Return the ids that no fragment of a partition holds, although later ones are archived."""
-    there = list(fragments)
-    reach = max((name.last for name in there), default=NO_TRANSACTION)
-    return [span for span in spans_to_write(there, limit) if span.last < reach]
+    archived = list(fragments)
+    last = max((name.last for name in archived), default=NO_TRANSACTION)
+    return [span for span in spans_to_write(archived, limit) if span.last < last]
 
 
 async def batch_left_out(
@@ -201,11 +201,11 @@ class StoreReport:
     @property
     def troubles(self) -> list[str]:
         """All that is wrong, line by line; empty if nothing is."""
-        told = [*self.wrong, *(f"nothing holds {span.first} to {span.last}: {PUT_BACK}" for span in self.missing)]
+        lines = [*self.wrong, *(f"no fragment holds {span.first} to {span.last}: {PUT_BACK}" for span in self.missing)]
         for hole in self.holes:
             if not any(span.first <= hole.last and hole.first <= span.last for span in self.missing):
-                told.append(f"no good fragment holds {hole.first} to {hole.last}")
-        return told
+                lines.append(f"no good fragment holds {hole.first} to {hole.last}")
+        return lines
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
@@ -241,12 +241,12 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
         if cluster_key in (None, log.cluster_key):
             await is_marked(store, log.cluster_key)
             return
-        whose = f", of cluster {cluster_key.hex()}"
+        other = f", of cluster {cluster_key.hex()}"
     except WrongClusterKey:
-        whose = ""
+        other = ""
     raise WrongClusterKey(
-        f"{store} holds the fragments of another log{whose}; the log that is named is of cluster "
-        f"{log.cluster_key.hex()}: name the log that was archived there. Nothing was written"
+        f"{store} holds the fragments of another log{other}; the given log is of cluster {log.cluster_key.hex()}: "
+        "give the log that was archived there. Nothing was written"
     )
 
 
@@ -256,14 +256,13 @@ async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: fl
     Raises `FragmentDamaged` if it is not, or if nothing else holds its transactions any more; `HistoryTrimmed`,
     `FragmentMissing`, and what reading and the store raise. Nothing was changed then.
     """
-    batches = batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)
-    async with aclosing(batches):
-        await rewrite(store, log.cluster_key, name, batches)
+    async with aclosing(batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)) as batches:
+        await store.replace(name.path, await made_again(log.cluster_key, name, batches))
     await verified(store, name)
 
 
 async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
-    """Say what is wrong with the mark of a store that has this cluster's fragments; None if nothing is."""
+    """Return what is wrong with the mark of a store that has this cluster's fragments; None if nothing is."""
     try:
         if await is_marked(store, cluster_key):
             return None
@@ -271,4 +270,4 @@ async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
         return f"{MARK} is of another cluster than the fragments"
     except FragmentDamaged as error:
         return error.text
-    return f"there is no {MARK}: no server believes what it finds there: {INIT}"
+    return f"{MARK} is missing, so servers do not use the store: {INIT}"

@@ -5,7 +5,7 @@ For an operator who has to choose one to go on with, when there is no quorum tha
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -56,8 +56,8 @@ class ComparisonReport:
         """The last id that more than one replica holds, and that is equal wherever it is held; -1 for none."""
         if len(self.replicas) < 2:
             return NO_TRANSACTION
-        together = sorted((each.last for each in self.replicas), reverse=True)[1]
-        return together if self.difference is None else min(together, self.difference.first - 1)
+        second_last = sorted(replica.last for replica in self.replicas)[-2]
+        return second_last if self.difference is None else min(second_last, self.difference.first - 1)
 
     @property
     def contradiction(self) -> str:
@@ -65,14 +65,15 @@ class ComparisonReport:
         if self.difference is None:
             return ""
         sides = [
-            [each.directory for each in self.replicas if each.directory in side and self._knows(each)]
+            [
+                replica.directory
+                for replica in self.replicas
+                if replica.directory in side and replica.bounds.confirmed >= self.difference.first
+            ]
             for side in self.difference.sides
         ]
         knowing = [side[0] for side in sides if side]
-        return f"{' and '.join(knowing)} know different ones to be committed" if len(knowing) > 1 else ""
-
-    def _knows(self, replica: ReplicaReport) -> bool:
-        return self.difference is not None and replica.bounds.confirmed >= self.difference.first
+        return f"{' and '.join(knowing)} know different transactions to be committed" if len(knowing) > 1 else ""
 
     @property
     def well(self) -> bool:
@@ -86,20 +87,21 @@ async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
     of different logs, and what `find` raises.
     """
     if len(directories) < 2 or len(set(directories)) < len(directories):
-        raise BadOption("what is to be compared? Name two storage directories or more, each once")
-    found = [(directory, files) for directory in directories for files in find(directory)]
-    keys = {files.kept.cluster_key for _, files in found if files.kept is not None}
+        raise BadOption("nothing to compare: give two storage directories or more, each once")
+    replicas = [(directory, files) for directory in directories for files in find(directory)]
+    keys = {files.control.cluster_key for _, files in replicas if files.control is not None}
     if len(keys) > 1:
-        raise WrongClusterKey("these directories are of different logs: compare replicas of one")
-    unnamed = next((directory for directory, files in found if files.partition is None), None)
+        raise WrongClusterKey("these directories are of different logs: compare replicas of one log")
+    unnamed = next((directory for directory, files in replicas if files.partition is None), None)
     if unnamed is not None:
-        raise BadOption(f"{unnamed}: which partition it is nothing says; name storage directories")
-    partitions = sorted({files.partition for _, files in found if files.partition is not None})
-    return [await _compared(partition, _of(partition, found)) for partition in partitions]
-
-
-def _of(partition: PartitionId, found: Iterable[tuple[str, Files]]) -> list[_Walk]:
-    return [_Walk(directory, files) for directory, files in found if files.partition == partition]
+        raise BadOption(f"the partition of {unnamed} is unknown, without a control file: give storage directories")
+    partitions = sorted({files.partition for _, files in replicas if files.partition is not None})
+    return [
+        await _compared(
+            partition, [_Walk(directory, files) for directory, files in replicas if files.partition == partition]
+        )
+        for partition in partitions
+    ]
 
 
 @dataclass(eq=False)
@@ -127,7 +129,7 @@ class _Walk:
             self.batch, self.damage = None, error.text
 
     def report(self) -> ReplicaReport:
-        kept = self.files.kept
+        kept = self.files.control
         joined = NO_SESSION if kept is None else kept.promises.joined
         first = trimmed_in(self.files).first
         return ReplicaReport(self.directory, first, self.last, bounds_in(self.files), joined, self.damage)
@@ -139,25 +141,25 @@ async def _compared(partition: PartitionId, walks: list[_Walk]) -> ComparisonRep
         for walk in walks:
             await stack.enter_async_context(aclosing(walk.batches))
             await walk.step()
-        while going := [walk for walk in walks if walk.batch is not None]:
-            here = _next_of(going)
-            difference = difference or _difference(here)
-            for walk in here:
+        while unfinished := [walk for walk in walks if walk.batch is not None]:
+            at_next_id = _at_next_id(unfinished)
+            difference = difference or _difference(at_next_id)
+            for walk in at_next_id:
                 await walk.step()
     return ComparisonReport(partition, tuple(walk.report() for walk in walks), difference)
 
 
-def _next_of(going: list[_Walk]) -> list[_Walk]:
+def _at_next_id(walks: list[_Walk]) -> list[_Walk]:
     """Return the replicas whose batch holds the lowest id, and those whose batch begins within one of these."""
-    least = min(walk.batch.first for walk in going if walk.batch is not None)
-    last = max(walk.batch.last for walk in going if walk.batch is not None and walk.batch.first == least)
-    return [walk for walk in going if walk.batch is not None and walk.batch.first <= last]
+    first = min(walk.batch.first for walk in walks if walk.batch is not None)
+    last = max(walk.batch.last for walk in walks if walk.batch is not None and walk.batch.first == first)
+    return [walk for walk in walks if walk.batch is not None and walk.batch.first <= last]
 
 
-def _difference(here: list[_Walk]) -> ReplicaDifference | None:
+def _difference(walks: list[_Walk]) -> ReplicaDifference | None:
     """Return where these replicas part, if they do. Equal batches imply an equal past: each names the CRC before it."""
     sides: dict[tuple[TransactionId, TransactionId, int], list[str]] = {}
-    for walk in here:
+    for walk in walks:
         assert walk.batch is not None
         sides.setdefault((walk.batch.first, walk.batch.last, walk.batch.crc), []).append(walk.directory)
     if len(sides) == 1:

@@ -71,12 +71,12 @@ class Condition(NamedTuple):
     def troubles(self) -> list[str]:
         """All that is wrong, line by line; empty if nothing is."""
         lines = [self.waits_for] if self.waits_for else []
-        lines += [f"without {name}: {why}" for name, why in self.left_out.items()]
+        lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
         for name, scrub in self.scrub.items():
-            rotten = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
-            if rotten:
-                more = f", and {len(rotten) - 1} more" if len(rotten) > 1 else ""
-                lines.append(f"the scrub of {name} found {rotten[-1]['what']}{more}: not repaired yet")
+            unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
+            if unrepaired:
+                more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
+                lines.append(f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet")
         if self.fragments_scrub is not None:
             if self.fragments_scrub["trouble"]:
                 lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
@@ -94,25 +94,12 @@ class Register(NamedTuple):
     value: bytes
 
     @property
-    def of(self) -> str:
+    def keeper(self) -> str:
         """The part of the library that keeps the register; empty for an application's own."""
-        return next((whose for prefix, whose in _LIBRARYS.items() if self.key.startswith(prefix)), "")
+        return next((keeper for prefix, keeper in _KEEPERS.items() if self.key.startswith(prefix)), "")
 
 
-_LIBRARYS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
-
-
-class PartitionMark(NamedTuple):
-    """A partition's committed high-water mark."""
-
-    partition: PartitionId
-    committed_high_water_mark: TransactionId
-
-
-async def high_water_marks(log: Log, partitions: Iterable[PartitionId], timeout_s: float) -> list[PartitionMark]:
-    """Return the committed high-water marks. Each owner proves its own: it is not older than this call."""
-    marks = await log.high_water_marks(partitions, timeout=timeout_s)
-    return [PartitionMark(partition, mark) for partition, mark in marks.items()]
+_KEEPERS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
 
 
 async def conditions(
@@ -128,44 +115,45 @@ async def conditions(
 
     A server that has only just started, such as that of an embedded log which nobody else hosts, gets a moment to know.
     """
-    found: dict[PartitionId, Condition] = {}
-    wanted = list(partitions)
+    known: dict[PartitionId, Condition] = {}
+    requested = list(partitions)
     until_s = asyncio.get_running_loop().time() + min(_MOMENT_S, timeout_s)
-    for partition in wanted:
-        if partition not in found:
+    for partition in requested:
+        if partition not in known:
             moment_s = until_s - asyncio.get_running_loop().time()
             if moment_s > 0:
                 with suppress(PolonaiseError):
                     await log.ready(partition, timeout=moment_s)
             try:
-                told = await log.health(partition, timeout=timeout_s)
+                answer = await log.health(partition, timeout=timeout_s)
             except DeadlineExceeded as error:
                 if silent is None:
                     raise
                 silent(partition, error)
                 break
-            for number, health in told["partitions"].items():
-                found[int(number)] = _condition(int(number), told, health)
-    return [found[partition] for partition in wanted if partition in found]
+            for number, health in answer["partitions"].items():
+                known[int(number)] = _condition(int(number), answer, health)
+    return [known[partition] for partition in requested if partition in known]
 
 
-def _condition(partition: PartitionId, told: dict[str, Any], health: dict[str, Any]) -> Condition:
+def _condition(partition: PartitionId, answer: dict[str, Any], health: dict[str, Any]) -> Condition:
+    """Return the condition in a server's answer; `health` is the answer's part on this partition."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     left_out = {
         name: node["error"]
         or node.get("unavailable", {}).get(str(partition))
         or late.get(name)
-        or ("is being brought up to date" if node["connected"] else "not tried yet")
-        for name, node in told["storage"].items()
+        or ("being brought up to date" if node["connected"] else "not tried yet")
+        for name, node in answer["storage"].items()
         if (health["ready"] and name not in engaged) or not node["connected"]
     }
     waits_for = "" if health["ready"] else health["waits_for"]
-    scrub = {name: _of(partition, node["scrub"]) for name, node in told["storage"].items() if "scrub" in node}
-    fragments = told.get("fragments_scrub")
+    scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
+    fragments = answer.get("fragments_scrub")
     committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(
-        partition, told["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
+        partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
         None if fragments is None else _of(partition, fragments),
     )  # fmt: skip
 
@@ -193,7 +181,12 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
     """
     await log.ready(how.partition, timeout=how.timeout_s)
     if how.high_water_mark is not None:
-        await _check_mark(log, how, how.high_water_mark)
+        committed = await log.high_water_mark(how.partition, timeout=how.timeout_s)
+        if not -1 <= how.high_water_mark <= committed:
+            raise BadOption(
+                f"invalid high-water mark {how.high_water_mark}: partition {how.partition} is committed up to "
+                f"{committed}"
+            )
     made: asyncio.Queue[Receipt | Exception | None] = asyncio.Queue(_PENDING_MAX)
     making = asyncio.create_task(_make(log, bodies, how, made))
     try:
@@ -233,21 +226,15 @@ async def _make(
         await made.put(error)
 
 
-async def _check_mark(log: Log, how: HowToAppend, mark: TransactionId) -> None:
-    committed = await log.high_water_mark(how.partition, timeout=how.timeout_s)
-    if not -1 <= mark <= committed:
-        raise BadOption(f"nothing was built on {mark}: partition {how.partition} is committed up to {committed}")
-
-
 async def _fate(log: Log, receipt: Receipt, how: HowToAppend) -> Receipt:
     try:
         await receipt.wait(asyncio.get_running_loop().time() + how.timeout_s)
     except TimeoutError:
         trouble = log.trouble(how.partition)
-        because = f"; what keeps it: {trouble.text}" if trouble is not None else ""
+        because = f"; last error: {trouble.text}" if trouble is not None else ""
         raise AppendUnknown(
             f"an append to partition {how.partition} was sent and is not decided after {how.timeout_s:g} s: "
-            f"it may still commit; read the log before it is made again{because}",
+            f"it may still commit; read the log before you repeat it{because}",
             receipt,
         ) from None
     return await receipt
@@ -268,15 +255,15 @@ async def read(
     With `follow` this goes on for ever, with what the partitions commit in the order of arrival.
     """
     if since is not None and (after != -1 or until is not None):
-        raise BadOption("a reading begins at a time or at an id, not at both")
+        raise BadOption("both a time and an id: start at a time or at an id")
 
-    def one(partition: PartitionId) -> AsyncIterator[Transaction]:
+    def reading(partition: PartitionId) -> AsyncIterator[Transaction]:
         if since is not None:
             return log.read_time(partition, since=since, follow=follow, timeout=timeout_s)
         return log.read(partition, after=after, until=until, follow=follow, timeout=timeout_s)
 
-    async with aclosing(_all([one(partition) for partition in partitions], follow=follow)) as found:
-        async for tx in found:
+    async with aclosing(_all(list(map(reading, partitions)), follow=follow)) as transactions:
+        async for tx in transactions:
             yield tx
 
 
@@ -284,19 +271,19 @@ async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
 ) -> AsyncGenerator[Transaction, None]:
     """Yield the last `count` transactions of each partition; with `follow`, then those that are committed later."""
-    marks = await high_water_marks(log, partitions, timeout_s)
+    marks = await log.high_water_marks(partitions, timeout=timeout_s)
     readings = [
         log.read(
-            mark.partition,
-            after=max(-1, mark.committed_high_water_mark - count),
-            until=None if follow else mark.committed_high_water_mark,
+            partition,
+            after=max(-1, mark - count),
+            until=None if follow else mark,
             follow=follow,
             timeout=timeout_s,
         )
-        for mark in marks
+        for partition, mark in marks.items()
     ]
-    async with aclosing(_all(readings, follow=follow)) as found:
-        async for tx in found:
+    async with aclosing(_all(readings, follow=follow)) as transactions:
+        async for tx in transactions:
             yield tx
 
 
@@ -326,10 +313,10 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
     pumps = [asyncio.create_task(pump(reading)) for reading in readings]
     try:
         while True:
-            found = await arrived.get()
-            if isinstance(found, BaseException):
-                raise found
-            yield found
+            arrival = await arrived.get()
+            if isinstance(arrival, BaseException):
+                raise arrival
+            yield arrival
     finally:
         for task in pumps:
             task.cancel()
@@ -337,25 +324,28 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 
 
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
-    """Return the address that makes an embedded log with so many partitions and storage directories.
+    """Return the address that makes an embedded log of these numbers of partitions and storage directories.
 
     Raises `BadOption` for an address that makes none, and `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(
-            f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made as its storage nodes and "
-            "servers start"
+            f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made when its storage nodes "
+            "and servers start"
         )
     parsed = embedded.parse_embedded(address)
     if not parsed.may_host:
-        raise BadOption(f"{redacted(address)!r}: whoever says host=no makes no log: leave it out")
+        raise BadOption(f"{redacted(address)!r}: host=no never makes a log: leave it out")
     if embedded.is_there(address):
         raise AlreadyInitialized(f"{parsed.directory} holds a log already: append to it, or choose another directory")
-    said = []
-    for name, count, before in (("partitions", partitions, parsed.partitions), ("storage", storage, parsed.storage)):
-        if count is not None and before is not None:
-            raise BadOption(f"{name} is said twice, by --{name} and in the address: say it once")
-        said += [] if count is None else [f"{name}={count}"]
-    whole = address + ("&" if "?" in address else "?") + "&".join(said) if said else address
-    embedded.parse_embedded(whole)
-    return whole
+    options = []
+    for name, option, in_address in (
+        ("partitions", partitions, parsed.partitions),
+        ("storage", storage, parsed.storage),
+    ):
+        if option is not None and in_address is not None:
+            raise BadOption(f"{name} is given twice, by --{name} and in the address: give it once")
+        options += [] if option is None else [f"{name}={option}"]
+    complete = address + ("&" if "?" in address else "?") + "&".join(options) if options else address
+    embedded.parse_embedded(complete)
+    return complete

@@ -10,18 +10,17 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from polonaise.coordination.values import DESCRIPTION
 from polonaise.errors import AlreadyInitialized, BadOption, DiskFailed
 from polonaise.host import Disk
 from polonaise.node.addresses import COORDINATOR, MARKER
-from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path
+from polonaise.node.embedded import HOST_LOCK, RESTORING, lock_path, write_file
 
 _OURS: Final = re.compile(rf"{RESTORING}|{HOST_LOCK}|{COORDINATOR}|storage-[0-9]+|{MARKER}\.new")
 """Names that a restore makes, and that a killed one may leave."""
-_DESCRIPTION: Final = "description"
-"""The file that the coordinator writes last. Where it is, there is a cluster."""
 _EMBEDDED: Final = b"embedded"
 _CLUSTER: Final = b"cluster"
-_TEXT: Final = b": such a log is being restored into this directory. It is none before this file is gone.\n"
+_TEXT: Final = b": such a log is being restored into this directory. It is no log before this file is gone.\n"
 
 
 @asynccontextmanager
@@ -39,7 +38,8 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
     try:
         # Checked again under the lock: another restore may have come first, and have ended by now.
         unfinished = await _check(disk, directory)
-        await _mark(disk, directory, _EMBEDDED if embedded else _CLUSTER)
+        await write_file(disk, posixpath.join(directory, RESTORING), (_EMBEDDED if embedded else _CLUSTER) + _TEXT)
+        await disk.sync_directory(directory)
         for name in unfinished:
             await asyncio.to_thread(_remove, posixpath.join(directory, name))
         await disk.sync_directory(directory)
@@ -55,36 +55,22 @@ async def _check(disk: Disk, directory: str) -> list[str]:
     names = set(await disk.list(directory))
     if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
         raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
-    strange = sorted(name for name in names if not _OURS.fullmatch(name))
-    left = sorted(names - {HOST_LOCK, RESTORING, f"{MARKER}.new"})
-    if strange or (left and RESTORING not in names):
-        there = ", ".join((strange or left)[:3])
-        raise BadOption(f"{directory} is not empty (it holds {there}): restore into a new or an empty directory")
-    return left
+    foreign = sorted(name for name in names if not _OURS.fullmatch(name))
+    unfinished = sorted(names - {HOST_LOCK, RESTORING, f"{MARKER}.new"})
+    if foreign or (unfinished and RESTORING not in names):
+        examples = ", ".join((foreign or unfinished)[:3])
+        raise BadOption(f"{directory} is not empty (it holds {examples}): restore into a new or an empty directory")
+    return unfinished
 
 
 async def _is_cluster(disk: Disk, directory: str) -> bool:
     """Whether only the last step of a restore is missing, so that the cluster may be in use already.
 
-    Never for an embedded log: whoever opens one looks for its own file, which is written after the coordinator's.
+    Never for an embedded log: an opener looks for its own file, which is written after the coordinator's.
     """
-    if not await disk.exists(posixpath.join(directory, COORDINATOR, _DESCRIPTION)):
+    if not await disk.exists(posixpath.join(directory, COORDINATOR, DESCRIPTION)):
         return False
-    file = await disk.open(posixpath.join(directory, RESTORING))
-    try:
-        return not (await file.read(0, len(_EMBEDDED))).startswith(_EMBEDDED)
-    finally:
-        await file.close()
-
-
-async def _mark(disk: Disk, directory: str, kind: bytes) -> None:
-    file = await disk.open(posixpath.join(directory, RESTORING), create=True)
-    try:
-        await file.truncate(0)
-        await file.write(0, [kind, _TEXT], sync=True)
-    finally:
-        await file.close()
-    await disk.sync_directory(directory)
+    return not (await disk.load(posixpath.join(directory, RESTORING))).startswith(_EMBEDDED)
 
 
 def _remove(path: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
 
 from polonaise.host import Host
 from polonaise.log.batch import Batch
@@ -17,53 +15,11 @@ from polonaise.log.promises import Promises
 from polonaise.terms import PartitionId, SessionId
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(NamedTuple):
     """One partition on one node."""
 
     slot: ControlSlot
     log: PartitionLog
-
-
-class Replicas:
-    """New storage directories with equal contents. A context manager; partitions are written one at a time."""
-
-    def __init__(self, host: Host, directories: Sequence[str], cluster_key: bytes, settings: LogSettings) -> None:
-        self._host = host
-        self._directories = directories
-        self._cluster_key = cluster_key
-        self._settings = settings
-        self._controls: list[ControlFile] = []
-        self._closing = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        try:
-            for directory in self._directories:
-                control = await ControlFile.open(self._host, directory, self._cluster_key)
-                self._closing.push_async_callback(control.close)
-                self._controls.append(control)
-        except BaseException:
-            await self._closing.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self._closing.aclose()
-
-    async def partition(self, partition: PartitionId) -> PartitionCopies:
-        """Make a partition's log on each node. The caller appends, finishes, and in any case closes the copies."""
-        copies: list[_Copy] = []
-        try:
-            for control in self._controls:
-                slot = await control.create(partition)
-                path = control.partition_directory(partition)
-                copies.append(_Copy(slot, await PartitionLog.open(self._host, path, slot, self._settings)))
-        except BaseException:
-            await PartitionCopies(copies).close()
-            raise
-        return PartitionCopies(copies)
 
 
 class PartitionCopies:
@@ -74,8 +30,8 @@ class PartitionCopies:
 
     async def append(self, batches: Sequence[Batch]) -> None:
         """Append batches, durably on all nodes. Raises what `PartitionLog.append` raises, once no node writes."""
-        done = await asyncio.gather(*(copy.log.append(batches) for copy in self._copies), return_exceptions=True)
-        for error in done:
+        results = await asyncio.gather(*(copy.log.append(batches) for copy in self._copies), return_exceptions=True)
+        for error in results:
             if error is not None:
                 raise error
 
@@ -85,6 +41,38 @@ class PartitionCopies:
             last = copy.log.last
             await copy.slot.save(Promises(fence=session, joined=session, prepared=last, confirmed=last))
 
-    async def close(self) -> None:
-        for copy in self._copies:
-            await copy.log.close()
+
+class Replicas:
+    """New storage directories with equal contents; partitions are written one at a time."""
+
+    def __init__(self, host: Host, controls: Sequence[ControlFile], settings: LogSettings) -> None:
+        self._host = host
+        self._controls = controls
+        self._settings = settings
+
+    @asynccontextmanager
+    async def partition(self, partition: PartitionId) -> AsyncGenerator[PartitionCopies, None]:
+        """Make a partition's log on each node, and close it at the end. The caller appends and finishes."""
+        copies: list[_Copy] = []
+        async with AsyncExitStack() as closing:
+            for control in self._controls:
+                slot = await control.create(partition)
+                path = control.partition_directory(partition)
+                log = await PartitionLog.open(self._host, path, slot, self._settings)
+                closing.push_async_callback(log.close)
+                copies.append(_Copy(slot, log))
+            yield PartitionCopies(copies)
+
+
+@asynccontextmanager
+async def new_replicas(
+    host: Host, directories: Sequence[str], cluster_key: bytes, settings: LogSettings
+) -> AsyncGenerator[Replicas, None]:
+    """Make storage directories of this cluster, and close their control files at the end."""
+    controls: list[ControlFile] = []
+    async with AsyncExitStack() as closing:
+        for directory in directories:
+            control = await ControlFile.open(host, directory, cluster_key)
+            closing.push_async_callback(control.close)
+            controls.append(control)
+        yield Replicas(host, controls, settings)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polonaise.admin.newdirectory import new_directory
-from polonaise.admin.replicas import Replicas
+from polonaise.admin.replicas import Replicas, new_replicas
+from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
     Assignment,
     Beginning,
@@ -26,7 +27,7 @@ from polonaise.coordination.values import (
     PartitionValue,
 )
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
-from polonaise.fragments.format import Footer, batches_in
+from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -46,7 +47,7 @@ from polonaise.node.embedded import (
     storage_directory,
     storage_names,
 )
-from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
@@ -58,7 +59,6 @@ _UNIQUE_IDS_APART: Final = 2**20
 The archived log may since have given out more, which left no trace. No directory or client of it must ever pass for
 one of the new log.
 """
-_UNIQUE_ID_MAX: Final = 2**31 - 1
 _NOBODY: Final = 0
 """A server id that is never given out. It stands for the last owner of every partition, which is dead."""
 
@@ -90,29 +90,30 @@ class HowToRestore:
     """The choice of a key; None for the same one, which has to be chosen explicitly if anything is left out."""
 
 
+@dataclass
 class RestoredPartition:
     """The result of a restore for one partition, with the highest numbers in it."""
 
-    def __init__(self, partition: PartitionId, held: TransactionId) -> None:
-        self.partition = partition
-        self.held = held
-        """The last id in the store; -1 for a partition without fragments, which begins empty."""
-        self.last: TransactionId = NO_TRANSACTION
-        """The last id that was restored; -1 for none."""
-        self.cut: Span | None = None
-        """The batch that goes beyond the last id asked for, and was left out whole."""
-        self.last_crc = 0
-        self.batches = 0
-        self.bytes = 0
-        self.last_commit_time_us = 0
-        self.session = self.generation = self.unique_id = 0
-        """The highest session, generation and client id in the batches."""
+    partition: PartitionId
+    in_store_up_to: TransactionId
+    """The last id in the store; -1 for a partition without fragments, which begins empty."""
+    last: TransactionId = NO_TRANSACTION
+    """The last id that was restored; -1 for none."""
+    cut: Span | None = None
+    """The batch that goes beyond the requested last id, and was left out whole."""
+    last_crc: int = 0
+    batches: int = 0
+    bytes: int = 0
+    session: SessionId = 0
+    """The highest session in the batches."""
+    generation: Generation = 0
+    unique_id: int = 0
+    """The highest client id in the batches."""
 
     def take(self, batch: Batch) -> None:
         self.last, self.last_crc = batch.last, batch.crc
         self.batches += 1
         self.bytes += batch.length
-        self.last_commit_time_us = batch.commit_time_us
         self.session = max(self.session, batch.session)
         self.generation = max(self.generation, batch.generation)
         self.unique_id = max(self.unique_id, max(batch.client_ids))
@@ -134,7 +135,8 @@ class _Source:
 
     cluster_key: bytes
     pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
-    held: dict[PartitionId, TransactionId] = field(default_factory=dict)
+    last: dict[PartitionId, TransactionId] = field(default_factory=dict)
+    """The last id in the store, by partition."""
 
 
 async def restore(
@@ -153,7 +155,7 @@ async def restore(
     contradictions, which are named, `AlreadyInitialized` for a directory with a log, `DirectoryInUse`. Also
     `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
-    names = _checked_nodes(how)
+    names = _storage_nodes(how)
     source = await _survey(store, how)
     count = _partition_count(source, how)
     cluster_key = secrets.token_bytes(16) if _key(how, source) is Key.NEW else source.cluster_key
@@ -178,16 +180,16 @@ async def restore(
 # ------------------------------------------------------------------ what to restore
 
 
-def _checked_nodes(how: HowToRestore) -> tuple[StorageId, ...]:
+def _storage_nodes(how: HowToRestore) -> tuple[StorageId, ...]:
     """Return the names of the storage nodes. Raises `BadOption`."""
     if not how.nodes:
         if not 1 <= how.storage <= STORAGE_MAX:
-            raise BadOption(f"{how.storage} storage directories can't be meant: from 1 to {STORAGE_MAX}")
+            raise BadOption(f"invalid number of storage directories {how.storage}: it must be from 1 to {STORAGE_MAX}")
         return storage_names(how.storage)
     for address in how.nodes:
         check_storage_address(address)
     if len(set(how.nodes)) < len(how.nodes):
-        raise BadOption(f"{', '.join(how.nodes)}: a storage node is named twice")
+        raise BadOption(f"{', '.join(how.nodes)}: a storage node is given twice")
     return how.nodes
 
 
@@ -195,7 +197,10 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
     least = max(source.pieces) + 1
     count = least if how.partitions is None else how.partitions
     if not least <= count <= PARTITIONS_MAX:
-        raise BadOption(f"{count} partitions can't be meant: the store has fragments of partition {least - 1}")
+        raise BadOption(
+            f"invalid number of partitions {count}: it must be from {least}, because the store has fragments of "
+            f"partition {least - 1}, to {PARTITIONS_MAX}"
+        )
     return count
 
 
@@ -206,12 +211,13 @@ def _key(how: HowToRestore, source: _Source) -> Key:
     """
     if how.key is not None:
         return how.key
-    left_out = how.until is not None and any(how.until[number] < held for number, held in source.held.items())
+    left_out = how.until is not None and any(how.until[number] < last for number, last in source.last.items())
     if how.until_time_us is not None or left_out:
         raise BadOption(
-            "transactions are left out that the store holds, and views perhaps: should this be a log of its own, which "
-            "their views and their store refuse (a new key, --new-key), or go on as the one that was archived (the "
-            "same key, --same-key), after the views that know more were made anew and the store was replaced?"
+            "transactions are left out that the store holds, and that views may have applied: choose a new key "
+            "(--new-key) for a log of its own, which the archived log's views and store refuse; or the same key "
+            "(--same-key) to replace the archived log, once the views that know more are made again and the store is "
+            "replaced"
         )
     return Key.SAME
 
@@ -222,13 +228,14 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     if not partitions:
         raise HistoryIncomplete(f"{store} holds no fragments: check its address")
     if how.until is not None and set(how.until) != set(partitions):
-        named, there = ", ".join(map(str, sorted(how.until))), ", ".join(map(str, partitions))
-        raise BadOption(f"ids are named of partitions {named}, and {store} holds partitions {there}: name each of them")
+        given, archived = ", ".join(map(str, sorted(how.until))), ", ".join(map(str, partitions))
+        raise BadOption(
+            f"last ids are given for partitions {given}, but {store} holds partitions {archived}: give an id for each"
+        )
     source: _Source | None = None
     for number in partitions:
-        good: list[tuple[FragmentName, Footer]] = []
-        for name, size in (await fragments_of(store, number)).items():
-            good.append((name, await footer_of(store, name, size)))
+        listed = await fragments_of(store, number)
+        good = [(name, await footer_of(store, name, size)) for name, size in listed.items()]
         cluster_key = good[0][1].cluster_key
         source = source or _Source(cluster_key)
         wrong = contradictions(good)
@@ -237,18 +244,18 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         if wrong:
             raise HistoryIncomplete(f"{store}: {'; '.join(wrong)}")
         names = [name for name, _ in good]
-        source.held[number] = max(name.last for name in names)
-        source.pieces[number] = _pieces(store, number, names, source.held[number], how)
+        source.last[number] = max(name.last for name in names)
+        source.pieces[number] = _pieces(store, number, names, source.last[number], how)
     assert source is not None
     return source
 
 
 def _pieces(
-    store: ObjectStore, number: PartitionId, names: Sequence[FragmentName], held: TransactionId, how: HowToRestore
+    store: ObjectStore, number: PartitionId, names: Sequence[FragmentName], stored: TransactionId, how: HowToRestore
 ) -> Sequence[FragmentRange]:
-    last = held if how.until is None else how.until[number]
-    if last > held:
-        raise HistoryIncomplete(f"{store} holds partition {number} up to {held}: it can't be restored up to {last}")
+    last = stored if how.until is None else how.until[number]
+    if last > stored:
+        raise HistoryIncomplete(f"{store} holds partition {number} up to {stored}: it can't be restored up to {last}")
     covered = cover(names, Span(0, last))
     if covered.holes:
         missing = ", ".join(f"{hole.first} to {hole.last}" for hole in covered.holes)
@@ -271,9 +278,9 @@ async def _write(
     directories = [storage_directory(directory, number) for number in range(len(how.nodes) or how.storage)]
     settings = LogSettings() if how.nodes else LogSettings(SEGMENT_BYTES_MAX, SEGMENT_BATCHES_MAX)
     restored: list[RestoredPartition] = []
-    async with Replicas(host, directories, cluster_key, settings) as replicas:
+    async with new_replicas(host, directories, cluster_key, settings) as replicas:
         for number in range(max(source.pieces) + 1):
-            partition = RestoredPartition(number, source.held.get(number, NO_TRANSACTION))
+            partition = RestoredPartition(number, source.last.get(number, NO_TRANSACTION))
             await _write_partition(replicas, store, source.pieces.get(number, ()), partition, how)
             restored.append(partition)
             tell(partition)
@@ -292,14 +299,11 @@ async def _write_partition(
         first = await anext(chunks, None)
         if first is None:
             return
-        copies = await replicas.partition(partition.partition)
-        try:
+        async with replicas.partition(partition.partition) as copies:
             await copies.append(first)
             async for chunk in chunks:
                 await copies.append(chunk)
             await copies.finish(partition.session + _SESSIONS_APART)
-        finally:
-            await copies.close()
 
 
 async def _chunks(
@@ -318,9 +322,10 @@ async def _chunks(
 
 def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:
     """Yield the batches of a fragment that follow what was restored, up to the limits. Fragments may overlap."""
-    last_allowed = partition.held if how.until is None else how.until[partition.partition]
+    last_allowed = partition.in_store_up_to if how.until is None else how.until[partition.partition]
     try:
-        for batch in map(_parsed, batches_in(raw)):
+        for encoded in batches_in(raw):
+            batch = Batch.parse(encoded, verify=False)  # it was just encoded, and compared with its CRC
             if batch.last <= partition.last:
                 continue
             if (batch.first, batch.previous_crc) != (partition.last + 1, partition.last_crc):
@@ -336,10 +341,6 @@ def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how
             yield batch
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{piece.fragment.path}: {error.text}") from error
-
-
-def _parsed(raw: bytes) -> Batch:
-    return Batch.parse(raw, verify=False)  # it was just encoded, and compared with its CRC
 
 
 def _next_chunk(batches: Iterator[Batch]) -> list[Batch]:
@@ -372,5 +373,5 @@ def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ..
         owners[partition.partition] = Owner(_NOBODY, "unix:restored", generation)
     unique_id = max((partition.unique_id for partition in restored), default=0)
     # Near the end of the range of ids, which a log hardly ever reaches, take half of what is left.
-    unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + _UNIQUE_ID_MAX) // 2)
+    unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
     return Beginning(values, Assignment(owners), unique_id)

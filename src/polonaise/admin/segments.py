@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from polonaise.errors import BatchDamaged, DataDamaged, NotFound, SegmentDamaged
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.log.recovery import begins
+from polonaise.log.recovery import begins_log
 from polonaise.log.segment import (
     HEADER_BYTES,
     Scan,
@@ -25,7 +25,7 @@ from polonaise.log.segment import (
     read_preamble,
     walk,
 )
-from polonaise.log.tail import beginning
+from polonaise.log.tail import empty_scan
 from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
 from polonaise.storage.offline import batches_of, header_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
@@ -42,7 +42,7 @@ class SegmentDamage(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SegmentReport:
     """One segment, read to its end or to the first bad bytes."""
 
@@ -110,7 +110,7 @@ class _Read(NamedTuple):
     header: SegmentHeader | None = None
     """The segment's header; None if it can't be read."""
     preamble: bytes = b""
-    found: Scan | None = None
+    scan: Scan | None = None
     """The scan of the segment's batches; None if nothing after the header can be read."""
 
 
@@ -132,63 +132,63 @@ async def _verify(files: Files) -> PartitionReport:
         if read.report.damage is not None:
             damages.append(read.report.damage)
         before = read
-    if files.whole:
-        damages += _missed(files, before, bool(damages))
+    if files.whole and not damages:
+        damages += _missing(files, before)
     return PartitionReport(files.partition, tuple(reports), tuple(sorted(damages, key=lambda d: d.transaction)))
 
 
 async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
     """Read one segment to its end or to the first bad bytes. Raises `NotFound`, and `WrongClusterKey`."""
     first = first_of(path)
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         size = file.size()
         report = SegmentReport(path, files.partition, first, first - 1, size)
         try:
             header = await header_of(file, path, files)
         except SegmentRemoved:
-            return _Read(replace(report, removed=True))
+            report.removed = True
+            return _Read(report)
         except SegmentDamaged as error:
-            return _Read(replace(report, damage=SegmentDamage(path, 0, first, error.text)))
-        report = replace(report, partition=header.partition)
+            report.damage = SegmentDamage(path, 0, first, error.text)
+            return _Read(report)
+        report.partition = header.partition
         try:
             preamble = await read_preamble(file, header)
-            found = beginning(header, preamble)
+            scan = empty_scan(header, preamble)
         except (SegmentDamaged, BatchDamaged) as error:
-            return _Read(replace(report, damage=SegmentDamage(path, HEADER_BYTES, first, error.text)), header)
-        report = await _read_batches(file, report, header, found, size)
+            report.damage = SegmentDamage(path, HEADER_BYTES, first, error.text)
+            return _Read(report, header)
+        await _read_batches(file, report, header, scan, size)
         if not sealed:  # zeros at the end are space that the node has written ahead
-            report = replace(report, bytes=await end_of_bytes(file, found.end, size))
-    if report.damage is None and found.bad:
-        if found.torn and not sealed:
-            report = replace(report, unsynced_bytes=report.bytes - found.end)
+            report.bytes = await end_of_bytes(file, scan.end, size)
+    if report.damage is None and scan.bad:
+        if scan.torn and not sealed:
+            report.unsynced_bytes = report.bytes - scan.end
         else:
-            report = replace(report, damage=SegmentDamage(path, found.end, found.last + 1, found.bad))
-    return _Read(report, header, preamble, found)
+            report.damage = SegmentDamage(path, scan.end, scan.last + 1, scan.bad)
+    return _Read(report, header, preamble, scan)
 
 
 async def _read_batches(
-    file: LookedAt, report: SegmentReport, header: SegmentHeader, found: Scan, size: int
-) -> SegmentReport:
-    batches = transactions = data_bytes = registers_changed = largest = first_us = last_us = 0
+    file: ReadOnlyFile, report: SegmentReport, header: SegmentHeader, scan: Scan, size: int
+) -> None:
+    """Read the batches, and count them in the report, up to the first damaged body."""
     sessions: set[int] = set()
-    damage: SegmentDamage | None = None
-    async with aclosing(walk(file, header, found, size)) as walked:
-        async for offset, batch in walked:
-            damage = _bad_body(report.path, offset, batch)
-            if damage is not None:
+    async with aclosing(walk(file, header, scan, size)) as batches:
+        async for offset, batch in batches:
+            report.damage = _bad_body(report.path, offset, batch)
+            if report.damage is not None:
                 break
-            batches += 1
-            transactions += batch.count
-            data_bytes += batch.data_bytes
-            registers_changed += bool(batch.registers_bytes)
-            largest = max(largest, batch.length)
+            report.batches += 1
+            report.transactions += batch.count
+            report.data_bytes += batch.data_bytes
+            report.registers_changed += bool(batch.registers_bytes)
+            report.batch_bytes_max = max(report.batch_bytes_max, batch.length)
             sessions.add(batch.session)
-            first_us, last_us = first_us or batch.commit_time_us, batch.commit_time_us
-    return replace(
-        report, last=damage.transaction - 1 if damage else found.last, batches=batches, transactions=transactions,
-        data_bytes=data_bytes, sessions=len(sessions), registers_changed=registers_changed, batch_bytes_max=largest,
-        first_commit_time_us=first_us, last_commit_time_us=last_us, damage=damage,
-    )  # fmt: skip
+            report.first_commit_time_us = report.first_commit_time_us or batch.commit_time_us
+            report.last_commit_time_us = batch.commit_time_us
+    report.sessions = len(sessions)
+    report.last = report.damage.transaction - 1 if report.damage is not None else scan.last
 
 
 def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
@@ -203,35 +203,35 @@ def _bad_body(path: str, offset: int, batch: Batch) -> SegmentDamage | None:
 
 
 def _gap(files: Files, before: _Read | None, read: _Read) -> str:
-    """Say why a segment does not continue the one before it; empty if it does, or if that can't be told."""
+    """Return why a segment does not continue the one before it; empty if it does, or if that can't be known."""
     header = read.header
     if header is None:
         return ""
     if before is None:
-        return "" if begins(header, trimmed_in(files)) else "the segment before it is missing"
+        return "" if begins_log(header, trimmed_in(files)) else "the segment before it is missing"
     if header.previous_first != before.report.first:
         return "the segment before it is missing"
-    if before.found is None or before.report.damage is not None:
+    if before.scan is None or before.report.damage is not None:
         return ""
-    if header.previous_end != before.report.bytes or header.first != before.found.last + 1:
+    if header.previous_end != before.report.bytes or header.first != before.scan.last + 1:
         return "it does not begin where the segment before it ends"
-    if header.previous_crc != before.found.last_crc:
+    if header.previous_crc != before.scan.last_crc:
         return "it follows another batch than the last one before it"
-    if read.found is not None and read.preamble != registers.snapshot(before.found.registers):
+    if read.scan is not None and read.preamble != registers.snapshot(before.scan.registers):
         return "its registers are not those at the end of the segment before it"
     return ""
 
 
-def _missed(files: Files, last: _Read | None, damaged: bool) -> list[SegmentDamage]:
+def _missing(files: Files, last_read: _Read | None) -> list[SegmentDamage]:
     """Return what was synced and is missing, or what the node itself says it may have lost, by its control file."""
-    held, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
-    if last is not None:
-        held, path = last.report.last, last.report.path
-        end = last.report.bytes - last.report.unsynced_bytes
+    last, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
+    if last_read is not None:
+        last, path = last_read.report.last, last_read.report.path
+        end = last_read.report.bytes - last_read.report.unsynced_bytes
     evidence = evidence_in(files)
-    if evidence.last > held and not damaged:
-        return [SegmentDamage(path, end, held + 1, f"it ends with {held}, and {evidence.last} had been synced")]
-    if files.kept is not None and files.kept.promises.may_have_lost and not damaged:
-        above = files.kept.promises.lost_above
+    if evidence.last > last:
+        return [SegmentDamage(path, end, last + 1, f"it ends with {last}, and {evidence.last} had been synced")]
+    if files.control is not None and files.control.promises.may_have_lost:
+        above = files.control.promises.lost_above
         return [SegmentDamage(path, end, above + 1, f"its node says that it may have lost what was above {above}")]
     return []

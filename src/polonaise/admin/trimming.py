@@ -53,23 +53,23 @@ async def trim(
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
     fragments = await fragments_of(store, partition)
-    reached = archived_up_to(fragments)
-    if reached < 0 or (before is not None and before > reached + 1):
+    archived = archived_up_to(fragments)
+    if archived < 0 or (before is not None and before > archived + 1):
         raise NotArchived(
-            f"partition {partition} is archived up to {reached} in {store}; nothing that is not archived is trimmed: "
+            f"partition {partition} is archived up to {archived} in {store}; only what is archived can be trimmed: "
             "run polonaise archive run first"
         )
     if before is not None and before > committed:
-        raise BeyondLog(f"partition {partition} is committed up to {committed}: name no more than that")
-    wanted = min(reached + 1, committed) if before is None else before
-    names = [piece.fragment for piece in cover(fragments, Span(0, wanted - 1)).pieces]
+        raise BeyondLog(f"partition {partition} is committed up to {committed}: choose an id up to that")
+    below = min(archived + 1, committed) if before is None else before
+    names = [piece.fragment for piece in cover(fragments, Span(0, below - 1)).pieces]
     await _check_all(log, store, names)
     limit_s = timeout or _TRIM_S_MAX
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
     while True:
-        first, done = await log.trim(partition, wanted, fingerprint(names), timeout=limit_s)
+        first, done = await log.trim(partition, below, fingerprint(names), timeout=limit_s)
         if done:
-            return TrimReport(wanted, first, held_from)
+            return TrimReport(below, first, held_from)
 
 
 async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
@@ -80,7 +80,6 @@ async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]
         await store.make_durable(name.path)
         good.append((name, await verified(store, name)))
         if good[-1][1].cluster_key != log.cluster_key:
-            raise WrongClusterKey(f"{name.path} in {store} is of another cluster: name the store of this log")
-    wrong = contradictions(good)
-    if wrong:
+            raise WrongClusterKey(f"{name.path} in {store} is of another cluster: give the store of this log")
+    if wrong := contradictions(good):
         raise FragmentDamaged("; ".join(wrong))

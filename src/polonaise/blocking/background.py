@@ -9,10 +9,11 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
-from polonaise.client.waiting import retrieve
-from polonaise.errors import Closed, Forked, WrongThread
+from polonaise.client.waiting import forked_log, retrieve
+from polonaise.errors import Closed, WrongThread
 
 T = TypeVar("T")
 
@@ -89,8 +90,8 @@ class Background:
         """Begin what `call` does, without waiting; return the call, whose `result` waits. Raises as `call`."""
         if self.is_current:
             raise WrongThread(
-                "this would wait for the background thread, and it is the background thread that asks: views and "
-                "submitted contexts run there; have it done by another thread"
+                "a method that waits was called in the background thread, for which it would wait: views and submitted "
+                "contexts run there; call it in another thread"
             )
         call: Call[T] = Call(self)
 
@@ -113,11 +114,11 @@ class Background:
 
         def start() -> None:
             try:
-                found = do()
+                result = do()
             except Exception as error:  # noqa: BLE001 - handed to the thread that asked
                 _settle(waiting, error=error)
             else:
-                _settle(waiting, found)
+                _settle(waiting, result)
 
         self._ask(waiting, start)
         return _result(waiting)
@@ -126,18 +127,13 @@ class Background:
         """Run a function in the background thread without waiting for it; do nothing once the thread is closed."""
         if self._pid != os.getpid():
             return
-        try:
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(do)
-        except RuntimeError:
-            pass  # the loop is closed
 
     def _ask(self, waiting: Future[Any], start: Callable[[], None]) -> None:
         """Have the background thread run `start`, and register the future that the calling thread waits for."""
         if self._pid != os.getpid():
-            raise Forked(
-                "this log was opened before the process forked, and its connections belong to the parent: "
-                "open one in each process, after the fork"
-            )
+            raise forked_log()
         with self._guard:
             if self._closed:
                 raise Closed("this log was closed")
@@ -213,20 +209,16 @@ async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
 def _hand_over(task: asyncio.Task[T], waiting: Future[T]) -> None:
     if task.cancelled():
         _settle(waiting, error=CancelledError())
-        return
-    error = task.exception()
-    if error is not None:
+    elif (error := task.exception()) is not None:
         _settle(waiting, error=error)
     else:
         _settle(waiting, task.result())
 
 
-def _settle(waiting: Future[T], found: T | None = None, *, error: BaseException | None = None) -> None:
+def _settle(waiting: Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:
     """Settle a future, unless `close` has done so before."""
-    try:
+    with suppress(InvalidStateError):
         if error is not None:
             waiting.set_exception(error)
         else:
-            waiting.set_result(found)  # type: ignore[arg-type]
-    except InvalidStateError:
-        pass
+            waiting.set_result(result)  # type: ignore[arg-type]

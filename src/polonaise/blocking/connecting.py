@@ -44,7 +44,7 @@ def connect(
     Addresses, options and errors are those of `polonaise.connect`. The methods of the view, the serializer and the
     partitioner are called in the log's background thread.
     """
-    background, held = hold(
+    background, context = hold(
         lambda: connecting.connect(
             address,
             view=view,
@@ -59,19 +59,19 @@ def connect(
         ),
         f"polonaise {redacted(address)}",
     )
-    return Log(background, held.value, held.close)
+    return Log(background, context.value, context.close)
 
 
 def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
     """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
     background = Background(name)
-    held = TaskBoundContext(make)
+    context = TaskBoundContext(make)
     try:
-        background.call(held.open)
+        background.call(context.open)
     except BaseException:
-        background.close(held.close)
+        background.close(context.close)
         raise
-    return background, held
+    return background, context
 
 
 class TaskBoundContext(Generic[T]):

@@ -21,7 +21,7 @@ class _ContextRequest(NamedTuple):
     """Asks the calling thread to run the context, with the future for its result."""
 
     arguments: tuple[Any, ...]
-    ran: asyncio.Future[Any]
+    result: asyncio.Future[Any]
 
 
 def check_plain(context: PlainContext) -> None:
@@ -36,18 +36,18 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
     Returns its result, or raises its error. If waiting ends early, as by `KeyboardInterrupt`, `run` is cancelled.
     """
     check_plain(context)
-    asked: SimpleQueue[_ContextRequest | None] = SimpleQueue()
+    requests: SimpleQueue[_ContextRequest | None] = SimpleQueue()
 
-    async def there(*arguments: Any) -> Any:
-        ran: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        asked.put(_ContextRequest(arguments, ran))
-        return await ran
+    async def request_run(*arguments: Any) -> Any:
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        requests.put(_ContextRequest(arguments, result))
+        return await result
 
-    call = background.begin(lambda: run(there))
-    call.waiting.add_done_callback(lambda _: asked.put(None))  # ends the loop below
+    call = background.begin(lambda: run(request_run))
+    call.waiting.add_done_callback(lambda _: requests.put(None))  # ends the loop below
     try:
-        while (todo := asked.get()) is not None:
-            background.post(_settling(todo.ran, *_ran(context, todo.arguments)))
+        while (request := requests.get()) is not None:
+            background.post(_settling(request.result, *_ran(context, request.arguments)))
     except BaseException:
         call.give_up()
         raise
@@ -55,7 +55,7 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
 
 
 def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
-    """Run the context; return its result and None, or None and the exception that it raised."""
+    """Run the context; return its value and None, or None and the exception that it raised."""
     try:
         return context(*arguments), None
     except StopIteration as error:  # a future can't carry it
@@ -64,15 +64,15 @@ def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Except
         return None, error
 
 
-def _settling(ran: asyncio.Future[Any], made: Any, error: Exception | None) -> Callable[[], None]:
+def _settling(result: asyncio.Future[Any], value: Any, error: Exception | None) -> Callable[[], None]:
     """Return a function that settles the future; futures of a loop may be settled in its thread only."""
 
     def settle() -> None:
-        if ran.done():
+        if result.done():
             return  # the deadline passed meanwhile
         if error is None:
-            ran.set_result(made)
+            result.set_result(value)
         else:
-            ran.set_exception(error)
+            result.set_exception(error)
 
     return settle

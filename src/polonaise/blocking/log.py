@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import Any, Self, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.contexts import check_plain, run_here
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
-from polonaise.blocking.receipt import Receipt, Submission, waited, with_receipt
+from polonaise.blocking.receipt import Receipt, Submission, receipts_wrapped
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.oncekeys import Once
-from polonaise.errors import AppendUnknown, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -104,15 +101,11 @@ class Log:
         As `polonaise.Log.run`, for a context that is a plain function. A context that is running when `timeout` seconds
         are over is let end before `AppendExpired` is raised.
         """
-        try:
+        run = self._log.run
+        with receipts_wrapped(self._background):
             receipt = run_here(
-                self._background,
-                context,
-                lambda there: self._log.run(there, *args, partition=partition, timeout=timeout),
+                self._background, context, lambda here: run(here, *args, partition=partition, timeout=timeout)
             )
-        except AppendUnknown as error:
-            with_receipt(self._background, error)
-            raise
         return Receipt(self._background, receipt)
 
     def submit(
@@ -128,10 +121,8 @@ class Log:
         """
         check_plain(context)
         submit = self._log.submit
-        return Submission(
-            self._background,
-            self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout)),
-        )
+        submission = self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout))
+        return Submission(self._background, submission)
 
     def once(
         self,
@@ -144,15 +135,12 @@ class Log:
     ) -> Once:
         """Run `context(tx, *args)` in this thread, unless the key was used before. As `polonaise.Log.once`."""
         once = self._log.once
-        try:
+        with receipts_wrapped(self._background):
             return run_here(
                 self._background,
                 context,
-                lambda there: once(key, there, *args, request=request, partition=partition, timeout=timeout),
+                lambda here: once(key, here, *args, request=request, partition=partition, timeout=timeout),
             )
-        except AppendUnknown as error:
-            with_receipt(self._background, error)
-            raise
 
     # ------------------------------------------------------------------ single appends
 
@@ -214,7 +202,8 @@ class Log:
 
     def producer(self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None) -> Producer:
         """Open an idempotent producer, and fence the process that had it open before. As `polonaise.Log.producer`."""
-        opened = waited(self._background, lambda: self._log.producer(name, partition=partition, timeout=timeout))
+        with receipts_wrapped(self._background):
+            opened = self._background.call(lambda: self._log.producer(name, partition=partition, timeout=timeout))
         return Producer(self._background, opened)
 
     # ------------------------------------------------------------------ marks

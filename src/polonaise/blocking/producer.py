@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from polonaise.blocking.background import Background
-from polonaise.blocking.receipt import waited
+from polonaise.blocking.receipt import receipts_wrapped
 from polonaise.client import producer as asynchronous
 from polonaise.client.protocol.locks import Lock
 from polonaise.terms import TransactionId
@@ -44,7 +44,6 @@ class Producer:
         timeout: float | None = None,
     ) -> TransactionId:
         """Append under the number `sequence`; return the id once committed. As `polonaise.Producer.append`."""
-        return waited(
-            self._background,
-            lambda: self._producer.append(sequence, data, header=header, locks=locks, timeout=timeout),
-        )
+        append = self._producer.append
+        with receipts_wrapped(self._background):
+            return self._background.call(lambda: append(sequence, data, header=header, locks=locks, timeout=timeout))

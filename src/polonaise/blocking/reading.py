@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from polonaise.blocking.background import Background
-
-if TYPE_CHECKING:
-    from typing import Self
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -121,9 +118,9 @@ class _Pump(Generic[T]):
             self._arrived.set()
 
     async def _read_to_end(self, source: ResumableReader[T]) -> None:
-        async for each in source:
-            self._ready.append(each)
-            self._ready_bytes += self._size(each)
+        async for item in source:
+            self._ready.append(item)
+            self._ready_bytes += self._size(item)
             self._arrived.set()
             while len(self._ready) >= _AHEAD_MAX or self._ready_bytes >= _AHEAD_BYTES_MAX:
                 self._room.clear()

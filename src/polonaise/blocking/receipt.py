@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from polonaise.blocking.background import Background
@@ -60,7 +61,8 @@ class Receipt:
 
         Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds.
         """
-        waited(self._background, lambda: self._receipt.applied(timeout))
+        with receipts_wrapped(self._background):
+            self._background.call(lambda: self._receipt.applied(timeout))
 
     @property
     def partition(self) -> PartitionId:
@@ -173,10 +175,11 @@ class Submission:
         self._background.now(self._submission.cancel)
 
 
-def waited(background: Background, make: Callable[[], Awaitable[T]]) -> T:
-    """Call `Background.call`; wrap the receipt of an `AppendUnknown` that it raises for use by threads."""
+@contextmanager
+def receipts_wrapped(background: Background) -> Iterator[None]:
+    """Wrap the receipt of an `AppendUnknown` that is raised within, for use by threads."""
     try:
-        return background.call(make)
+        yield
     except AppendUnknown as error:
         with_receipt(background, error)
         raise

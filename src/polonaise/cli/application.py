@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
@@ -25,9 +26,11 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-storage = typer.Typer(help="Storage nodes: keep the bytes.", no_args_is_help=True)
-server = typer.Typer(help="Servers: own partitions, check locks, order, commit, feed.", no_args_is_help=True)
-demo = typer.Typer(help="Applications to watch.", no_args_is_help=True)
+storage = typer.Typer(help="Run storage nodes, which keep the log's files.", no_args_is_help=True)
+server = typer.Typer(
+    help="Run servers, which own partitions, check locks, order, commit and feed.", no_args_is_help=True
+)
+demo = typer.Typer(help="Run example applications.", no_args_is_help=True)
 application.add_typer(storage, name="storage")
 application.add_typer(server, name="server")
 application.add_typer(log, name="log")
@@ -41,9 +44,10 @@ for job in (
     pipeline_views.views,
     pipeline_report.report,
     pipeline_audit.audit,
-    pipeline_archive.restore,
 ):
     pipeline.command(epilog=EXIT_STATUS)(job)
+_ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
+pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
 
 
 def _say(line: str) -> None:
@@ -51,7 +55,9 @@ def _say(line: str) -> None:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
         sys.stdout = None  # else the interpreter tries to write the rest as it exits, and complains
-        raise BadOption(f"standard output can't be written: {error.strerror}; send it where it can") from error
+        raise BadOption(
+            f"standard output can't be written: {error.strerror}; redirect it to a file or a pipe that is open"
+        ) from error
 
 
 def _say_version(asked: bool) -> None:
@@ -65,13 +71,13 @@ def _say_version(asked: bool) -> None:
 @application.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
+        bool, Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
     ] = False,
 ) -> None:
     """A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps."""
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log what the node does.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log what the node does.")]
 
 
 def _log_to_stderr(verbose: bool) -> None:
@@ -80,8 +86,11 @@ def _log_to_stderr(verbose: bool) -> None:
     )
 
 
+Listen = Annotated[
+    str, Option(help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one.")
+]
 UntilStdinEnds = Annotated[
-    bool, typer.Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
+    bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
 """An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
 
@@ -105,16 +114,11 @@ def _say_ready(address: str) -> None:
 
 @storage.command("run")
 def storage_run(
-    directory: Annotated[str, typer.Option(help="Where the log's files are kept; made if missing.")],
-    listen: Annotated[
-        str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
-    ] = "127.0.0.1:0",
-    segment_bytes: Annotated[
-        int, typer.Option(min=4096, max=2**40, help="Start a new segment file at this size.")
-    ] = 256 * 2**20,
+    directory: Annotated[str, Option(help="Directory for the log's files; made if missing.")],
+    listen: Listen = "127.0.0.1:0",
+    segment_bytes: Annotated[int, Option(min=4096, max=2**40, help="Size of a segment file.")] = 256 * 2**20,
     scrub_bytes: Annotated[
-        int,
-        typer.Option(min=0, max=2**40, help="Read so much a second in the background, to find rot; 0 for nothing."),
+        int, Option(min=0, max=2**40, help="Bytes per second to read in search of rot; 0: none.")
     ] = 2 * 2**20,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -128,7 +132,7 @@ def storage_run(
         _stop_when_stdin_ends()
     _log_to_stderr(verbose)
     if not directory:  # which would be the working directory
-        raise BadOption("--directory is empty: name the directory that keeps the log's files")
+        raise BadOption("--directory is empty: give a directory for the log's files")
     settings = StorageSettings(
         directory=os.path.abspath(directory),
         listen=listen,
@@ -140,22 +144,18 @@ def storage_run(
 
 @server.command("run")
 def server_run(
-    coordinator: Annotated[str, typer.Option(help="file:PATH, a directory of this machine.")],
-    storage: Annotated[str, typer.Option(help="Addresses of the storage nodes, for a new cluster: A,B,C.")] = "",
-    partitions: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Partitions of a new cluster: 1 unless said.")
-    ] = None,
-    listen: Annotated[
-        str, typer.Option(help="host:port or unix:/path; port 0 lets the system choose.")
-    ] = "127.0.0.1:0",
+    coordinator: Annotated[str, Option(help="Address of the coordinator: file:PATH, a directory of this machine.")],
+    storage: Annotated[str, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
+    partitions: Annotated[int | None, Option(min=1, max=4096, help="Partitions of a new cluster. Default: 1.")] = None,
+    listen: Listen = "127.0.0.1:0",
     fragments: Annotated[
-        str | None, typer.Option(help="The store that the log is archived to: a directory, or s3://…, gs://…, az://….")
+        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
     scrub_bytes: Annotated[
         int,
-        typer.Option(min=0, max=2**40, help="Read so much of the fragments a second, to find rot; 0 for nothing."),
+        Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of rot; 0: none."),
     ] = 2 * 2**20,
-    evidence: Annotated[bool, typer.Option(help="Keep in the log what each transaction was judged by.")] = False,
+    evidence: Annotated[bool, Option(help="Store what each transaction was judged by.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
@@ -169,7 +169,7 @@ def server_run(
     _log_to_stderr(verbose)
     nodes = tuple(address.strip() for address in storage.split(",") if address.strip())
     if len(set(nodes)) != len(nodes):
-        raise BadOption("--storage names an address twice: each replica needs a node of its own")
+        raise BadOption("--storage has an address twice: each replica needs a storage node of its own")
     settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
     run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
 
@@ -179,31 +179,30 @@ def _end_as_by_control_c() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # So it is in a script's background job, where the signal raised below would do nothing.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    told = [signal.SIGTERM, signal.SIGHUP]
+    signals = [signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        told.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
+        signals.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
 
     def end(*_: object) -> None:
         # Both the shell and the system may send SIGHUP: a second one would break off the clean end.
-        for number in told:
+        for number in signals:
             signal.signal(number, signal.SIG_IGN)
         signal.raise_signal(signal.SIGINT)
 
-    for number in told:
+    for number in signals:
         signal.signal(number, end)
 
 
 @demo.command("bank")
 def demo_bank(
     payments: Annotated[
-        Path | None, typer.Option(help="CSV with columns trans_id, account_id, date, direction, amount, balance, ….")
+        Path | None, Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, ….")
     ] = None,
-    generate: Annotated[int, typer.Option(min=1, help="Payments to make up when no file is given.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up payments.")] = 1,
-    tellers: Annotated[int, typer.Option(min=1, max=16, help="Processes that make the payments.")] = 3,
+    generate: Annotated[int, Option(min=1, help="Number of payments to make up if no file is given.")] = 20_000,
+    seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
+    tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
     output: Annotated[
-        Path,
-        typer.Option(help="Where the archive, the tables and report.html of this day go; replaced if it is there."),
+        Path, Option(help="Directory for the archive, the tables and report.html; replaced if it exists.")
     ] = Path("bank-demo"),
 ) -> None:
     """Run a bank on the log: real processes, two of them killed, every balance checked, and a report by Spark."""
@@ -217,7 +216,7 @@ def demo_bank(
     book = read_payments(payments) if payments else make_payments(generate, seed)
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
-        raise BadOption(f"{payments} holds no payment that can be used{reason}")
+        raise BadOption(f"{payments} has no valid payment{reason}")
     _end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(1)

@@ -9,15 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer import Argument, Option
 
 from polonaise.cli import inputs
-from polonaise.cli.log import EXIT_STATUS, Json, check_there, with_log
+from polonaise.cli.log import EXIT_STATUS, AnyPartitions, Json, LogAddress, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
 
 if TYPE_CHECKING:
+    from polonaise.admin.archive import StoreReport
     from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.client.log import Log
     from polonaise.fragments.protocol.coverage import Span
@@ -32,45 +34,38 @@ archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
 )
 
-Until = Annotated[
-    list[str] | None, typer.Option(metavar="PARTITION=ID,…", help="Up to these ids, one of each partition: 0=100,1=57.")
-]
-Store = Annotated[str, typer.Argument(metavar="STORE", help="A directory, or s3://…, gs://…, az://….")]
-NewDirectory = Annotated[str, typer.Argument(metavar="DIRECTORY", help="New or empty: what the log is made in.")]
-StorageCount = Annotated[int, typer.Option(min=1, max=7, help="Storage directories of an embedded log.")]
+Until = Annotated[list[str] | None, Option(metavar="PARTITION=ID,…", help="Last id of each partition: 0=100,1=57.")]
+Store = Annotated[str, Argument(metavar="STORE", help="Fragment store: a directory, or s3://…, gs://…, az://….")]
+NewDirectory = Annotated[str, Argument(metavar="DIRECTORY", help="New or empty directory for the log.")]
+StorageCount = Annotated[int, Option(min=1, max=7, help="Number of storage directories of an embedded log.")]
 Nodes = Annotated[
-    str | None,
-    typer.Option(metavar="A,B,C", help="A cluster instead, whose storage nodes will listen at these addresses."),
+    str | None, Option(metavar="A,B,C", help="Restore a cluster, whose storage nodes will listen at these addresses.")
 ]
-PartitionCount = Annotated[
-    int | None, typer.Option(min=1, help="How many; the last with fragments is the last one, unless said.")
-]
+PartitionCount = Annotated[int | None, Option(min=1, help="Partitions. Default: up to the last with fragments.")]
 UntilTime = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Nothing committed later: 2026-01-31T12:00:00Z, or 90s, 10m, 2h, 3d."),
+    Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
-NewKey = Annotated[bool, typer.Option("--new-key", help="Make it a log of its own, beside the one archived.")]
-SameKey = Annotated[
-    bool, typer.Option("--same-key", help="Go on as the one archived, also where something is left out.")
-]
+NewKey = Annotated[bool, Option("--new-key", help="Give the log a new key: it is another log than the archived one.")]
+SameKey = Annotated[bool, Option("--same-key", help="Keep the key: the restored log replaces the archived one.")]
 
 
 @archive.command(epilog=EXIT_STATUS)
 def run(
-    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")],
+    address: LogAddress,
     store: Store,
-    partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
-    fragment_mib: Annotated[int, typer.Option(min=1, max=1024, help="A fragment holds so much of the log.")] = 256,
-    rest: Annotated[bool, typer.Option("--rest", help="Also what does not fill a fragment yet.")] = False,
+    partition: AnyPartitions = "all",
+    fragment_mib: Annotated[int, Option(min=1, max=1024, help="Size of a fragment, in MiB of log.")] = 256,
+    rest: Annotated[bool, Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
     until: Until = None,
     as_json: Json = False,
 ) -> None:
     """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
     With --until, archives everything up to these ids and nothing above them, so that the partitions are as they were
-    together. A batch that goes beyond its id is left out as a whole, and named.
+    together. A batch that goes beyond its id is left out as a whole, and printed.
 
-    May be killed and run again at any time, also by several at once: what is archived twice is the same bytes.
+    May be killed and run again at any time, also several times at once: what is archived twice is the same bytes.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
@@ -80,7 +75,10 @@ def run(
     async def work(log: Log) -> None:
         numbers = partitions_named(partition, log.partition_count)
         if ends is not None and set(ends) != set(numbers):
-            raise BadOption(f"--until names partitions {_listed(ends)}, and {_listed(numbers)} are archived: name each")
+            raise BadOption(
+                f"--until has ids of partitions {_listed(ends)}, and partitions {_listed(numbers)} are to be archived: "
+                "give an id for each of them"
+            )
         opened = open_store(store)  # here, because it makes the store's directory: not before there is a log
         for number in numbers:
             writing = archives.archive(
@@ -104,8 +102,8 @@ def run(
                 cut = await archives.batch_left_out(log, opened, number, ends[number])
                 _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
             elif not count and not as_json:
-                left = "" if rest else ", or it fills no fragment yet (--rest writes it all the same)"
-                say(f"partition {number}: nothing to write, all is archived{left}", now=True)
+                unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
+                say(f"partition {number}: nothing to write: all is archived{unfilled}", now=True)
 
     with_log(address, work)
 
@@ -116,8 +114,8 @@ def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
         say_json({"partition": number, "missing": span._asdict()}, now=True)
         return
     say(
-        f"partition {number}: no fragment holds {span.first} to {span.last}, though later ones are there: somebody has "
-        "removed it, or is archiving; they are written again",
+        f"partition {number}: no fragment holds {span.first} to {span.last}, although later ids are archived: "
+        "a fragment was removed, or another archiver is writing it; these ids are written again",
         now=True,
     )
 
@@ -130,17 +128,15 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
     elif cut is not None:
         say_cut(number, cut, "archives")
     elif not wrote:
-        say(f"partition {number}: nothing to write, all up to the id asked for is archived", now=True)
+        say(f"partition {number}: nothing to write: all up to the requested id is archived", now=True)
 
 
 @archive.command(epilog=EXIT_STATUS)
-def init(
-    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")], store: Store
-) -> None:
-    """Mark a store as new. An empty directory needs this, because it may be one that is not mounted.
+def init(address: LogAddress, store: Store) -> None:
+    """Mark a store as the log's. Needed for an empty directory, because it may be one that is not mounted.
 
-    So does a store that servers were given before anything was archived to it. A store in a directory that does not
-    exist, or in S3, GCS or Azure, needs no mark before `archive run`.
+    Also needed for a store that servers were given before anything was archived to it. Not needed for a directory that
+    does not exist yet, or for S3, GCS or Azure: there `archive run` makes the mark.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
@@ -155,12 +151,10 @@ def init(
 
 @archive.command(epilog=EXIT_STATUS)
 def trim(
-    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")],
+    address: LogAddress,
     store: Store,
-    partition: Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")] = "all",
-    before: Annotated[
-        int | None, typer.Option(min=1, help="Keep this transaction and all after it; without, what is not archived.")
-    ] = None,
+    partition: AnyPartitions = "all",
+    before: Annotated[int | None, Option(min=1, help="Drop only below this id. Default: all that is archived.")] = None,
     as_json: Json = False,
 ) -> None:
     """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
@@ -174,16 +168,12 @@ def trim(
 
     async def work(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count):
-            done = await trimming.trim(log, opened, number, before=before)
+            report = await trimming.trim(log, opened, number, before=before)
             if as_json:
-                say_json({"partition": number, "first": done.first, "held_from": done.held_from}, now=True)
+                say_json({"partition": number, "first": report.first, "held_from": report.held_from}, now=True)
             else:
-                why = (
-                    ""
-                    if done.dropped
-                    else (f"; nothing was dropped, for no segment that is whole lies below {done.before:,}")
-                )
-                say(f"partition {number}: the storage nodes hold {done.first:,} and all after it{why}", now=True)
+                why = "" if report.dropped else f"; nothing was dropped: no whole segment lies below {report.before:,}"
+                say(f"partition {number}: the storage nodes hold {report.first:,} and all after it{why}", now=True)
 
     with_log(address, work)
 
@@ -191,9 +181,7 @@ def trim(
 @archive.command(epilog=EXIT_STATUS)
 def verify(
     store: Store,
-    repair: Annotated[
-        str | None, typer.Option(metavar="LOG", help="Write what is damaged again from this log, where it can be.")
-    ] = None,
+    repair: Annotated[str | None, Option(metavar="LOG", help="Repair damaged fragments from this log.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check that every fragment is as it was written and that none is missing. Exit status 1 if not.
@@ -210,15 +198,14 @@ def verify(
         check_there(repair)
 
     async def work() -> bool:
-        there = await partitions_in(opened)
-        if not there:
+        partitions = await partitions_in(opened)
+        if not partitions:
             raise NotFound(f"{opened} holds no fragments: correct the address of the store")
-        reports = [await archives.verify(opened, number) for number in there]
+        reports = [await archives.verify(opened, number) for number in partitions]
         damaged = [name for report in reports for name in report.damaged]
         if repair is not None and damaged:
-            key = next((report.cluster_key for report in reports if report.cluster_key is not None), None)
-            await _repair(repair, opened, key, damaged, as_json=as_json)
-            reports = [await archives.verify(opened, number) for number in there]
+            await _repair(repair, opened, _key_in(reports), damaged, as_json=as_json)
+            reports = [await archives.verify(opened, number) for number in partitions]
         rows = []
         for report in reports:
             fields = {
@@ -238,7 +225,7 @@ def verify(
             for report in reports:
                 for trouble in report.troubles:
                     say(f"partition {report.partition}: {trouble}")
-        key = next((report.cluster_key for report in reports if report.cluster_key is not None), None)
+        key = _key_in(reports)
         mark = None if key is None else await archives.mark_trouble(opened, key)
         if mark is not None:
             say_json({"mark": mark}) if as_json else say(mark)
@@ -247,10 +234,15 @@ def verify(
     judge(work())
 
 
+def _key_in(reports: list[StoreReport]) -> bytes | None:
+    """Return the cluster key of the fragments; None if none of them could be read."""
+    return next((report.cluster_key for report in reports if report.cluster_key is not None), None)
+
+
 async def _repair(
     address: str, store: MendableStore, key: bytes | None, damaged: list[FragmentName], *, as_json: bool
 ) -> None:
-    """Write damaged fragments again as far as possible, and print of each whether it was, or else why not."""
+    """Write damaged fragments again as far as possible, and print for each that it was written, or why not."""
     import polonaise
     from polonaise.admin import archive as archives
 
@@ -283,7 +275,7 @@ def restore(
 ) -> None:
     """Make a log again from its fragments, byte for byte. Prints how far each partition was restored.
 
-    A batch that goes beyond --until is left out as a whole. The directory is no log before this has ended; if it is
+    A batch that goes beyond --until is left out as a whole. The directory holds no log until this has ended; if it is
     killed on the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are
     those of `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
     """
@@ -292,16 +284,17 @@ def restore(
 
     how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
-    def tell(done: RestoredPartition) -> None:
+    def tell(restored: RestoredPartition) -> None:
+        number, last, cut = restored.partition, restored.last, restored.cut
         if as_json:
-            fields = {"partition": done.partition, "last": done.last, "batches": done.batches, "bytes": done.bytes}
-            cut = None if done.cut is None else done.cut._asdict()
-            say_json({**fields, "in_store_up_to": done.held, "batch_left_out": cut}, now=True)
+            fields = {"partition": number, "last": last, "batches": restored.batches, "bytes": restored.bytes}
+            batch_left_out = None if cut is None else cut._asdict()
+            say_json({**fields, "in_store_up_to": restored.in_store_up_to, "batch_left_out": batch_left_out}, now=True)
         else:
-            if done.held != NO_TRANSACTION:
-                left = f", the store holds up to {done.held}" if done.last < done.held else ""
-                say(f"partition {done.partition} up to {done.last}{left}", now=True)
-            say_left_out(done)
+            if restored.in_store_up_to != NO_TRANSACTION:
+                more = f"; the store holds up to {restored.in_store_up_to}" if last < restored.in_store_up_to else ""
+                say(f"partition {number} restored up to {last}{more}", now=True)
+            say_left_out(restored)
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
@@ -315,26 +308,26 @@ def warn_of_key(how: HowToRestore) -> None:
     """
     if how.key is None:
         typer.echo(
-            "it goes on in place of the log that was archived, with its key: if that one is still there, restore with "
-            "--new-key instead",
+            "the restored log has the key of the archived one and replaces it: if the archived log still exists, "
+            "restore with --new-key instead",
             err=True,
         )
 
 
-def say_left_out(done: RestoredPartition) -> None:
-    """Print what a restored partition lacks without being asked to: all, for want of fragments, or one batch."""
-    if done.held == NO_TRANSACTION:
-        say(f"partition {done.partition} has no fragments in the store: it begins empty", now=True)
-    say_cut(done.partition, done.cut, "restores")
+def say_left_out(restored: RestoredPartition) -> None:
+    """Print that a restored partition is empty for want of fragments, or which batch was left out."""
+    if restored.in_store_up_to == NO_TRANSACTION:
+        say(f"partition {restored.partition} has no fragments in the store: it begins empty", now=True)
+    say_cut(restored.partition, restored.cut, "restores")
 
 
 def say_cut(partition: PartitionId, cut: Span | None, does: str) -> None:
-    """Print which batch was left out because the id asked for lies inside it, and which option includes it."""
+    """Print which batch was left out because the requested id lies inside it, and which option includes it."""
     if cut is not None:
         first, last = cut
         say(
-            f"partition {partition} without the batch from {first} to {last}, which goes beyond the id asked for: "
-            f"--until {partition}={last} {does} it, too",
+            f"partition {partition}: the batch from {first} to {last} is left out, because it goes beyond the "
+            f"requested id: --until {partition}={last} {does} it, too",
             now=True,
         )
 
@@ -353,9 +346,9 @@ def how_to_restore(
     from polonaise.admin.restore import HowToRestore, Key
 
     if new_key and same_key:
-        raise BadOption("--new-key and --same-key: only one of them can be meant")
+        raise BadOption("both --new-key and --same-key: choose one of them")
     if nodes and storage != 1:
-        raise BadOption("--storage counts the directories of an embedded log; --nodes names those of a cluster")
+        raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
     return HowToRestore(
         storage=storage,
         nodes=tuple(nodes.split(",")) if nodes else (),

@@ -1,4 +1,4 @@
-"""Command-line input: turns what people write, and standard input, into values. Raises `BadOption` if it can't."""
+"""Command-line input: parses arguments and standard input into values. Raises `BadOption` for invalid ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from polonaise.errors import BadOption, DiskFailed, NotFound
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.client.protocol.draft import Change, Expectation
     from polonaise.client.protocol.locks import Lock
     from polonaise.terms import LockMode
 
@@ -32,17 +31,17 @@ _CHUNKS_AHEAD: Final = 16
 
 
 def seconds_of(text: str) -> float:
-    """Return a number of seconds to wait. Raises `ValueError`, which typer prints, if the text is none."""
+    """Return a number of seconds to wait. Raises `ValueError`, which typer prints, for an invalid one."""
     seconds = float(text)
     if not 0.0 < seconds <= _SECONDS_MAX:
-        raise ValueError(f"{text} is no number of seconds above 0, up to {_SECONDS_MAX:g}")
+        raise ValueError(f"invalid number of seconds {text}: it must be above 0 and at most {_SECONDS_MAX:g}")
     return seconds
 
 
 def partition_of(text: str) -> int:
-    """Return the number of a partition. Raises `ValueError`, which typer prints, if the text is none."""
+    """Return the number of a partition. Raises `ValueError`, which typer prints, for an invalid one."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"{text!r} is no partition: they are numbered from 0")
+        raise ValueError(f"invalid partition {text!r}: partitions are numbered from 0")
     return int(text)
 
 
@@ -55,7 +54,9 @@ def address_of(argument: str | None, option: str | None) -> str:
     """Return the address of the log: the argument, or else --log, or else POLONAISE_LOG. Raises `BadOption`."""
     address = argument or option
     if not address:
-        raise BadOption("which log? Name it first (file:PATH or embedded:PATH), with --log, or in POLONAISE_LOG")
+        raise BadOption(
+            "which log? Give its address (file:PATH or embedded:PATH) first, with --log, or in POLONAISE_LOG"
+        )
     return address
 
 
@@ -66,7 +67,9 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
     `BadOption` if it could be either.
     """
     if len(arguments) > 2:
-        raise BadOption(f"{len(arguments)} arguments: append takes a log and a body (quote a body that has spaces)")
+        raise BadOption(
+            f"too many arguments ({len(arguments)}): append takes a log and a body; quote a body with spaces"
+        )
     if len(arguments) == 2:
         return arguments[0], arguments[1]
     if not arguments:
@@ -74,7 +77,7 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
     if not option:
         return arguments[0], None
     if _ADDRESS.match(arguments[0]):
-        raise BadOption(f"is {redacted(arguments[0])!r} the log or the body? Name both")
+        raise BadOption(f"is {redacted(arguments[0])!r} the log or the body? Give both")
     return option, arguments[0]
 
 
@@ -82,31 +85,17 @@ def lock_of(text: str, mode: LockMode) -> Lock:
     """Return the lock that is written as NAME:ID. Raises `BadOption`."""
     from polonaise.client.protocol.locks import Lock
 
-    found = _LOCK.fullmatch(text)
-    if found is None or not -(2**63) <= int(found[2]) < 2**63:
-        raise BadOption(f"{text!r} is no lock: write NAME:ID, for example account:1")
-    return Lock(found[1], int(found[2]), mode)
+    match = _LOCK.fullmatch(text)
+    if match is None or not -(2**63) <= int(match[2]) < 2**63:
+        raise BadOption(f"invalid lock {text!r}: write NAME:ID, for example account:1")
+    return Lock(match[1], int(match[2]), mode)
 
 
-def expectation_of(text: str) -> Expectation:
-    """Return the expectation of a register that is written as KEY=VALUE. Raises `BadOption`."""
-    from polonaise.client.protocol.draft import Expectation
-
-    key, value = _register(text)
-    return Expectation.equals(key, value)
-
-
-def change_of(text: str) -> Change:
-    """Return the change of a register that is written as KEY=VALUE. Raises `BadOption`."""
-    from polonaise.client.protocol.draft import Change
-
-    return Change.set(*_register(text))
-
-
-def _register(text: str) -> tuple[bytes, bytes]:
+def register_of(text: str) -> tuple[bytes, bytes]:
+    """Return the key and the value of a register that is written as KEY=VALUE. Raises `BadOption`."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise BadOption(f"{text!r} is no register with its value: write KEY=VALUE")
+        raise BadOption(f"invalid register {text!r}: write KEY=VALUE")
     return bytes_of(key), bytes_of(value)
 
 
@@ -114,12 +103,12 @@ def ids_of(texts: list[str]) -> dict[int, int]:
     """Return ids by partition, written as 0=100,1=57; -1 is before the first id. Raises `BadOption`."""
     ids: dict[int, int] = {}
     for text in ",".join(texts).split(","):
-        found = _PARTITION_ID.fullmatch(text.strip())
-        if found is None or int(found[2]) >= 2**63 or int(found[1]) >= 2**31:
-            raise BadOption(f"{text!r} is no partition with an id of it: write 0=100, or 0=100,1=57")
-        if int(found[1]) in ids:
-            raise BadOption(f"partition {found[1]} is named twice in {','.join(texts)!r}: say one id of it")
-        ids[int(found[1])] = int(found[2])
+        match = _PARTITION_ID.fullmatch(text.strip())
+        if match is None or int(match[2]) >= 2**63 or int(match[1]) >= 2**31:
+            raise BadOption(f"invalid PARTITION=ID {text!r}: write 0=100, or 0=100,1=57")
+        if int(match[1]) in ids:
+            raise BadOption(f"partition {match[1]} is given twice in {','.join(texts)!r}: give one id of it")
+        ids[int(match[1])] = int(match[2])
     return ids
 
 
@@ -132,15 +121,17 @@ def time_of(text: str) -> datetime:
     try:
         if ago:
             return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise BadOption(f"{text!r} is no time: write 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d") from None
-    if found.tzinfo is None:
-        raise BadOption(f"{text!r} has no time zone: write {text}Z for UTC")
-    return found
+        raise BadOption(
+            f"invalid time {text!r}: write 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d"
+        ) from None
+    if time.tzinfo is None:
+        raise BadOption(f"time {text!r} has no time zone: write {text}Z for UTC")
+    return time
 
 
-async def one(body: bytes) -> AsyncGenerator[bytes, None]:
+async def one_body(body: bytes) -> AsyncGenerator[bytes, None]:
     """Yield this body alone."""
     yield body
 
@@ -148,31 +139,30 @@ async def one(body: bytes) -> AsyncGenerator[bytes, None]:
 async def whole(path: str) -> AsyncGenerator[bytes, None]:
     """Yield a file, or for `-` all of standard input, as one body. Raises `NotFound` or `DiskFailed`."""
     if path == STANDARD_INPUT:
-        read = b""
+        body = b""
         async for chunk in _standard_input():
-            read += chunk
-            _check_size(read)
-        yield read
-        return
-    try:
-        body = Path(path).read_bytes()  # noqa: ASYNC240 - one file, before anything else happens
-    except FileNotFoundError:
-        raise NotFound(f"no file {path!r}") from None
-    except OSError as error:
-        raise DiskFailed(f"{path!r}: {error.strerror or error}") from error
+            body += chunk
+            _check_size(body)
+    else:
+        try:
+            body = Path(path).read_bytes()  # noqa: ASYNC240 - one file, before anything else happens
+        except FileNotFoundError:
+            raise NotFound(f"no file {path!r}") from None
+        except OSError as error:
+            raise DiskFailed(f"can't read {path!r}: {error.strerror or error}") from error
     yield body
 
 
 async def lines() -> AsyncGenerator[bytes, None]:
     """Yield the lines of standard input, each without its line end. Raises `DiskFailed`."""
-    rest = b""
+    incomplete = b""
     async for chunk in _standard_input():
-        *complete, rest = (rest + chunk).split(b"\n")
+        *complete, incomplete = (incomplete + chunk).split(b"\n")
         for line in complete:
             yield line.removesuffix(b"\r")
-        _check_size(rest)
-    if rest:
-        yield rest
+        _check_size(incomplete)
+    if incomplete:
+        yield incomplete
 
 
 def _check_size(body: bytes) -> None:
@@ -188,23 +178,23 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
     So Ctrl-C ends a command at once that waits for a terminal. Raises `DiskFailed`.
     """
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)
-    wanted = True
+    stopped = False
     if sys.stdin is None:
         # It was closed when the process started, so descriptor 0 may belong to another file by now.
         raise DiskFailed("standard input can't be read: it is closed")
     descriptor = os.dup(0)
 
     def read() -> None:
-        found: bytes | OSError = b"."
+        chunk: bytes | OSError = b"."
         try:
-            while wanted and found and isinstance(found, bytes):
+            while not stopped and chunk and isinstance(chunk, bytes):
                 try:
-                    found = os.read(descriptor, _CHUNK_BYTES)
+                    chunk = os.read(descriptor, _CHUNK_BYTES)
                 except OSError as error:
-                    found = error
-                loop.call_soon_threadsafe(arrived.put_nowait, found)
+                    chunk = error
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
                 room.acquire()
         except RuntimeError:
             pass  # the command has ended meanwhile, and its event loop with it
@@ -213,11 +203,11 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
 
     threading.Thread(target=read, name="standard input", daemon=True).start()
     try:
-        while found := await arrived.get():
-            if isinstance(found, OSError):
-                raise DiskFailed(f"standard input can't be read: {found.strerror or found}") from found
+        while chunk := await chunks.get():
+            if isinstance(chunk, OSError):
+                raise DiskFailed(f"standard input can't be read: {chunk.strerror or chunk}") from chunk
             room.release()
-            yield found
+            yield chunk
     finally:
-        wanted = False
+        stopped = True
         room.release()

@@ -1,27 +1,29 @@
-"""The `polonaise log` commands: make a log, append to it, read and follow it, and ask how it is."""
+"""The `polonaise log` commands: make a log, append to it, read and follow it, and print its health."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from polonaise.cli import inputs
 from polonaise.cli.output import (
     counted,
     data_fields,
-    fitted,
-    line_width,
+    limited,
     print_table,
     say,
     say_json,
+    say_row,
     shown,
     tidy,
+    timestamp,
     transaction_fields,
-    when,
     while_read,
 )
 from polonaise.client.protocol.arguments import partitions_named
@@ -29,32 +31,50 @@ from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
+    from polonaise.admin.logs import Condition
     from polonaise.client.log import Log
     from polonaise.terms import PartitionId, Transaction
 
 _DEGRADED = 3
 """Exit status of `health` when every partition is ready but something is wrong all the same."""
 EXIT_STATUS = (
-    "Exit status: 0 done, 1 a fault (one line on standard error), 2 a command line that does not parse, "
-    "3 health that is not whole, 130 interrupted, 141 the reader of the output went away."
+    "Exit status: 0 success, 1 a fault (one line on standard error) or a failed check, 2 an invalid command line, "
+    "3 degraded health, 130 interrupted, 141 the reader of the output went away."
 )
 
-log = typer.Typer(help="Look at a log, and append to it.", no_args_is_help=True, epilog=EXIT_STATUS)
+log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
 
 Address = Annotated[
     str | None,
-    typer.Argument(metavar="[LOG]", help="file:PATH or embedded:PATH; or --log, or POLONAISE_LOG.", show_default=False),
+    Argument(
+        metavar="[LOG]",
+        help="Address of the log: file:PATH or embedded:PATH. Default: --log, or POLONAISE_LOG.",
+        show_default=False,
+    ),
 ]
+LogAddress = Annotated[str, Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
 LogOption = Annotated[
-    str | None, typer.Option("--log", envvar="POLONAISE_LOG", help="The log, where no argument names it.")
+    str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if not an argument.")
 ]
 Partitions = Annotated[
-    str | None, typer.Option("--partition", "-p", help="all, 3, or 0-6,9. Needed unless there is only one.")
+    str | None, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-Timeout = Annotated[
-    float, typer.Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")
+OnePartition = Annotated[
+    int | None,
+    Option(
+        "--partition",
+        "-p",
+        parser=inputs.partition_of,
+        metavar="NUMBER",
+        help="Partition. Required if there is more than one.",
+    ),
 ]
+AnyPartitions = Annotated[str, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
+After = Annotated[int, Option(min=-1, help="Start after this id.")]
+Limit = Annotated[int | None, Option(min=0, help="Print at most this many rows.")]
+Follow = Annotated[bool, Option("--follow", "-f", help="Also print new transactions as they are committed.")]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+Timeout = Annotated[float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")]
 
 
 def check_there(address: str) -> None:
@@ -62,8 +82,9 @@ def check_there(address: str) -> None:
     from polonaise.node.embedded import SCHEME, is_there
 
     if address.startswith(SCHEME) and not is_there(address):
-        shown = redacted(address)
-        raise NotInitialized(f"no embedded log at {shown}: correct the path, or make one: polonaise log create")
+        raise NotInitialized(
+            f"no embedded log at {redacted(address)}: correct the path, or make one: polonaise log create"
+        )
 
 
 def with_log(
@@ -80,15 +101,15 @@ def with_log(
         check_there(address)
 
     async def connected() -> None:
-        async with polonaise.connect(address) as found:
+        async with polonaise.connect(address) as log:
             try:
-                await do(found)
+                await do(log)
             except DeadlineExceeded as error:
                 if timeout_s is None:
                     raise
                 raise DeadlineExceeded(
                     f"{error.text}. A server that has many partitions to start may need longer than {timeout_s:g} s: "
-                    "--timeout says how long to wait"
+                    "give it more with --timeout"
                 ) from error
 
     with tidy():
@@ -97,119 +118,107 @@ def with_log(
 
 @log.command(epilog=EXIT_STATUS)
 def create(
-    place: Annotated[str, typer.Argument(metavar="LOG", help="embedded:PATH, of a new or an empty directory.")],
-    partitions: Annotated[int | None, typer.Option(min=1, metavar="NUMBER", help="1 unless said.")] = None,
+    address: Annotated[str, Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
+    partitions: Annotated[int | None, Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")] = None,
     storage: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Storage directories, 1 unless said.")
+        int | None, Option(min=1, metavar="NUMBER", help="Storage directories (copies). Default: 1.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an empty embedded log. Its numbers of partitions and of storage directories are chosen here for good."""
+    """Make an empty embedded log. Its numbers of partitions and of storage directories can't be changed later."""
     from polonaise.admin.logs import new_embedded_address
 
-    address = new_embedded_address(place, partitions, storage)
-
-    async def do(found: Log) -> None:
-        await found.high_water_mark(0)
+    async def do(log: Log) -> None:
+        await log.high_water_mark(0)
         if as_json:
-            say_json({"log": redacted(place), "partitions": found.partition_count})
+            say_json({"log": redacted(address), "partitions": log.partition_count})
         else:
-            say(f"{redacted(place)} is an empty log of {counted(found.partition_count, 'partition')}")
+            say(f"{redacted(address)} is an empty log of {counted(log.partition_count, 'partition')}")
 
-    with_log(address, do, makes=True)
+    with_log(new_embedded_address(address, partitions, storage), do, makes=True)
 
 
 @log.command(epilog=EXIT_STATUS)
 def append(
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[LOG] [BODY]", help="The log, and the body of one transaction.", show_default=False),
+        list[str] | None, Argument(metavar="[LOG] [BODY]", help="Address of the log, and the body.", show_default=False)
     ] = None,
-    address: LogOption = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition", "-p", parser=inputs.partition_of, metavar="NUMBER", help="Needed unless there is only one."
-        ),
-    ] = None,
-    file: Annotated[str | None, typer.Option(help="Append this file as one body; - for all of standard input.")] = None,
-    header: Annotated[int, typer.Option(help="The header of each transaction, 32 bits.")] = 0,
-    write_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Checked and raised.")] = None,
-    read_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Checked.")] = None,
-    append_lock: Annotated[list[str] | None, typer.Option(metavar="NAME:ID", help="Raised, not checked.")] = None,
+    log_option: LogOption = None,
+    partition: OnePartition = None,
+    file: Annotated[str | None, Option(help="Append this file as one body; - for all of standard input.")] = None,
+    header: Annotated[int, Option(help="Header of each transaction, an integer of 32 bits.")] = 0,
+    write_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check and raise.")] = None,
+    read_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to check.")] = None,
+    append_lock: Annotated[list[str] | None, Option(metavar="NAME:ID", help="Lock to raise without a check.")] = None,
     high_water_mark: Annotated[
-        int | None, typer.Option(help="What the transaction was built on; what is committed now, unless said.")
+        int | None, Option(help="Client high-water mark, which locks are judged by. Default: the committed one.")
     ] = None,
     expect: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Refused unless the register has this value.")
+        list[str] | None, Option(metavar="KEY=VALUE", help="Refuse unless the register has this value.")
     ] = None,
-    expect_absent: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Refused unless there is no such register.")
-    ] = None,
-    expect_position: Annotated[
-        int | None, typer.Option(min=0, max=2**63 - 1, help="Refused unless it gets this id.")
-    ] = None,
+    expect_absent: Annotated[list[str] | None, Option(metavar="KEY", help="Refuse if this register exists.")] = None,
+    expect_position: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Refuse unless it gets this id.")] = None,
     set_register: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a register in one step with it.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Also set this register.")
     ] = None,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Append transactions: the given body, a file, or else each line of standard input.
+    """Append one transaction with the given body or file, or one for each line of standard input.
 
-    Prints the partition and id of each once it is committed. Lines are sent together; with locks or expectations each
-    waits for the one before it. The first that fails ends the command.
+    Prints the partition and the id of each transaction once it is committed. Lines are sent without waiting; with locks
+    or expectations each waits for the one before it. The command ends at the first append that fails.
     """
     from polonaise.admin import logs
-    from polonaise.client.protocol.draft import Expectation
+    from polonaise.client.protocol.draft import Change, Expectation
     from polonaise.terms import LockMode
 
-    place, body = inputs.address_and_data(arguments or [], address)
+    address, body = inputs.address_and_data(arguments or [], log_option)
     if body is not None and file is not None:
-        raise BadOption("a body and --file: only one of them can be appended")
+        raise BadOption("both a body and --file: give only one of them")
     if body is not None:
-        bodies = inputs.one(inputs.bytes_of(body))
+        bodies = inputs.one_body(inputs.bytes_of(body))
     elif file is not None:
         bodies = inputs.whole(file)
     elif high_water_mark is not None or expect_position is not None:
-        raise BadOption("--high-water-mark and --expect-position are said of one transaction: give its body, or --file")
+        raise BadOption("--high-water-mark and --expect-position are for one transaction: give its body, or --file")
     else:
         bodies = inputs.lines()
-    modes = ((write_lock, LockMode.WRITE), (read_lock, LockMode.READ), (append_lock, LockMode.APPEND))
-    locks = [inputs.lock_of(text, mode) for given, mode in modes for text in given or ()]
-    expectations = [inputs.expectation_of(text) for text in expect or ()]
+    lock_options = ((write_lock, LockMode.WRITE), (read_lock, LockMode.READ), (append_lock, LockMode.APPEND))
+    locks = [inputs.lock_of(text, mode) for texts, mode in lock_options for text in texts or ()]
+    expectations = [Expectation.equals(*inputs.register_of(text)) for text in expect or ()]
     expectations += [Expectation.absent(inputs.bytes_of(key)) for key in expect_absent or ()]
     if expect_position is not None:
         expectations.append(Expectation.position(expect_position))
-    changes = [inputs.change_of(text) for text in set_register or ()]
+    changes = [Change.set(*inputs.register_of(text)) for text in set_register or ()]
 
-    async def do(found: Log) -> None:
-        if partition is None and found.partition_count != 1:
-            raise BadOption(f"which of {found.partition_count} partitions? Say --partition with one of them")
-        (chosen,) = partitions_named(str(partition or 0), found.partition_count)
+    async def do(log: Log) -> None:
+        if partition is None and log.partition_count != 1:
+            raise BadOption(f"which of {log.partition_count} partitions? Choose one with --partition")
+        (chosen,) = partitions_named(str(partition or 0), log.partition_count)
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
-        async with aclosing(logs.append(found, bodies, how)) as receipts:
+        async with aclosing(logs.append(log, bodies, how)) as receipts:
             async for receipt in receipts:
                 if as_json:
                     say_json({"partition": receipt.partition, "transaction_id": receipt.id}, now=True)
                 else:
                     say(f"{receipt.partition} {receipt.id}", now=True)
 
-    with_log(place, do, makes=True, timeout_s=timeout)
+    with_log(address, do, makes=True, timeout_s=timeout)
 
 
 @log.command(epilog=EXIT_STATUS)
 def read(
     argument: Address = None,
-    address: LogOption = None,
+    log_option: LogOption = None,
     partition: Partitions = None,
-    after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
-    until: Annotated[int | None, typer.Option(min=0, help="End with this id.")] = None,
+    after: After = -1,
+    until: Annotated[int | None, Option(min=0, help="End with this id.")] = None,
     since: Annotated[
-        str | None, typer.Option(help="Begin at this commit time: ISO 8601 with a zone, or 90s, 10m, 2h, 3d ago.")
+        str | None, Option(help="Start at this commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for more.")] = False,
+    limit: Limit = None,
+    follow: Follow = False,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
@@ -219,160 +228,154 @@ def read(
     """
     from polonaise.admin import logs
 
-    begin = inputs.time_of(since) if since is not None else None
-    if begin is not None and (after != -1 or until is not None):
-        raise BadOption("--since and --after or --until: a reading begins at a time or at an id")
-
-    def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
-        return logs.read(found, partitions, after=after, until=until, since=begin, follow=follow, timeout_s=timeout)
-
+    since_time = inputs.time_of(since) if since is not None else None
+    if since_time is not None and (after != -1 or until is not None):
+        raise BadOption("--since can't be combined with --after or --until: start at a time or at an id")
+    reading = partial(logs.read, after=after, until=until, since=since_time, follow=follow, timeout_s=timeout)
     _print_transactions(
-        inputs.address_of(argument, address), partition, found_in, limit, timeout, now=follow, as_json=as_json
+        inputs.address_of(argument, log_option), partition, reading, limit, timeout, now=follow, as_json=as_json
     )
 
 
 @log.command(epilog=EXIT_STATUS)
 def tail(
     argument: Address = None,
-    address: LogOption = None,
+    log_option: LogOption = None,
     partition: Partitions = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="So many of each partition.")] = 10,
-    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on, and wait for more.")] = False,
+    count: Annotated[int, Option("--count", "-n", min=0, help="Number of transactions of each partition.")] = 10,
+    limit: Limit = None,
+    follow: Follow = False,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Print the last transactions, and with --follow also new ones as they are committed."""
     from polonaise.admin import logs
 
-    def found_in(found: Log, partitions: list[PartitionId]) -> AsyncGenerator[Transaction, None]:
-        return logs.tail(found, partitions, count=count, follow=follow, timeout_s=timeout)
-
+    reading = partial(logs.tail, count=count, follow=follow, timeout_s=timeout)
     _print_transactions(
-        inputs.address_of(argument, address), partition, found_in, limit, timeout, now=follow, as_json=as_json
+        inputs.address_of(argument, log_option), partition, reading, limit, timeout, now=follow, as_json=as_json
     )
 
 
 @log.command("high-water-mark", epilog=EXIT_STATUS)
 def high_water_mark(
     argument: Address = None,
-    address: LogOption = None,
-    partition: Partitions = None,
+    log_option: LogOption = None,
+    partition: AnyPartitions = "all",
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
     """Print the committed high-water mark of each partition; -1 for an empty one."""
-    from polonaise.admin import logs
 
-    async def do(found: Log) -> None:
-        partitions = partitions_named(partition or "all", found.partition_count)
-        marks = await logs.high_water_marks(found, partitions, timeout)
+    async def do(log: Log) -> None:
+        partitions = partitions_named(partition, log.partition_count)
+        marks = await log.high_water_marks(partitions, timeout=timeout)
         if as_json:
-            for mark in marks:
-                say_json(mark._asdict())
+            for number, mark in marks.items():
+                say_json({"partition": number, "committed_high_water_mark": mark})
         else:
-            print_table(["partition", "committed high-water mark"], marks, right=(0, 1))
+            print_table(["partition", "committed high-water mark"], list(marks.items()), right=(0, 1))
 
-    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 
 
 @log.command(epilog=EXIT_STATUS)
 def registers(
     argument: Address = None,
-    address: LogOption = None,
-    partition: Partitions = None,
-    prefix: Annotated[str, typer.Option("--prefix", metavar="TEXT", help="Only keys that begin so.")] = "",
+    log_option: LogOption = None,
+    partition: AnyPartitions = "all",
+    prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Only keys that begin with this text.")] = "",
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Print the registers of each partition, and whether the application or a part of the library keeps each."""
+    """Print the registers of each partition, and who keeps each: the application, or a part of the library."""
     from polonaise.admin import logs
 
-    async def do(found: Log) -> None:
-        partitions = partitions_named(partition or "all", found.partition_count)
-        width = line_width()
+    async def do(log: Log) -> None:
+        partitions = partitions_named(partition, log.partition_count)
         if not as_json:
-            say(f"{'partition':>9} {'of':<14} key = value")
-        async with aclosing(logs.registers(found, partitions, inputs.bytes_of(prefix), timeout)) as listed:
-            async for each in listed:
+            say(f"{'partition':>9} {'kept by':<15} key = value")
+        async with aclosing(logs.registers(log, partitions, inputs.bytes_of(prefix), timeout)) as registers:
+            async for register in registers:
                 if as_json:
-                    fields = {**data_fields(each.key, "key"), **data_fields(each.value, "value")}
-                    say_json({"partition": each.partition, **fields, "of": each.of})
+                    fields = {**data_fields(register.key, "key"), **data_fields(register.value, "value")}
+                    say_json({"partition": register.partition, **fields, "of": register.keeper})
                 else:
-                    row = f"{each.partition:>9} {each.of:<14} {shown(each.key)} = {shown(each.value)}"
-                    say(fitted(row, width))
+                    keeper = register.keeper or "the application"
+                    say_row(f"{register.partition:>9} {keeper:<15} {shown(register.key)} = {shown(register.value)}")
 
-    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 
 
 @log.command(epilog=EXIT_STATUS)
 def health(
     argument: Address = None,
-    address: LogOption = None,
-    partition: Partitions = None,
+    log_option: LogOption = None,
+    partition: AnyPartitions = "all",
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
-    """Print the health of each partition: whether it is ready, which storage nodes take part, and what is wrong.
+    """Print the health of each partition: whether it is ready, which storage nodes are engaged, and what is wrong.
 
-    Exit status 1 unless all are ready, and 3 if all are ready but something is wrong: one more loss may be too many.
+    Exit status 1 unless all are ready; 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
 
-    async def do(found: Log) -> None:
-        partitions = partitions_named(partition or "all", found.partition_count)
+    async def do(log: Log) -> None:
+        partitions = partitions_named(partition, log.partition_count)
         silence: list[DeadlineExceeded] = []
-        told = await logs.conditions(found, partitions, timeout, lambda _, error: silence.append(error))
+        conditions = await logs.conditions(log, partitions, timeout, lambda _, error: silence.append(error))
         if as_json:
-            for each in told:
-                say_json(each._asdict())
-        elif told:
-            rows = [
-                (
-                    each.partition,
-                    "ready" if each.ready else "NOT READY",
-                    "unknown" if each.committed_high_water_mark is None else each.committed_high_water_mark,
-                    ", ".join(each.engaged),
-                    each.troubles,
-                )
-                for each in told
-            ]
-            print_table(["partition", "", "committed", "storage nodes", "what is the matter"], rows, right=(0, 2))
-            for name, scrub in {name: scrub for each in told for name, scrub in each.scrub.items()}.items():
-                say(f"scrub of {name}: {progress_of(scrub)}")
-            for server, fragments in {each.server: each.fragments_scrub for each in told}.items():
-                if fragments is not None:
-                    say(f"scrub of fragments by server {server}: {progress_of(fragments, 'fragment')}")
+            for condition in conditions:
+                say_json(condition._asdict())
+        elif conditions:
+            _print_health(conditions)
         if silence:
             raise silence[0]
-        if not all(each.ready for each in told):
+        if not all(condition.ready for condition in conditions):
             raise typer.Exit(1)
-        if any(each.troubles for each in told):
+        if any(condition.troubles for condition in conditions):
             raise typer.Exit(_DEGRADED)
 
-    with_log(inputs.address_of(argument, address), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+
+
+def _print_health(conditions: list[Condition]) -> None:
+    rows = [
+        (
+            each.partition,
+            "ready" if each.ready else "NOT READY",
+            "unknown" if each.committed_high_water_mark is None else each.committed_high_water_mark,
+            ", ".join(each.engaged),
+            each.troubles,
+        )
+        for each in conditions
+    ]
+    print_table(["partition", "state", "committed up to", "engaged storage nodes", "problems"], rows, right=(0, 2))
+    for node, scrub in {node: scrub for each in conditions for node, scrub in each.scrub.items()}.items():
+        say(f"scrub of {node}: {progress_of(scrub)}")
+    for server, fragments_scrub in {each.server: each.fragments_scrub for each in conditions}.items():
+        if fragments_scrub is not None:
+            say(f"scrub of fragments by server {server}: {progress_of(fragments_scrub, 'fragment')}")
 
 
 def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
     """Describe how far a scrub is, counted in units, and what it has found since its process started."""
     if not scrub["bytes_per_s"]:
         return "switched off (storage run --scrub-bytes)"
-    whole = f"the last round ended {when(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
-    under_way = ""
+    last_round = f"last round ended {timestamp(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
+    current_round = ""
     if scrub["started_us"] > scrub["finished_us"]:
-        read, of = counted(scrub["bytes"], "byte"), counted(scrub[f"{unit}s_of"], unit)
-        under_way = f"; the present one has read {read}, and {scrub[f'{unit}s']:,} of {of} to the end"
-    found = f"; found {counted(scrub['found'], 'damage')}, repaired {scrub['repaired']:,}" if scrub["found"] else ""
-    return f"{whole}{under_way}{found}"
-
-
-Reading = Callable[["Log", "list[PartitionId]"], "AsyncGenerator[Transaction, None]"]
+        bytes_read, total = counted(scrub["bytes"], "byte"), counted(scrub[f"{unit}s_of"], unit)
+        current_round = f"; current round: {bytes_read} read, {scrub[f'{unit}s']:,} of {total} done"
+    damages = f"; {counted(scrub['found'], 'damage')} found, {scrub['repaired']:,} repaired" if scrub["found"] else ""
+    return f"{last_round}{current_round}{damages}"
 
 
 def _print_transactions(
-    place: str,
+    address: str,
     partition: str | None,
-    reading: Reading,
+    reading: Callable[[Log, list[PartitionId]], AsyncGenerator[Transaction, None]],
     limit: int | None,
     timeout_s: float,
     *,
@@ -380,37 +383,18 @@ def _print_transactions(
     as_json: bool,
 ) -> None:
 
-    async def do(found: Log) -> None:
-        partitions = partitions_named(partition, found.partition_count)
-        left = limit
-        if left == 0:
-            return
-        show = _show_json if as_json else _PrintedRows()
-        async with aclosing(reading(found, partitions)) as transactions:
+    async def do(log: Log) -> None:
+        partitions = partitions_named(partition, log.partition_count)
+        heading = f"{'partition':>9} {'id':>12} {'commit time':<27} {'header':>11} data"
+        async with aclosing(limited(reading(log, partitions), limit)) as transactions:
             async for tx in transactions:
-                show(tx, now)
-                if left is not None:
-                    left -= 1
-                    if not left:
-                        return
+                if as_json:
+                    say_json(transaction_fields(tx), now=now)
+                    continue
+                if heading:
+                    say(heading)
+                    heading = ""
+                row = f"{tx.partition:>9} {tx.id:>12} {timestamp(tx.commit_time_us):<27} {tx.header:>11} "
+                say_row(row + shown(tx.data), now=now)
 
-    with_log(place, do, timeout_s=timeout_s)
-
-
-def _show_json(tx: Transaction, now: bool) -> None:
-    say_json(transaction_fields(tx), now=now)
-
-
-class _PrintedRows:
-    """Prints transactions as rows under a heading, each as it comes."""
-
-    def __init__(self) -> None:
-        self._width = line_width()
-        self._begun = False
-
-    def __call__(self, tx: Transaction, now: bool) -> None:
-        if not self._begun:
-            self._begun = True
-            say(f"{'partition':>9} {'id':>12} {'commit time':<27} {'header':>11} data")
-        row = f"{tx.partition:>9} {tx.id:>12} {when(tx.commit_time_us):<27} {tx.header:>11} {shown(tx.data)}"
-        say(fitted(row, self._width), now=now)
+    with_log(address, do, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
 """Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
-Exit status: 0 done · 1 a fault, told in one line on standard error · 2 a command line that does not parse · 130
-interrupted · 141 the reader of the output went away, as when it is piped into `head`.
+Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
+· 130 interrupted · 141 the reader of the output went away, as when it is piped into `head`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
+from polonaise.cli import INTERRUPTED
 from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
     from polonaise.terms import Transaction
 
-INTERRUPTED: Final = 130
-"""Exit status after Ctrl-C: 128 + SIGINT, as shells report it."""
+T = TypeVar("T")
+
 READER_GONE: Final = 141
 """Exit status when the reader of the output went away: 128 + SIGPIPE, as shells report it."""
-_NARROWEST: Final = 80
-"""The least width of a table, in characters, where the output is no terminal."""
+_UNLIMITED: Final = 1_000_000
+"""The width of a table, in characters, where the output is no terminal: more than any cell needs."""
 
 
 @contextmanager
@@ -59,8 +60,8 @@ def tidy() -> Iterator[None]:
 def judge(work: Coroutine[Any, Any, bool]) -> None:
     """Do the work of a command that checks something: exit status 1 unless `work` returns true."""
     with tidy():
-        well = asyncio.run(work)
-    if not well:
+        passed = asyncio.run(work)
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -70,27 +71,41 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
     Raises `BrokenPipeError` as soon as the reader goes away, also while nothing is written.
     """
     task = asyncio.ensure_future(work)
-    gone = False
+    reader_gone = False
 
     def end() -> None:
-        nonlocal gone
-        gone = True
+        nonlocal reader_gone
+        reader_gone = True
         task.cancel()
 
     loop, output = asyncio.get_running_loop(), sys.stdout.fileno()
-    watched = stat.S_ISFIFO(os.fstat(output).st_mode)
-    if watched:
+    is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
+    if is_pipe:
         # The writing end of a pipe never has anything to read. It becomes readable only when its reader is gone.
         loop.add_reader(output, end)
     try:
         await task
     except asyncio.CancelledError:
-        if gone:
+        if reader_gone:
             raise BrokenPipeError from None
         raise
     finally:
-        if watched:
+        if is_pipe:
             loop.remove_reader(output)
+
+
+async def limited(rows: AsyncGenerator[T, None], limit: int | None) -> AsyncGenerator[T, None]:
+    """Yield the first `limit` rows, or all without a limit; ask for none beyond, because that may wait, or fail."""
+    remaining = limit
+    async with aclosing(rows):
+        if remaining == 0:
+            return
+        async for row in rows:
+            yield row
+            if remaining is not None:
+                remaining -= 1
+                if not remaining:
+                    return
 
 
 def _discard_output() -> None:
@@ -103,6 +118,14 @@ def say(line: str, *, now: bool = False) -> None:
     sys.stdout.write(line + "\n")
     if now:
         sys.stdout.flush()
+
+
+def say_row(row: str, *, now: bool = False) -> None:
+    """Print a row of a table that is printed as its rows come; on a terminal, cut to one line."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        row = row if len(row) <= width else row[: width - 1] + "…"
+    say(row, now=now)
 
 
 def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
@@ -119,24 +142,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place in right else "left", overflow="fold")
-    cells = [[_shown(cell) for cell in row] for row in rows]
-    for row in cells:
-        table.add_row(*row)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_shown, row))
     console = Console(markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console.width = max(_NARROWEST, sum(map(_widest, zip(columns, *cells, strict=True))) + 2 * len(columns))
+        console.width = _UNLIMITED
     console.print(table)
 
 
 def _shown(cell: object) -> str:
     lines = cell if isinstance(cell, list) else [cell]
     return "\n".join(printable(str(line)) for line in lines)
-
-
-def _widest(cells: Sequence[str]) -> int:
-    return max(len(line) for cell in cells for line in (cell.splitlines() or [""]))
 
 
 def data_fields(data: bytes, name: str = "data") -> dict[str, str]:
@@ -152,7 +170,7 @@ def transaction_fields(tx: Transaction) -> dict[str, Any]:
     return {
         "partition": tx.partition,
         "transaction_id": tx.id,
-        "timestamp": when(tx.commit_time_us),
+        "timestamp": timestamp(tx.commit_time_us),
         "header": tx.header,
         "client_id": tx.client_id,
         "generation": tx.request_id.generation,
@@ -162,9 +180,9 @@ def transaction_fields(tx: Transaction) -> dict[str, Any]:
     }
 
 
-def counted(count: int, one: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 partition`, `2 partitions`."""
-    return f"{count:,} {one}" if count == 1 else f"{count:,} {one}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def shown(data: bytes) -> str:
@@ -182,15 +200,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def line_width() -> int | None:
-    """Return how many characters a line may have on the terminal; None if the output is no terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def fitted(line: str, width: int | None) -> str:
-    return line if width is None or len(line) <= width else line[: width - 1] + "…"
-
-
-def when(time_us: int) -> str:
+def timestamp(time_us: int) -> str:
     """Return a time, in microseconds UTC, as ISO 8601."""
     return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"

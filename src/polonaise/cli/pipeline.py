@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
+from typer import Option
 
-from polonaise.cli.log import EXIT_STATUS
+from polonaise.cli.log import EXIT_STATUS, AnyPartitions, LogAddress
 from polonaise.cli.output import say_json, tidy
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -19,20 +20,18 @@ if TYPE_CHECKING:
     ReportT = TypeVar("ReportT", bound=Report)
 
 pipeline = typer.Typer(
-    help="Jobs on Spark over the whole history: each can be killed, and run again.",
+    help="Run jobs on Spark over the whole history; each can be killed and run again.",
     no_args_is_help=True,
     epilog=EXIT_STATUS,
 )
 
-Address = Annotated[str, typer.Argument(metavar="LOG", help="file:PATH or embedded:PATH.")]
-Partitions = Annotated[str, typer.Option("--partition", "-p", help="all, 3, or 0-6,9.")]
-Master = Annotated[str | None, typer.Option(help="Spark's master: local[*] unless said, or as spark-submit was told.")]
-Conf = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be said several times.")
-]
-Json = Annotated[bool, typer.Option("--json", help="The report of the run as one JSON object.")]
+Address = LogAddress
+Partitions = AnyPartitions
+Master = Annotated[str | None, Option(help="Spark's master. Default: that of spark-submit, or else local[*].")]
+Conf = Annotated[list[str] | None, Option(metavar="KEY=VALUE", help="Setting of Spark's. May be given several times.")]
+Json = Annotated[bool, Option("--json", help="Print the report of the run as one JSON object.")]
 ReportFile = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write the report of the run to this file, as JSON.")
+    str | None, Option("--report", metavar="FILE", help="Write the report of the run to this file, as JSON.")
 ]
 
 
@@ -42,7 +41,7 @@ class Output(NamedTuple):
     as_json: bool
     """Whether it is printed as JSON, and not as tables."""
     file: str | None
-    """The file that it is written to, too; None for none."""
+    """The file that it is also written to; None for none."""
 
 
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
@@ -53,11 +52,11 @@ def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[Re
     from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
 
-    file = None if output.file is None else runs.ReportFile(output.file)
+    report_file = None if output.file is None else runs.ReportFile(output.file)
 
     def finished(run: Run) -> None:
-        if file is not None:
-            file.write(run)
+        if report_file is not None:
+            report_file.write(run)
         if output.as_json:
             say_json(run.fields())
 
@@ -86,13 +85,12 @@ def run_on_spark(
 ) -> None:
     """Run a job as `run_job` does, with a Spark session.
 
-    What can be known to be wrong without a session is told before one starts, which takes seconds: the log's address,
-    and whatever `look` raises.
+    The log's address, and whatever `look` checks, are refused before a session starts, because that takes seconds.
     """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 
     def with_session(progress: JobProgress) -> ReportT:
-        from polonaise.pipelines.sessions import job_session
+        from polonaise.pipelines.jobsession import job_session
         from polonaise.pipelines.source import check_address
 
         check_address(address)
@@ -105,11 +103,11 @@ def run_on_spark(
 
 
 def settings_of(texts: list[str], option: str, example: str) -> dict[str, str]:
-    """Return the settings that an option was given as KEY=VALUE. Raises `BadOption`; `example` is for its message."""
+    """Parse the texts KEY=VALUE of an option. Raises `BadOption`; `example` is for its message."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise BadOption(f"{option} {redacted(text)!r}: write KEY=VALUE, such as {example}")
+            raise BadOption(f"invalid {option} {redacted(text)!r}: write KEY=VALUE, such as {example}")
         settings[key] = value
     return settings

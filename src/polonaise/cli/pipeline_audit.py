@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polonaise.cli.archive import Until
-from polonaise.cli.output import print_table, printable, say
+from polonaise.cli.output import counted, print_table, printable, say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
 from polonaise.cli.pipeline_views import (
     TABLE,
@@ -15,8 +16,9 @@ from polonaise.cli.pipeline_views import (
     LogOrStore,
     OnUndecodable,
     UntilTime,
-    place_of,
+    check_view,
     say_undecodable,
+    until_of,
 )
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -30,36 +32,39 @@ if TYPE_CHECKING:
 def audit(
     address: LogOrStore,
     view: Annotated[
-        str | None, typer.Argument(metavar="VIEW", help="FILE.py:NAME of what a table should hold; none for the log.")
+        str | None,
+        typer.Argument(metavar="VIEW", help="Declaration of the view, FILE.py:NAME. Without it, audit the log."),
     ] = None,
     table: Annotated[str | None, typer.Argument(help=TABLE)] = None,
     marks: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="The database's table of high-water marks; VIEW_marks unless said."),
+        str | None, typer.Option(metavar="TABLE", help="The database's table of high-water marks. Default: VIEW_marks.")
     ] = None,
     until: Until = None,
     until_time: UntilTime = None,
-    named: Annotated[int, typer.Option(min=0, max=100_000, help="Differences to name; all are counted.")] = 20,
+    named: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Maximum number of differences to print; all are counted.")
+    ] = 20,
     on_undecodable: OnUndecodable = None,
     partition: Partitions = "all",
     fragments: Fragments = None,
     storage: Annotated[
-        list[str] | None, typer.Option(metavar="DIRECTORY", help="Of a storage node; may be said several times.")
+        list[str] | None,
+        typer.Option(metavar="DIRECTORY", help="Storage directory to audit too. May be given several times."),
     ] = None,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Check that a table holds what follows from the log; without a view, that the log is whole and all copies equal.
+    """Check that a table holds what follows from the log; without a view, that the log is whole and its copies equal.
 
-    Exit status 1 if not. Nothing is changed, and the log and the table may be in use meanwhile.
+    Exit status 1 if not. Changes nothing; the log and the table may be in use meanwhile.
     """
     output = Output(as_json, report)
     if view is None:
-        if any(said is not None for said in (marks, until, until_time, on_undecodable)):
+        if any(option is not None for option in (marks, until, until_time, on_undecodable)):
             raise BadOption(
-                "--marks, --until, --until-time and --on-undecodable are of a table: name its view and the table, too"
+                "--marks, --until, --until-time and --on-undecodable are for a table: give its view and the table, too"
             )
 
         def of_log(spark: Any, progress: JobProgress) -> LogAuditReport:
@@ -72,53 +77,49 @@ def audit(
         run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf, address=address)
         return
     if table is None:
-        raise BadOption(f"which table of view {redacted(view)}? Name it behind the view: {TABLE}")
+        raise BadOption(f"which table of view {redacted(view)}? Give it after the view: {TABLE}")
     if storage or partition != "all":
-        raise BadOption("--storage and --partition are for the audit of a log: a view says which partitions it is of")
+        raise BadOption(
+            "--storage and --partition are for the audit of a log: the view's declaration has its partitions"
+        )
 
     from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.source import EVERYTHING
 
-    place = EVERYTHING if until is None and until_time is None else place_of(until, until_time)
+    end = EVERYTHING if until is None and until_time is None else until_of(until, until_time)
     declared = Declared(view)
-
-    def look() -> None:
-        from polonaise.pipelines.targets import check_target
-        from polonaise.pipelines.viewsource import policy_called
-
-        if on_undecodable is not None:
-            policy_called(on_undecodable)
-        declared.look()
-        check_target(table, there=True)
 
     def of_table(spark: Any, progress: JobProgress) -> AuditReport:
         from polonaise.pipelines.audit import audit_table
 
         return audit_table(
             spark, address, declared.load(), table,
-            marks_table=marks, until=place, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
+            marks_table=marks, until=end, fragments=fragments, named_max=named, on_undecodable=on_undecodable,
             progress=progress,
         )  # fmt: skip
 
+    look = partial(check_view, declared, table, on_undecodable, there=True)
     run_on_spark("audit", of_table, _show_table, output, master=master, conf=conf, address=address, look=look)
 
 
 def _show_table(report: AuditReport) -> None:
-    found = report.found
+    comparison = report.found
     upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
     say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
-    rows = [["rows", f"{found.rows:,}", f"{found.rows_expected:,}"]]
-    rows += [[f"sum of {name}", str(there), str(right)] for name, (there, right) in found.sums.items()]
-    print_table(["", "in the table", "by the log"], rows, right=(1, 2))
-    for each in found.differences:
+    rows = [["rows", f"{comparison.rows:,}", f"{comparison.rows_expected:,}"]]
+    rows += [[f"sum of {name}", str(actual), str(right)] for name, (actual, right) in comparison.sums.items()]
+    print_table(["", "in the table", "according to the log"], rows, right=(1, 2))
+    for each in comparison.differences:
         say(printable(str(each)))
-    total = sum(found.totals.values())
-    if total > len(found.differences):
-        say(f"… and {total - len(found.differences):,} more")
+    total = sum(comparison.totals.values())
+    if total > len(comparison.differences):
+        say(f"… and {total - len(comparison.differences):,} more")
     say_undecodable(report.undecodable, "and nothing of them was compared")
-    counted = ", ".join(f"{count:,} {kind}" for kind, count in found.totals.items())
+    by_kind = ", ".join(f"{count:,} {kind}" for kind, count in comparison.totals.items())
     say(
-        "well: the table is what follows from the log" if report.well else f"NOT WELL: {total:,} keys differ: {counted}"
+        "well: the table holds what follows from the log"
+        if report.well
+        else f"NOT WELL: {counted(total, 'key')} wrong: {by_kind}"
     )
 
 
@@ -131,7 +132,7 @@ def _show_log(report: LogAuditReport) -> None:
     ]  # fmt: skip
     print_table(["partition", "copy", "transactions", "last", "behind", "digest", "verdict"], rows, right=(0, 2, 3, 4))
     say(
-        "well: every copy is whole, and they are the same"
+        "well: every copy is whole, and all copies are equal"
         if report.well
-        else f"NOT WELL: {len(report.troubles)} troubles"
+        else f"NOT WELL: {counted(len(report.troubles), 'problem')}"
     )

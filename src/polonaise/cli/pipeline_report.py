@@ -15,32 +15,41 @@ if TYPE_CHECKING:
 
 
 def report(
-    address: Annotated[str, typer.Argument(metavar="LOG", help="file:PATH, embedded:PATH, or fragments:STORE.")],
-    directory: Annotated[str, typer.Argument(help="Where report.html and the tables are written.")],
+    address: Annotated[
+        str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH, embedded:PATH, or fragments:STORE.")
+    ],
+    directory: Annotated[str, typer.Argument(help="Directory for report.html and the tables.")],
     partition: Partitions = "all",
     fragments: Annotated[
-        str | None, typer.Option(metavar="STORE", help="Where archived history may be read: much faster.")
+        str | None,
+        typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
     ] = None,
     period: Annotated[
-        str | None, typer.Option(help="second, minute, hour, day or month; one that fits, unless said.")
+        str | None, typer.Option(help="Length of a period: second, minute, hour, day or month. Default: one that fits.")
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(help="json, msgpack, avro, protobuf, or module:function; see docs/spark.md.")
+        str | None,
+        typer.Option(help="Decoder of bodies: json, msgpack, avro, protobuf, or module:function; see docs/spark.md."),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="DDL", help="The columns that the decoder adds: 'account long, kind string'.")
+        str | None, typer.Option(metavar="DDL", help="Columns that the decoder adds: 'account long, kind string'.")
     ] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="A column whose most frequent values are told; may be said several times.")
+        list[str] | None, typer.Option(help="Column whose most frequent values to report. May be given several times.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1_000, help="How many of them.")] = 20,
+    top: Annotated[int, typer.Option(min=1, max=1_000, help="Number of most frequent values to report.")] = 20,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option of the source, such as headers=1,2.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Other option of the Spark source, such as headers=1,2. May be given several times.",
+        ),
     ] = None,
     sections: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="What the application adds to the report.")
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Function that makes the application's sections of the report."),
     ] = None,
-    title: Annotated[str, typer.Option(help="Of the page.")] = "What the log holds",
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "What the log holds",
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -48,10 +57,10 @@ def report(
 ) -> None:
     """Sum up a log by partition, header and period, with charts: as one HTML page and as Parquet tables.
 
-    All of it counts the same transactions: those that were committed when the job began.
+    All parts count the same transactions: those that were committed when the job began.
     """
-    said = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
-    options = {name: value for name, value in said.items() if value is not None}
+    given = {"fragments": fragments, "decoder": decoder, "decoderSchema": columns, "partitions": partition}
+    options = {name: value for name, value in given.items() if value is not None}
     options |= settings_of(option or [], "--option", "headers=1,2")
 
     def work(spark: Any, progress: JobProgress) -> LogReport:

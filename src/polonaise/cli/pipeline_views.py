@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,34 +14,43 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.progress import JobProgress
-    from polonaise.pipelines.source import Until as Place
+    from polonaise.pipelines.source import Until as End
     from polonaise.pipelines.views import Commit, ViewReport
     from polonaise.pipelines.viewsource import Letters
 
-LogOrStore = Annotated[str, typer.Argument(metavar="LOG", help="file:PATH, embedded:PATH, or fragments:STORE.")]
+LogOrStore = Annotated[
+    str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH, embedded:PATH, or fragments:STORE.")
+]
 Fragments = Annotated[
-    str | None, typer.Option(metavar="STORE", help="Where archived history may be read: much faster.")
+    str | None,
+    typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
 ]
 UntilTime = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Up to this time: 2026-01-31T12:00:00Z, or 2h ago as 2h.")
+    str | None,
+    typer.Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
 OnUndecodable = Annotated[
     str | None,
-    typer.Option(metavar="HOW", help="Bodies that do not decode: fail, skip or table; as the view says unless said."),
+    typer.Option(
+        metavar="HOW", help="For bodies that do not decode: fail, skip or table. Default: as the view declares."
+    ),
 ]
-TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy has it."
+TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy writes it."
 
 
 def views(
     address: LogOrStore,
-    view: Annotated[str, typer.Argument(metavar="VIEW", help="FILE.py:NAME or module:NAME of its declaration.")],
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="Declaration of the view: FILE.py:NAME or module:NAME.")],
     table: Annotated[str, typer.Argument(help=TABLE)],
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make the table anew.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make the table again from the beginning of the log.")
+    ] = False,
     until: Until = None,
     until_time: UntilTime = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is committed later.")] = False,
-    transactions: Annotated[int, typer.Option(min=1, help="Of one commit, at most.")] = 1_000_000,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with what is committed later.")] = False,
+    transactions: Annotated[int, typer.Option(min=1, help="Maximum number of transactions in one commit.")] = 1_000_000,
     on_undecodable: OnUndecodable = None,
     fragments: Fragments = None,
     master: Master = None,
@@ -48,58 +58,63 @@ def views(
     as_json: Json = False,
     report: ReportFile = None,
 ) -> None:
-    """Bring a view's table up to date with the log from where it stands, or make it anew up to any id or time.
+    """Bring a view's table up to date with the log, or with --rebuild make it again, up to any id or time.
 
-    May be killed and run again at any time, also by several at once: each transaction counts once.
+    May be killed and run again at any time, also several times at once: each transaction counts once.
     """
     if not rebuild and (until is not None or until_time is not None):
-        raise BadOption("--until and --until-time are of a table that is made anew: say also --rebuild")
+        raise BadOption(
+            "--until and --until-time need --rebuild: only a table that is made again can end before the log does"
+        )
     if follow and (rebuild or report is not None):
-        raise BadOption("--follow goes on until it is interrupted: it neither rebuilds nor ends with a report")
+        raise BadOption("--follow runs until it is interrupted: it can't be combined with --rebuild or --report")
 
     from polonaise.pipelines.declarations import Declared
 
-    place, declared = place_of(until, until_time), Declared(view)
-
-    def look() -> None:
-        from polonaise.pipelines.targets import check_target
-        from polonaise.pipelines.viewsource import policy_called
-
-        if on_undecodable is not None:
-            policy_called(on_undecodable)
-        declared.look()
-        check_target(table, there=False)
+    end, declared = until_of(until, until_time), Declared(view)
 
     def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
-        found = declared.load()
+        loaded = declared.load()
         if rebuild:
             return job.rebuild(
-                spark, address, found, table,
-                until=place, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
+                spark, address, loaded, table,
+                until=end, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
             )  # fmt: skip
         if follow:
             commits = job.follow(
-                spark, address, found, table,
+                spark, address, loaded, table,
                 fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,
             )  # fmt: skip
             for commit in commits:
                 _say_commit(commit, as_json)
         return job.update(
-            spark, address, found, table,
+            spark, address, loaded, table,
             fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable, progress=progress,
         )  # fmt: skip
 
     output = Output(as_json, report)
+    look = partial(check_view, declared, table, on_undecodable, there=False)
     run_on_spark("views", work, _show, output, master=master, conf=conf, address=address, look=look)
 
 
-def place_of(until: list[str] | None, until_time: str | None) -> Place:
-    """Return the end that --until and --until-time name. Raises `BadOption`."""
-    from polonaise.pipelines.source import Until as Place
+def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
+    """Check, without a session, what a job is told of its view and table; `there` says that the table has to exist."""
+    from polonaise.pipelines.targetaddress import check_target
+    from polonaise.pipelines.viewsource import policy_named
 
-    return Place(
+    if on_undecodable is not None:
+        policy_named(on_undecodable)
+    declared.look()
+    check_target(table, there=there)
+
+
+def until_of(until: list[str] | None, until_time: str | None) -> End:
+    """Return the end that --until and --until-time name. Raises `BadOption`."""
+    from polonaise.pipelines.source import Until as End
+
+    return End(
         None if until is None else inputs.ids_of(until), None if until_time is None else inputs.time_of(until_time)
     )
 
@@ -131,6 +146,6 @@ def _show(report: ViewReport) -> None:
         f"{report.view} in {report.table}: {report.how}, {report.transactions:,} transactions, {report.commits} commits"
     )
     print_table(
-        ["partition", "made up to"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
+        ["partition", "up to date with"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
     )
     say_undecodable(report.undecodable, "left out" if report.letters is None else f"kept in {report.letters}")

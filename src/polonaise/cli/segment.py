@@ -11,36 +11,38 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polonaise.cli.log import EXIT_STATUS, Json
+from polonaise.cli.log import EXIT_STATUS, After, Json, Limit, OnePartition
 from polonaise.cli.output import (
-    fitted,
     judge,
-    line_width,
+    limited,
     print_table,
     say,
     say_json,
+    say_row,
     shown,
+    timestamp,
     transaction_fields,
-    when,
 )
 from polonaise.errors import BadOption, UnknownPartition
 
 if TYPE_CHECKING:
     from polonaise.admin.comparison import ComparisonReport, ReplicaReport
-    from polonaise.admin.segments import PartitionReport, SegmentDamage, SegmentReport
+    from polonaise.admin.segments import PartitionReport, SegmentReport
     from polonaise.errors import SegmentDamaged
     from polonaise.log.batch import Batch
     from polonaise.storage.files import Files
     from polonaise.terms import PartitionId, Transaction, TransactionId
 
 segment = typer.Typer(
-    help="Look at segment files. Nothing is changed; nodes may be running.", no_args_is_help=True, epilog=EXIT_STATUS
+    help="Examine segment files without changing them; nodes may be running.",
+    no_args_is_help=True,
+    epilog=EXIT_STATUS,
 )
 
 Paths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH…", help="A storage directory, one partition's directory in it, or segment files."),
+    list[str], Argument(metavar="PATH…", help="Storage directories, partitions in them, or segment files.")
 ]
 
 
@@ -48,22 +50,22 @@ async def _reports(paths: list[str]) -> list[PartitionReport]:
     from polonaise.admin import segments
     from polonaise.storage import files
 
-    return [await segments.verify(found) for path in paths for found in files.find(path)]
+    return [await segments.verify(replica) for path in paths for replica in files.find(path)]
 
 
 @segment.command(epilog=EXIT_STATUS)
 def verify(paths: Paths, as_json: Json = False) -> None:
-    """Check that everything is as it was written. Exit status 1, and the first damaged offset and id, if it is not.
+    """Check that files are as they were written. If not, prints the first damaged offset and id; exit status 1.
 
     Checks every CRC, the chain of batches and segments, and against the control file that nothing is missing. An
-    unfinished write at the end is no damage: nobody was told of it.
+    unfinished write at the end is no damage: it was never acknowledged.
     """
 
     async def work() -> bool:
         reports = await _reports(paths)
         if as_json:
             for report in reports:
-                say_json(_verdict(report))
+                say_json(_verdict_fields(report))
         else:
             rows = [_verdict_row(report) for report in reports]
             print_table(["partition", "segments", "last id", "verdict"], rows, right=(0, 1, 2))
@@ -72,7 +74,7 @@ def verify(paths: Paths, as_json: Json = False) -> None:
     judge(work())
 
 
-def _verdict(report: PartitionReport) -> dict[str, Any]:
+def _verdict_fields(report: PartitionReport) -> dict[str, Any]:
     return {
         "partition": report.partition,
         "segments": len(report.segments),
@@ -86,82 +88,75 @@ def _verdict_row(report: PartitionReport) -> list[object]:
     unsynced = sum(each.unsynced_bytes for each in report.segments)
     verdict = "good" if not unsynced else f"good; {unsynced} bytes of an unfinished write at its end"
     if report.damages:
-        verdict = _told(report.damages[0])
+        damage = report.damages[0]
+        verdict = (
+            f"DAMAGED from transaction {damage.transaction} on: {damage.path} at offset {damage.offset}: {damage.what}"
+        )
         if len(report.damages) > 1:
             verdict += f" (and {len(report.damages) - 1} more)"
     partition = "?" if report.partition is None else report.partition
     return [partition, len(report.segments), report.last, verdict]
 
 
-def _told(damage: SegmentDamage) -> str:
-    return f"DAMAGED from transaction {damage.transaction} on: {damage.path} at offset {damage.offset}: {damage.what}"
-
-
 @segment.command(epilog=EXIT_STATUS)
 def statistics(paths: Paths, as_json: Json = False) -> None:
-    """Print how much is in each segment. Exit status 1 if one is damaged: that one is counted up to the damage."""
+    """Print how much is in each segment. A damaged one is counted up to the damage; exit status 1."""
 
     async def work() -> bool:
         reports = await _reports(paths)
-        segments = [each for report in reports for each in report.segments]
+        segments = [segment for report in reports for segment in report.segments]
         if as_json:
-            for each in segments:
-                say_json(asdict(each) | {"damage": each.damage._asdict() if each.damage else None})
+            for segment in segments:
+                say_json(asdict(segment) | {"damage": segment.damage._asdict() if segment.damage else None})
         else:
             columns = ["segment", "part.", "first", "last", "batches", "transactions", "bytes", "data", "sessions"]
             columns += ["first commit", "last commit"]
-            rows = [_statistics_row(each) for each in segments]
+            rows = [_statistics_row(segment) for segment in segments]
             print_table(columns, rows, right=range(1, 9))
         return not any(report.damages for report in reports)
 
     judge(work())
 
 
-def _statistics_row(each: SegmentReport) -> list[object]:
-    partition = "?" if each.partition is None else each.partition
-    times = [when(us) if us else "-" for us in (each.first_commit_time_us, each.last_commit_time_us)]
-    counts = [each.batches, each.transactions, each.bytes, each.data_bytes, each.sessions]
-    return [each.path, partition, each.first, each.last, *counts, *times]
+def _statistics_row(report: SegmentReport) -> list[object]:
+    partition = "?" if report.partition is None else report.partition
+    times = [timestamp(us) if us else "-" for us in (report.first_commit_time_us, report.last_commit_time_us)]
+    counts = [report.batches, report.transactions, report.bytes, report.data_bytes, report.sessions]
+    return [report.path, partition, report.first, report.last, *counts, *times]
 
 
 @segment.command(epilog=EXIT_STATUS)
 def dump(
     paths: Paths,
-    transactions: Annotated[
-        bool, typer.Option("--transactions", "-t", help="Each transaction, not each batch.")
-    ] = False,
-    after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
-    limit: Annotated[int | None, typer.Option(min=0, help="End after so many rows.")] = None,
+    transactions: Annotated[bool, Option("--transactions", "-t", help="Print transactions, not batches.")] = False,
+    after: After = -1,
+    limit: Limit = None,
     after_damage: Annotated[
-        bool, typer.Option("--after-damage", help="Go on behind damage, with what is intact by itself.")
+        bool, Option("--after-damage", help="Continue behind damage, with intact batches.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every batch, or every transaction, as it lies in the files. Ends with exit status 1 at the first damage.
+    """Print every batch, or every transaction, of the files. Ends with exit status 1 at the first damage.
 
-    With --after-damage it goes on behind damage, still with exit status 1, and marks each row from there on. Such a row
-    is whole by itself. What lay between is lost here, and this file can't prove that the row was committed.
+    With --after-damage it continues behind damage, still with exit status 1, and marks each row from there on. Such a
+    row is whole by itself, but rows before it are lost here, and this file can't prove that it was committed.
     """
     damages: list[SegmentDamaged] = []
 
     def damaged(error: SegmentDamaged) -> None:
         damages.append(error)
-        typer.echo(f"DAMAGED: {error.text}. What is intact behind it follows, marked", err=True)
+        typer.echo(f"DAMAGED: {error.text}. Rows that are intact behind it follow, and are marked", err=True)
 
     async def work() -> bool:
-        width, left = line_width(), limit
         if not as_json:
             say(_TRANSACTION_HEADING if transactions else _BATCH_HEADING)
-        async with aclosing(_dumped(paths, after, transactions, damaged if after_damage else None)) as rows:
+        dumped = _dumped(paths, after, transactions, damaged if after_damage else None)
+        async with aclosing(limited(dumped, limit)) as rows:
             async for fields, row in rows:
-                if left == 0:
-                    break
-                if left is not None:
-                    left -= 1
                 if as_json:
                     say_json(fields)
                 else:
-                    say(fitted(row, width))
+                    say_row(row)
         return not damages
 
     judge(work())
@@ -169,42 +164,36 @@ def dump(
 
 @segment.command(epilog=EXIT_STATUS)
 def read(
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Needed unless there is only one.")
-    ] = None,
-    after: Annotated[int, typer.Option(min=-1, help="Begin after this id.")] = -1,
-    limit: Annotated[int | None, typer.Option(min=0, help="End after so many transactions.")] = None,
+    directory: Annotated[str, Argument(metavar="DIRECTORY", help="A storage directory: one replica of the log.")],
+    partition: OnePartition = None,
+    after: After = -1,
+    limit: Limit = None,
     as_json: Json = False,
 ) -> None:
     """Print the transactions of one replica, without a cluster, to decide what can be saved.
 
-    One replica does not know all that is committed. Each transaction is marked as committed, unproved (it was written
-    here, and may never have been committed) or untrusted (its node would cut it); standard error says where these
-    begin. Ends with exit status 1 at the first damage.
+    One replica does not know all that is committed. The column `standing` says of each transaction whether it is
+    committed, unproved (written here, and perhaps never committed) or untrusted (its node would cut it); standard error
+    says where these begin. Ends with exit status 1 at the first damage.
     """
     from polonaise.admin import segments
     from polonaise.storage import files, offline
 
     async def work() -> bool:
-        found = _one_of(files.find(directory), directory, partition)
-        bounds = offline.bounds_in(found)
-        begin = files.trimmed_in(found).first
-        typer.echo(offline.caution(found.partition, directory, bounds, begin), err=True)
-        width, left = line_width(), limit
+        replica = _one_of(files.find(directory), directory, partition)
+        bounds = offline.bounds_in(replica)
+        first = files.trimmed_in(replica).first
+        typer.echo(offline.caution(replica.partition, directory, bounds, first), err=True)
         if not as_json:
             say(f"{'partition':>9} {'id':>12} {'standing':<9} {'commit time':<27} {'header':>11} data")
-        async with aclosing(segments.read(found, after)) as transactions:
+        async with aclosing(limited(segments.read(replica, after), limit)) as transactions:
             async for tx in transactions:
-                if left == 0:
-                    break
-                left = None if left is None else left - 1
                 standing = bounds.standing_of(tx.id).value
                 if as_json:
                     say_json({**transaction_fields(tx), "standing": standing})
                 else:
-                    row = f"{tx.partition:>9} {tx.id:>12} {standing:<9} {when(tx.commit_time_us):<27} {tx.header:>11} "
-                    say(fitted(row + shown(tx.data), width))
+                    row = f"{tx.partition:>9} {tx.id:>12} {standing:<9} {timestamp(tx.commit_time_us):<27} "
+                    say_row(f"{row}{tx.header:>11} {shown(tx.data)}")
         return True
 
     judge(work())
@@ -213,14 +202,14 @@ def read(
 @segment.command(epilog=EXIT_STATUS)
 def compare(
     directories: Annotated[
-        list[str], typer.Argument(metavar="DIRECTORY DIRECTORY…", help="Storage directories: replicas of one log.")
+        list[str], Argument(metavar="DIRECTORY DIRECTORY…", help="Storage directories: replicas of one log.")
     ],
     as_json: Json = False,
 ) -> None:
-    """Print up to where replicas are the same and which holds more, to decide between them.
+    """Compare replicas: print up to which id they are the same, and which holds more, to decide between them.
 
-    Exit status 1 if one is damaged, or if two know different transactions to be committed under the same ids. It is no
-    fault if one is behind, or if two differ where neither knows what is committed.
+    Exit status 1 if one is damaged, or if two know different transactions to be committed under the same ids. A replica
+    may be behind, and two may differ where neither knows what is committed.
     """
     from polonaise.admin.comparison import compare as compared
 
@@ -230,46 +219,48 @@ def compare(
             if as_json:
                 say_json(_comparison_fields(report))
         if not as_json:
-            columns = ["partition", "replica", "first", "last", "committed", "session", "what it says"]
-            rows = [_replica_row(report.partition, each) for report in reports for each in report.replicas]
+            columns = ["partition", "replica", "first", "last", "committed up to", "session", "problems"]
+            rows = [_replica_row(report.partition, replica) for report in reports for replica in report.replicas]
             print_table(columns, rows, right=(0, 2, 3, 4, 5))
             for report in reports:
-                say(_told_of(report))
+                say(_comparison_in_words(report))
         return all(report.well for report in reports)
 
     judge(work())
 
 
-def _replica_row(partition: PartitionId, each: ReplicaReport) -> list[object]:
-    said = [each.damage] if each.damage else []
-    if each.bounds.lost is not None:
-        said.append(f"it may have lost what was above {each.bounds.lost}")
-    if each.bounds.trusted is not None:
-        said.append(f"it does not trust what it holds above {each.bounds.trusted}")
+def _replica_row(partition: PartitionId, replica: ReplicaReport) -> list[object]:
+    bounds = replica.bounds
+    problems = [replica.damage] if replica.damage else []
+    if bounds.lost is not None:
+        problems.append(f"may have lost what was above {bounds.lost}")
+    if bounds.trusted is not None:
+        problems.append(f"does not trust what it holds above {bounds.trusted}")
     return [
-        partition, each.directory, each.first, each.last, each.bounds.confirmed, each.joined, "; ".join(said),
+        partition, replica.directory, replica.first, replica.last, bounds.confirmed, replica.joined, problems
     ]  # fmt: skip
 
 
-def _told_of(report: ComparisonReport) -> str:
+def _comparison_in_words(report: ComparisonReport) -> str:
     """Describe what the replicas of a partition have in common, in one line for people."""
-    told = f"partition {report.partition}: "
+    sentence = f"partition {report.partition}: "
     if len(report.replicas) < 2:
-        return told + "only one of these holds it"
-    if all(each.last < each.first for each in report.replicas):
-        return told + "none of these holds anything of it"
+        return sentence + "only one of these directories holds it"
+    if all(replica.last < replica.first for replica in report.replicas):
+        return sentence + "none of these directories holds any transaction of it"
     if report.difference is None:
-        told += f"the same up to {report.same}"
-        for each in report.replicas:
-            if each.last < report.same:
-                told += f", of which {each.directory} has only what is up to {each.last}"
-        ahead = [each for each in report.replicas if each.last > report.same]
-        for each in ahead:
-            told += f"; {each.directory}{' alone' if len(ahead) == 1 else ''} goes on to {each.last}"
-        return told
+        sentence += f"the same up to {report.same}"
+        for replica in report.replicas:
+            if replica.last < report.same:
+                sentence += f", but {replica.directory} ends at {replica.last}"
+        ahead = [replica for replica in report.replicas if replica.last > report.same]
+        for replica in ahead:
+            sentence += f"; {'only ' if len(ahead) == 1 else ''}{replica.directory} goes on to {replica.last}"
+        return sentence
+    first = report.difference.first
     sides = "; ".join(" and ".join(side) for side in report.difference.sides)
-    told += f"the same up to {report.difference.first - 1}; from {report.difference.first} on they differ: {sides}"
-    return told + (f". CONTRADICTION: {report.contradiction}" if report.contradiction else "")
+    sentence += f"the same up to {first - 1}; different from {first} on: {sides}"
+    return sentence + (f". CONTRADICTION: {report.contradiction}" if report.contradiction else "")
 
 
 def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
@@ -281,30 +272,31 @@ def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
         "contradiction": report.contradiction,
         "replicas": [
             {
-                "directory": each.directory,
-                "first": each.first,
-                "last": each.last,
-                "committed": each.bounds.confirmed,
-                "untrusted_above": each.bounds.trusted,
-                "lost_above": each.bounds.lost,
-                "joined": each.joined,
-                "damage": each.damage,
+                "directory": replica.directory,
+                "first": replica.first,
+                "last": replica.last,
+                "committed": replica.bounds.confirmed,
+                "untrusted_above": replica.bounds.trusted,
+                "lost_above": replica.bounds.lost,
+                "joined": replica.joined,
+                "damage": replica.damage,
             }
-            for each in report.replicas
+            for replica in report.replicas
         ],
     }
 
 
-def _one_of(found: list[Files], directory: str, partition: PartitionId | None) -> Files:
-    if partition is None and len(found) == 1:
-        return found[0]
-    there = ", ".join(str(each.partition) for each in found) or "none"
+def _one_of(replicas: list[Files], directory: str, partition: PartitionId | None) -> Files:
+    """Return the files of the partition, or of the only one. Raises `BadOption`, `UnknownPartition`."""
+    if partition is None and len(replicas) == 1:
+        return replicas[0]
+    partitions = ", ".join(str(replica.partition) for replica in replicas) or "none"
     if partition is None:
-        raise BadOption(f"which partition? {directory} has {there}: say --partition with one of them")
-    for each in found:
-        if each.partition == partition:
-            return each
-    raise UnknownPartition(f"partition {partition}: {directory} has {there}")
+        raise BadOption(f"which partition? {directory} has {partitions}: choose one with --partition")
+    for replica in replicas:
+        if replica.partition == partition:
+            return replica
+    raise UnknownPartition(f"no partition {partition} in {directory}: it has {partitions}")
 
 
 _BATCH_HEADING = (
@@ -321,20 +313,20 @@ async def _dumped(
     """Yield each row as JSON fields and as text. With `damaged`, which is called for each damage, go on behind it."""
     from polonaise.storage import files, offline
 
-    for path in paths:
-        for found in files.find(path):
-            async with aclosing(offline.dump(found, damaged)) as batches:
-                async for each in batches:
-                    if each.batch.last <= after:
-                        continue
-                    made = [_batch_row(each.path, each.offset, each.batch)]
-                    if transactions:
-                        made = [_transaction_row(tx) for tx in each.batch.transactions(after, own=True)]
-                    for fields, row in made:
-                        if each.behind_damage:
-                            yield {**fields, "behind_damage": True}, f"{row} BEHIND DAMAGE"
-                        else:
-                            yield fields, row
+    for replica in (replica for path in paths for replica in files.find(path)):
+        async with aclosing(offline.dump(replica, damaged)) as batches:
+            async for each in batches:
+                if each.batch.last <= after:
+                    continue
+                if transactions:
+                    rows = [_transaction_row(tx) for tx in each.batch.transactions(after, own=True)]
+                else:
+                    rows = [_batch_row(each.path, each.offset, each.batch)]
+                for fields, row in rows:
+                    if each.behind_damage:
+                        yield {**fields, "behind_damage": True}, f"{row} BEHIND DAMAGE"
+                    else:
+                        yield fields, row
 
 
 def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], str]:
@@ -346,7 +338,7 @@ def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], st
         "last": batch.last,
         "session": batch.session,
         "generation": batch.generation,
-        "timestamp": when(batch.commit_time_us),
+        "timestamp": timestamp(batch.commit_time_us),
         "bytes": batch.length,
         "data_bytes": batch.data_bytes,
         "registers_bytes": batch.registers_bytes,
@@ -354,7 +346,7 @@ def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], st
         "previous_crc": f"{batch.previous_crc:08x}",
     }
     row = f"{batch.partition:>9} {offset:>12} {batch.first:>12} {batch.last:>12} {batch.session:>8} {batch.length:>9} "
-    return fields, row + f"{batch.crc:08x} {when(batch.commit_time_us)}"
+    return fields, row + f"{batch.crc:08x} {timestamp(batch.commit_time_us)}"
 
 
 def _transaction_row(tx: Transaction) -> tuple[dict[str, Any], str]:

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from polonaise.client.condition import PartitionCondition
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft, bytes_of
 from polonaise.client.protocol.group import Group
-from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending
+from polonaise.client.protocol.outstanding import AppendFailure, Pending
 from polonaise.client.protocol.packing import Operations, Outgoing, frames
 from polonaise.client.protocol.window import AppendWindow
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.turntaking import TurnTaking
-from polonaise.client.waiting import Admission, AppliedMark, check_loop, own_loop, until
-from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, ViewUnavailable, fresh
+from polonaise.client.waiting import Admission, check_loop, fail_all, until, wake
+from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, fresh
 from polonaise.log.batch import Batch
-from polonaise.terms import NO_TRANSACTION, ClientId, Generation, PartitionId, TransactionId
-from polonaise.wire.appends import AppendColumns
-from polonaise.wire.appends import FailedAppend as Row
+from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
+from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.messages import Flush
 
-_NO_OPERATIONS: Operations = ()
-_SLOW_S: Final = 5.0
-"""Seconds of applying the same transactions after which a view is reported in `Log.trouble`."""
 _SEND_AT: Final = 512
 """Appends of contexts that are sent before the turn ends: the server works on them while other contexts run."""
 
@@ -42,7 +39,7 @@ class _OutgoingGroup(NamedTuple):
     operations: Operations
 
 
-class PartitionAppends:
+class PartitionAppends(PartitionCondition):
     """The appends of one client to one partition, from the call until their fate is known.
 
     Appends may be made at any time. They are sent while the partition is mounted, all of one turn of the event loop
@@ -50,87 +47,23 @@ class PartitionAppends:
     """
 
     def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
-        self.loop = own_loop()
-        """The client's event loop, the only one in which this may be used."""
+        super().__init__(partition)
         self._settings = settings
-        self._outstanding = Outstanding()
         self._window = AppendWindow()
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
-        self._stream: Stream | None = None
-        self._opening: list[asyncio.Future[None]] = []
+        self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
         """The flushes under way, by request number: the highest sequence that each covers, and who waits for it."""
-        self._idle: asyncio.TimerHandle | None = None
-        self._news_s = 0.0
-        self.partition = partition
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._heard_s = 0.0
+        """The loop's time at which something was last heard of appends that were sent, or at which they were sent."""
         self.client_id = client_id
         self.generation: Generation = 0
         """The generation of the latest mount; every append carries it."""
-        self.mark = AppliedMark(NO_TRANSACTION)
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
-        self.stopped: PolonaiseError | None = None
-        """Why the partition has stopped for good; None while it has not."""
-        self.trouble: PolonaiseError | None = None
-        """Why the partition is not mounted; None while it is."""
-        self.hindrance: PolonaiseError | None = None
-        """What keeps appends of a mounted partition from being committed, as its server says; None if unknown."""
-        self.waits_for: Callable[[], str] = lambda: "its first mount"
-        """Describes what the mount under way waits for; set by `Mounting`."""
-        self.whereabouts: Callable[[], str] = lambda: ""
-        """Describes which process serves the log, as the end of a sentence; set by `Mounting`."""
-
-    def obstacle(self) -> str:
-        """Return what keeps an append waiting, for the message of an error that ends the wait."""
-        if self._stream is None:
-            last = self.trouble or self.mark.trouble  # the view's, because a mount begins with the view's mark
-            trouble = f" (the last trouble: {last})" if last else ""
-            return f"it is not mounted and waits for {self.waits_for()}{trouble}"
-        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.silence()}"
-
-    def because(self) -> str:
-        """Return what keeps appends from being committed, as the end of a message; empty if nothing is known."""
-        cause = self._cause()
-        return f"; what keeps it: {cause}" if cause else ""
-
-    def silence(self) -> str:
-        """Return why sent appends are not answered, or which process should answer, as the end of a message."""
-        return self.because() or self.whereabouts()
-
-    def _cause(self) -> str:
-        cause = self.hindrance or self.trouble
-        return cause.text if cause is not None else ""
-
-    def lag(self) -> str:
-        """Return how far this client's view is, and what keeps it, for the message of an error that ends the wait."""
-        applied = f"applied up to {self.mark.value}"
-        if self.mark.trouble is not None:
-            return f"{applied}; {self.mark.trouble}"
-        if self.mark.given is not None:
-            applied += f"; {self.mark.given.told(self.loop.time())}"
-        return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
-
-    def views_trouble(self) -> PolonaiseError | None:
-        """Return why the application's view does not advance at the moment; None if it does.
-
-        A view that fails says why. One whose database hangs does not come back: it counts after `_SLOW_S` seconds.
-        """
-        given, now_s = self.mark.given, self.loop.time()
-        if self.mark.trouble is None and given is not None and now_s - given.since_s >= _SLOW_S:
-            return ViewUnavailable(f"partition {self.partition}: {given.told(now_s)}")
-        return self.mark.trouble
-
-    @property
-    def mounted(self) -> bool:
-        """Whether the partition is mounted, so that appends are sent at once."""
-        return self._stream is not None
-
-    @property
-    def outstanding_count(self) -> int:
-        """The number of transactions whose fate is not known, those that wait to be sent included."""
-        return self._outstanding.count
 
     @property
     def sent(self) -> int:
@@ -138,12 +71,25 @@ class PartitionAppends:
         return self._outstanding.sent
 
     def _is_open(self, taken: int) -> bool:
-        outstanding = self._outstanding
+        return self._stream is not None and self._has_room(taken)
+
+    def _has_room(self, taken: int) -> bool:
+        """Whether another append is within the bounds, beside those that are outstanding and the `taken` slots."""
+        outstanding, settings = self._outstanding, self._settings
         return (
-            self._stream is not None
-            and outstanding.count + taken < self._settings.outstanding_count_max
-            and outstanding.bytes < self._settings.outstanding_bytes_max
+            outstanding.count + taken < settings.outstanding_count_max
+            and outstanding.bytes < settings.outstanding_bytes_max
         )
+
+    def _check_accepts(self) -> None:
+        """Raise `Overloaded` at the bounds, and what stopped the partition."""
+        if not self._has_room(self.admission.taken):
+            raise Overloaded(
+                f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) to partition {self.partition} "
+                f"are outstanding: wait with `await log.ready(partition)`{self.because()}"
+            )
+        if self.stopped:
+            raise fresh(self.stopped)
 
     # ------------------------------------------------------------------ appending
 
@@ -153,7 +99,7 @@ class PartitionAppends:
         header: int,
         client_high_water_mark: TransactionId | None,
         locks: bytes = b"",
-        operations: Operations = _NO_OPERATIONS,
+        operations: Operations = (),
     ) -> Receipt:
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
@@ -162,50 +108,27 @@ class PartitionAppends:
         """
         if not self._sends_soon:  # once for all appends of a turn
             check_loop(self.loop)
-        outstanding = self._outstanding
-        settings = self._settings
-        if (
-            outstanding.count + self.admission.taken >= settings.outstanding_count_max
-            or outstanding.bytes >= settings.outstanding_bytes_max
-        ):
-            raise self._overloaded()
-        if self.stopped:
-            raise fresh(self.stopped)
+        self._check_accepts()
         size = len(body) + len(locks)
         receipt = Receipt(self, 1, size + bytes_of(operations) if operations else size)
-        outstanding.add(receipt)
+        self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
-        if not self._sends_soon and self._stream is not None:
-            self._sends_soon = True
-            self.loop.call_soon(self._send)
+        if not self._sends_soon:
+            self._send_soon()
         return receipt
-
-    def _overloaded(self) -> Overloaded:
-        outstanding = self._outstanding
-        return Overloaded(
-            f"{outstanding.count} appends ({outstanding.bytes} bytes) to partition {self.partition} are "
-            f"outstanding: wait with `await log.ready(partition)`{self.because()}"
-        )
 
     def append_group(
         self, group: Group, client_high_water_mark: TransactionId | None, operations: Operations
     ) -> Receipt:
         """Register a group in columns; otherwise as `append`."""
         check_loop(self.loop)
-        outstanding, settings = self._outstanding, self._settings
-        if (
-            outstanding.count + self.admission.taken >= settings.outstanding_count_max
-            or outstanding.bytes >= settings.outstanding_bytes_max
-        ):
-            raise self._overloaded()
-        if self.stopped:
-            raise fresh(self.stopped)
+        self._check_accepts()
         receipt = Receipt(self, len(group), group.size + bytes_of(operations))
-        outstanding.add(receipt)
+        self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent_groups.append(_OutgoingGroup(len(self._unsent), receipt, group, mark, operations))
-        self._soon()
+        self._send_soon()
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
@@ -217,14 +140,14 @@ class PartitionAppends:
         receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
         self._outstanding.add(receipt)
         sequence = receipt.sequence
-        for other, data in others:
-            self._unsent.append((receipt, sequence, mark, other, data, b"", _NO_OPERATIONS, False))
+        for other_header, other_body in others:
+            self._unsent.append((receipt, sequence, mark, other_header, other_body, b"", (), False))
             sequence += 1
         # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
         locks = b"".join(draft.locks)
-        operations = draft.operations or _NO_OPERATIONS  # an empty list is not kept, for each append, until it is sent
+        operations = draft.operations or ()  # an empty list is not kept, for each append, until it is sent
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
-        self._soon()
+        self._send_soon()
         stream = self._stream
         if len(self._unsent) == _SEND_AT and stream is not None and stream.connection.writable:
             self._send_all(stream)
@@ -238,7 +161,7 @@ class PartitionAppends:
         self.admission.admit()  # there is room for another
         return True
 
-    def _soon(self) -> None:
+    def _send_soon(self) -> None:
         """Send what waits at the end of this turn of the event loop."""
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
@@ -275,9 +198,9 @@ class PartitionAppends:
         else:
             # Appends withdrawn at the end are in no frame, and count as sent: nothing before the next one is unsent.
             outstanding.sent = outstanding.next_sequence - 1
-        if self._idle is None:
-            self._news_s = self.loop.time()
-            self._idle = self.loop.call_later(self._settings.idle_flush_s, self._ask_after)
+        if self._idle_timer is None:
+            self._heard_s = self.loop.time()
+            self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
         """Put back, in front, what the window has no room for; it is sent once something is decided."""
@@ -291,14 +214,11 @@ class PartitionAppends:
         """Yield the frames of appends and groups in the order of their sequences; a group has a frame of its own."""
         settings, start = self._settings, 0
         for after, receipt, group, mark, operations in groups:
-            for columns, _ in frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max):
-                yield columns
+            yield from frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max)
             if receipt.failure is None:  # else it was withdrawn
                 yield group.columns(receipt.sequence, mark, operations)
             start = after
-        rest = unsent[start:] if start else unsent
-        for columns, _ in frames(rest, settings.frame_count_max, settings.frame_bytes_max):
-            yield columns
+        yield from frames(unsent[start:], settings.frame_count_max, settings.frame_bytes_max)
 
     # ------------------------------------------------------------------ mounts
 
@@ -312,10 +232,8 @@ class PartitionAppends:
         self._window.open(window_bytes)
         self.generation = generation
         self._settled(self._outstanding.passed(sent_before, self._cause()))
-        opening, self._opening = self._opening, []
-        for future in opening:
-            if not future.done():
-                future.set_result(None)
+        waiting, self._waiting_for_mount = self._waiting_for_mount, []
+        wake(waiting)
         self._send()
 
     def shut(self) -> None:
@@ -329,9 +247,8 @@ class PartitionAppends:
         self._outstanding.mounted_after = self._outstanding.sent
         self._sends_soon = False
         flushes, self._flushes = self._flushes, {}
-        for _, future in flushes.values():
-            if future is not None and not future.done():
-                future.set_exception(ConnectionLost("the mount ended before the flush was answered"))
+        unanswered = [future for _, future in flushes.values() if future is not None]
+        fail_all(unanswered, ConnectionLost("the mount ended before the flush was answered"))
 
     def stop(self, error: PolonaiseError) -> None:
         """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
@@ -341,13 +258,11 @@ class PartitionAppends:
         self.shut()
         self._unsent.clear()
         self._unsent_groups.clear()
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         tell(self._outstanding.stop())
-        for future in self._opening:
-            if not future.done():
-                future.set_exception(fresh(error))
-        self._opening.clear()
+        fail_all(self._waiting_for_mount, error)
+        self._waiting_for_mount.clear()
         self.admission.stop(error)
         self.turntaking.stop(error)
         self.mark.stop(error)
@@ -369,7 +284,7 @@ class PartitionAppends:
             ids = [batch.first + position for position in positions]
         self._settled(self._outstanding.committed(sequences, ids))
 
-    def refused(self, rows: Sequence[Row]) -> None:
+    def refused(self, rows: Sequence[FailedAppend]) -> None:
         """Settle the appends that the server refused by name."""
         settled: list[Pending] = []
         cause = self._cause()
@@ -379,47 +294,46 @@ class PartitionAppends:
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:
         """Settle as failed what an answered flush covered and is still pending, and wake its caller."""
-        covered, future = self._flushes.pop(request, (0, None))
+        covered, answered = self._flushes.pop(request, (0, None))
         if covered:
             self._settled(self._outstanding.passed(covered, self._cause()))
-        if future is not None and not future.done():
-            future.set_result(high_water_mark)
+        if answered is not None and not answered.done():
+            answered.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
         """Wake those who wait for these fates, and use the room that they leave."""
-        self._news_s = self.loop.time()
+        self._heard_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:
             tell(settled)
         self.admission.admit()
         # Not for each little room: a frame would be cut for every append that is decided.
         if (self._unsent or self._unsent_groups) and self._window.has_room:
-            self._soon()
+            self._send_soon()
 
     # ------------------------------------------------------------------ asking after appends
 
-    def _ask_after(self) -> None:
+    def _flush_if_silent(self) -> None:
         """Send a flush if nothing was heard for a while of appends that were sent, so that no fate stays unknown.
 
         A server drops appends of an older mount without a word. Without a younger append behind them, or another mount,
         nothing else settles those.
         """
-        self._idle = None
+        self._idle_timer = None
         if self.stopped or not self._outstanding.awaited:
             return  # the next append that is sent starts the timer again
         now, idle_s = self.loop.time(), self._settings.idle_flush_s
-        due = self._news_s + idle_s
+        due = self._heard_s + idle_s
         if now >= due:
             due = now + idle_s
             if self._stream is not None and not self._flushes:
                 self._send_flush(self._stream, None)
-        self._idle = self.loop.call_at(due, self._ask_after)
+        self._idle_timer = self.loop.call_at(due, self._flush_if_silent)
 
-    def _send_flush(self, stream: Stream, future: asyncio.Future[TransactionId] | None) -> int:
+    def _send_flush(self, stream: Stream, answered: asyncio.Future[TransactionId] | None) -> None:
         request = stream.next_request()
-        self._flushes[request] = (self._outstanding.sent, future)
+        self._flushes[request] = (self._outstanding.sent, answered)
         stream.connection.send(Flush(), request=request, partition=self.partition)
-        return request
 
     async def flush(self, deadline_s: float | None) -> TransactionId:
         """Wait until the fate of everything appended so far is known; return the committed high-water mark then.
@@ -431,17 +345,17 @@ class PartitionAppends:
             if self.stopped:
                 raise fresh(self.stopped)
             if self._stream is None:
-                opened: asyncio.Future[None] = self.loop.create_future()
-                self._opening = [waiting for waiting in self._opening if not waiting.done()]
-                self._opening.append(opened)
-                await until(opened, deadline_s)
+                mounted: asyncio.Future[None] = self.loop.create_future()
+                self._waiting_for_mount = [future for future in self._waiting_for_mount if not future.done()]
+                self._waiting_for_mount.append(mounted)
+                await until(mounted, deadline_s)
                 continue
             self._send_all(self._stream)
-            future: asyncio.Future[TransactionId] = self.loop.create_future()
+            answered: asyncio.Future[TransactionId] = self.loop.create_future()
             covered = self._outstanding.sent
-            self._send_flush(self._stream, future)
+            self._send_flush(self._stream, answered)
             try:
-                mark = await until(future, deadline_s)
+                mark = await until(answered, deadline_s)
             except ConnectionLost:
                 continue  # the mount is over: again on the next one
             if covered >= last:  # else the window had no room for all of it

@@ -10,24 +10,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from polonaise.client.appends import PartitionAppends
-from polonaise.client.bodies import BodyFetcher, Wanted
-from polonaise.client.mounting import Form
+from polonaise.client.bodies import BodyFetch, BodyFetcher
+from polonaise.client.mounting import Form, Mounting
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
-from polonaise.client.waiting import AppliedMark, Given
+from polonaise.client.waiting import AppliedMark, Applying
 from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.client.mounting import Mounting
 
 T = TypeVar("T")
 
@@ -67,9 +65,9 @@ class MarkOnly:
 class Applier:
     """Applies one partition's feed to the view: one transaction at a time, or in runs for a view with `apply_run`.
 
-    Two marks are kept apart. The view's own (`_given`) is the last transaction that the view has applied. The client's
-    (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. When the view
-    fails, or names another mark than expected, its word counts: it is asked how far it is, and fed from there.
+    Two marks are kept apart. The view's own (`_view_mark`) is the last transaction that the view has applied. The
+    client's (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. When
+    the view fails, or names another mark than expected, its word counts: it is asked how far it is, and fed from there.
     """
 
     begins_by = "the view to tell its high-water mark"
@@ -91,12 +89,12 @@ class Applier:
         self._bodies = bodies
         self._settings = settings
         self._backoff = Backoff(settings.retry_s_min, settings.apply_retry_s_max)
-        self._queue: deque[tuple[Batch, Wanted | None]] = deque()
+        self._queue: deque[tuple[Batch, BodyFetch | None]] = deque()
         self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._singly_until = NO_TRANSACTION
         """The end of a run that failed: transactions up to this id are given to the view one by one."""
-        self._given = NO_TRANSACTION
+        self._view_mark = NO_TRANSACTION
         """The view's own mark, as the view last said or showed."""
         self._own = takes_own(view)
         self.form = form
@@ -104,17 +102,17 @@ class Applier:
 
     async def begin(self) -> TransactionId:
         """Ask the view for its mark; the feed has to start after it."""
-        mark = await self._views_mark()
+        mark = await self._ask_mark()
         self._mark.trouble = None
-        self._given = mark
+        self._view_mark = mark
         self._mark.reach(mark)
         return mark
 
     def offer(self, batch: Batch) -> None:
         """Queue a batch of the feed for `apply_all`."""
         # Bodies are requested now and awaited when the batch is applied: the requests run ahead of the view.
-        wanted = None if batch.has_data else self._bodies.want(batch, self._mark.value)
-        self._queue.append((batch, wanted))
+        fetch = None if batch.has_data else self._bodies.begin(batch, self._mark.value)
+        self._queue.append((batch, fetch))
         self._arrived.set()
 
     async def apply_all(self) -> None:
@@ -141,24 +139,24 @@ class Applier:
 
     async def _apply_each(self) -> None:
         """Apply the first batch, one transaction after the other, until the view fails on one."""
-        batch, wanted = self._queue[0]
-        bodies = None if wanted is None else await wanted.bodies()
+        batch, fetch = self._queue[0]
+        bodies = None if fetch is None else await fetch.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
         for tx in self._transactions(batch, bodies):
             try:
                 applied = apply(tx)
                 if applied is not None:
-                    await self._while_told(applied, tx.id, tx.id)
+                    await self._until_applied(applied, tx.id, tx.id)
             except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
                 # The batch stays in the queue: the mark decides where it is taken up again.
                 await self._failed(tx.id, error)
                 return
-            self._given = tx.id
+            self._view_mark = tx.id
             reach(tx.id)  # at once, because contexts wait for single ids, and the rest of the batch may take long
         # The batch may end with the library's own transactions, which have no other sign of being passed.
         if batch.last > self._mark.value:
             reach(batch.last)
-        self._went_well()
+        self._succeeded()
 
     async def _apply_together(self) -> None:
         """Apply one run of what has queued up."""
@@ -169,7 +167,7 @@ class Applier:
         try:
             reached = cast(RunView, self._view).apply_run(run)
             if not isinstance(reached, int):
-                reached = await self._while_told(reached, run[0].id, run[-1].id)
+                reached = await self._until_applied(reached, run[0].id, run[-1].id)
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
@@ -178,24 +176,24 @@ class Applier:
                 # will be, and all before it are applied. The mark is asked for because a part may have been applied.
                 _log.info("the view failed on a run from %d of partition %d: %r", run[0].id, self._partition, error)
                 self._singly_until = run[-1].id
-                await self._ask_mark()
+                await self._follow_view()
             return
         self._moved_to(reached)
         # Not otherwise: behind a mark within the run, transactions follow that the view still needs.
         if self._mark.value == run[-1].id:
             self._mark.reach(through)
         if reached >= run[0].id:
-            self._went_well()
+            self._succeeded()
         else:
-            await self._rest()  # it took nothing, or went back: offered again at once, it would mostly do the same
+            await self._pause()  # it took nothing, or went back: offered again at once, it would mostly do the same
 
-    async def _while_told(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
+    async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
         """Wait for the view; error messages and `Log.trouble` tell meanwhile what it applies, and for how long."""
-        self._mark.given = Given(first, last, self._loop.time())
+        self._mark.applying = Applying(first, last, self._loop.time())
         try:
             return await applying
         finally:
-            self._mark.given = None
+            self._mark.applying = None
 
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
         """Return the next transactions for the view, within the bounds of a run, and the id that they reach.
@@ -207,12 +205,12 @@ class Applier:
         count_max = 1 if through < self._singly_until else settings.run_count_max
         run: list[Transaction] = []
         size = 0
-        for batch, wanted in tuple(self._queue):  # a copy: batches arrive while bodies are awaited
+        for batch, fetch in tuple(self._queue):  # a copy: batches arrive while bodies are awaited
             bodies = None
-            if wanted is not None:
-                if run and not wanted.done:
+            if fetch is not None:
+                if run and not fetch.done:
                     break
-                bodies = await wanted.bodies()
+                bodies = await fetch.bodies()
             for tx in self._transactions(batch, bodies):
                 size += len(tx.data)
                 if run and size > settings.run_bytes_max:  # the first is always taken, however large
@@ -230,7 +228,7 @@ class Applier:
             return batch.transactions(self._mark.value, own=self._own)
         return _with_bodies(batch, bodies, self._mark.value, self._own)
 
-    def _went_well(self) -> None:
+    def _succeeded(self) -> None:
         self._backoff.reset()
         self._mark.trouble = None
 
@@ -246,8 +244,8 @@ class Applier:
             self._note(error)
         else:
             await self._report(transaction, error)
-        await self._rest()
-        await self._ask_mark()
+        await self._pause()
+        await self._follow_view()
 
     async def _report(self, transaction: TransactionId, error: Exception) -> None:
         """Call the view's `failed` for a transaction, and show the failure in `Log.trouble`."""
@@ -255,9 +253,9 @@ class Applier:
         _log.warning("%s", text)
         self._mark.trouble = ViewFailed(text)
         try:
-            told = self._view.failed(self._partition, transaction, error)
-            if told is not None:
-                await told
+            reported = self._view.failed(self._partition, transaction, error)
+            if reported is not None:
+                await reported
         except Exception:  # noqa: BLE001 - the application's own code; logged
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
 
@@ -267,15 +265,15 @@ class Applier:
             _log.warning("partition %d waits for its view: %s", self._partition, error)
         self._mark.trouble = error
 
-    async def _ask_mark(self) -> None:
-        self._moved_to(await self._views_mark())
+    async def _follow_view(self) -> None:
+        self._moved_to(await self._ask_mark())
 
     def _moved_to(self, mark: TransactionId) -> None:
         """Follow the view to the mark that it named: further on, or back (its database was restored)."""
         # Back compared with its own mark. Compared with the client's, which passes over the library's own transactions,
         # a view that has not moved would seem to have gone back.
-        given, self._given = self._given, mark
-        if mark < given:
+        before, self._view_mark = self._view_mark, mark
+        if mark < before:
             self._go_back(mark)
         elif mark > self._mark.value:
             self._mark.trouble = None
@@ -291,21 +289,21 @@ class Applier:
             self.mounting.taken(batch.length)
         self.mounting.rewind(mark)
 
-    async def _views_mark(self) -> TransactionId:
+    async def _ask_mark(self) -> TransactionId:
         """Ask the view for its mark, again and again until it answers; return it.
 
         Raises `ViewUnfit`, `Forked`, and `BadOption` for an answer that is no mark.
         """
         while True:
             try:
-                asked: Any = self._view.high_water_mark(self._partition)
-                mark = await asked if hasattr(asked, "__await__") else asked
+                answer: Any = self._view.high_water_mark(self._partition)
+                mark = await answer if hasattr(answer, "__await__") else answer
             except (ViewUnfit, Forked):
                 raise  # asking again would not help
             except ViewUnavailable as error:
                 self._note(error)
             except Exception as error:  # noqa: BLE001 - the application's own code; asked until it answers
-                text = f"the view's high-water mark of partition {self._partition} can't be had: {error!r}"
+                text = f"the view did not return its high-water mark of partition {self._partition}: {error!r}"
                 _log.exception("%s", text)
                 self._mark.trouble = ViewFailed(text)
             else:
@@ -313,9 +311,9 @@ class Applier:
                     wanted = "the id of the last transaction that was applied, -1 for none"
                     raise wrong(f"the view's high_water_mark({self._partition})", mark, wanted)
                 return mark
-            await self._rest()
+            await self._pause()
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         await asyncio.sleep(self._backoff.pause_s(self._host.random.random()))
 
 
@@ -323,19 +321,9 @@ def _with_bodies(
     batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
 ) -> Iterator[Transaction]:
     """Yield the transactions after id `after` of a batch that came without data; a body that is not given is empty."""
-    clients, generations, sequences = batch.client_ids, batch.generations, batch.sequences
-    headers, first = batch.headers, batch.first
-    for position in range(max(0, after + 1 - first), batch.count):
-        if generations[position] < 0 and not own:
-            continue
-        transaction = first + position
-        yield Transaction(
-            batch.partition,
-            transaction,
-            headers[position],
-            bodies.get(transaction, b""),
-            batch.commit_time_us,
-            clients[position],
-            generations[position],
-            sequences[position],
-        )
+    partition, time_us = batch.partition, batch.commit_time_us
+    rows = zip(batch.headers, batch.client_ids, batch.generations, batch.sequences, strict=True)
+    skipped = max(0, after + 1 - batch.first)
+    for id, (header, client, generation, sequence) in islice(enumerate(rows, batch.first), skipped, None):
+        if generation >= 0 or own:
+            yield Transaction(partition, id, header, bodies.get(id, b""), time_us, client, generation, sequence)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Self
 
 from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
@@ -19,9 +19,6 @@ from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, Read
 
-if TYPE_CHECKING:
-    from typing import Self
-
 
 class _PartRequest(NamedTuple):
     """A request for a part of the range, under way."""
@@ -29,7 +26,7 @@ class _PartRequest(NamedTuple):
     first: TransactionId
     last: TransactionId
     """The last id of the part. Batches that begin in it are wanted; the answer may hold fewer. `WHOLE` for no bound."""
-    coming: asyncio.Task[Batches]
+    answer: asyncio.Task[Batches]
 
 
 class BatchReader:
@@ -78,11 +75,11 @@ class BatchReader:
         self._ahead: Ahead | None = None
         """Divides the rest of the range into parts; None while only one request at a time can be made."""
         self._batches: deque[Batch] = deque()
-        self._asked: deque[_PartRequest] = deque()
+        self._under_way: deque[_PartRequest] = deque()
         self._done = False
         self._broken: PolonaiseError | None = None
         """The error that ended the reading; None while it goes on, and at its regular end."""
-        self._waited_for = False
+        self._has_waiter = False
 
     def __aiter__(self) -> Self:
         return self
@@ -93,13 +90,13 @@ class BatchReader:
                 raise fresh(self._broken)
             if self._done:
                 raise StopAsyncIteration
-            if self._waited_for:
-                raise RuntimeError("another task waits for what this reading brings next: one at a time")
-            self._waited_for = True
+            if self._has_waiter:
+                raise RuntimeError("another task waits for the next item of this reader: use it in one task at a time")
+            self._has_waiter = True
             try:
                 await self._take_answer()
             finally:
-                self._waited_for = False
+                self._has_waiter = False
         return self._batches.popleft()
 
     async def aclose(self) -> None:
@@ -107,76 +104,76 @@ class BatchReader:
         self._done = True
         self._broken = None
         self._batches.clear()
-        self._drop_asked()
+        self._cancel_requests()
 
     def __del__(self) -> None:
         """Cancel the requests under way of a reader that was left before its end."""
-        for asked in getattr(self, "_asked", ()):
-            if not asked.coming.done():
+        for request in getattr(self, "_under_way", ()):
+            if not request.answer.done():
                 # From whatever thread the garbage collector runs in. `RuntimeError`: the loop is closed.
                 with suppress(RuntimeError):
-                    asked.coming.get_loop().call_soon_threadsafe(asked.coming.cancel)
+                    request.answer.get_loop().call_soon_threadsafe(request.answer.cancel)
 
     async def _take_answer(self) -> None:
         if not self._follow and not self._end_known:
             await self._find_end()
             if self._done:
                 return
-        self._ask()
-        asked = self._asked[0]
-        if not asked.coming.done():
-            await asyncio.wait((asked.coming,))  # a cancelled wait leaves the request under way, for the next wait
+        self._send_requests()
+        request = self._under_way[0]
+        if not request.answer.done():
+            await asyncio.wait((request.answer,))  # a cancelled wait leaves the request under way, for the next wait
         if self._done:
             return  # closed meanwhile
         try:
-            answer = asked.coming.result()
+            answer = request.answer.result()
         except BaseException:
-            self._drop_asked()  # the next call begins anew from here
+            self._cancel_requests()  # the next call begins anew from here
             raise
-        self._asked.popleft()
+        self._under_way.popleft()
         batches = self._checked(answer)
         if batches:
-            self._advance(asked, batches)
+            self._advance(request, batches)
         elif not self._follow:
             # An empty answer. Read by time, there may be nothing; but an id up to the end is committed, and the server
             # that answered does not know that (yet).
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
-                if asked.first == self._first:  # here a batch must begin; in a later part there need not
+                if request.first == self._first:  # here a batch must begin; in a later part there need not
                     await self._pause()
-                self._ask_rest_of(asked)
+                self._request_rest_of(request)
         if self._end is not None and self._first > self._end:
             self._done = True
         if self._done:
-            self._drop_asked()
+            self._cancel_requests()
         else:
-            self._ask()
+            self._send_requests()
         # An answer may reach beyond the end that is wanted.
         self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
 
-    def _advance(self, asked: _PartRequest, batches: list[Batch]) -> None:
+    def _advance(self, request: _PartRequest, batches: list[Batch]) -> None:
         """Move on behind what an answer brought, and learn from its size how large the next parts may be."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
         self._since_us = 0
         self._fruitless_s = None
         if self._ahead is not None:
-            self._ahead.answered(ids, size, whole=self._first > asked.last)
-            self._ask_rest_of(asked)
+            self._ahead.answered(ids, size, whole=self._first > request.last)
+            self._request_rest_of(request)
         elif self._end_known and self._end is not None:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
-    def _ask_rest_of(self, asked: _PartRequest) -> None:
+    def _request_rest_of(self, request: _PartRequest) -> None:
         """Request what an answer left over of its part, first of all; drop the parts in which no batch can begin."""
-        if self._ahead is not None and self._first <= asked.last:
-            self._asked.appendleft(self._ask_for(self._first, asked.last))
-        while self._ahead is not None and self._asked and self._asked[0].last < self._first:
-            self._asked.popleft().coming.cancel()
+        if self._ahead is not None and self._first <= request.last:
+            self._under_way.appendleft(self._request_part(self._first, request.last))
+        while self._ahead is not None and self._under_way and self._under_way[0].last < self._first:
+            self._under_way.popleft().answer.cancel()
 
-    def _drop_asked(self) -> None:
+    def _cancel_requests(self) -> None:
         self._ahead = None
-        while self._asked:
-            self._asked.pop().coming.cancel()
+        while self._under_way:
+            self._under_way.pop().answer.cancel()
 
     async def _find_end(self) -> None:
         """Set the end of the reading to what is committed now.
@@ -190,23 +187,20 @@ class BatchReader:
 
     async def _pause(self) -> None:
         """Pause before a request is repeated. A wait that is given up can be continued, anew from here."""
-        try:
-            await self._rest()
-        except BaseException:
-            self._fruitless_s = None
-            self._drop_asked()
-            raise
-
-    async def _rest(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._fruitless_s is None:
             self._fruitless_s = now
-        if now - self._fruitless_s > self._timeout:
-            raise DeadlineExceeded(
-                f"partition {self._partition} was asked for {self._first} to {self._end} and sent nothing "
-                f"for {self._timeout:g} s"
-            )
-        await asyncio.sleep(self._settings.retry_s_min)
+        try:
+            if now - self._fruitless_s > self._timeout:
+                raise DeadlineExceeded(
+                    f"partition {self._partition} sent nothing of ids {self._first} to {self._end} "
+                    f"for {self._timeout:g} s"
+                )
+            await asyncio.sleep(self._settings.retry_s_min)
+        except BaseException:
+            self._fruitless_s = None
+            self._cancel_requests()
+            raise
 
     def _checked(self, answer: Batches) -> list[Batch]:
         """Return the batches of an answer, verified, each the successor of the one before.
@@ -218,34 +212,33 @@ class BatchReader:
             return [batch for batch in batches if self._is_new(batch)]
         except PolonaiseError as error:
             self._broken = fresh(error)
-            self._drop_asked()
+            self._cancel_requests()
             raise
 
     def _is_new(self, batch: Batch) -> bool:
         """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice."""
         if batch.partition != self._partition:
-            raise ProtocolError(f"asked for partition {self._partition} and got {batch.partition}")
+            raise ProtocolError(
+                f"a batch of partition {batch.partition} answers a request for partition {self._partition}"
+            )
         if self._continuity is None:
             # Read by time: the first batch says where the reading begins.
-            if batch.first > self._first:
-                self._continuity = Continuity(batch.first)
-            else:
-                self._continuity = Continuity(self._first)
+            self._continuity = Continuity(max(batch.first, self._first))
         return self._continuity.follows(batch)
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         """Make as many requests as are useful at once."""
         if self._ahead is None:
-            if not self._asked:
-                self._asked.append(self._ask_for(self._first, WHOLE))
+            if not self._under_way:
+                self._under_way.append(self._request_part(self._first, WHOLE))
             return
-        while len(self._asked) < self._settings.reads_ahead:
+        while len(self._under_way) < self._settings.reads_ahead:
             part = self._ahead.next_part(self._first)
             if part is None:
                 return
-            self._asked.append(self._ask_for(*part))
+            self._under_way.append(self._request_part(*part))
 
-    def _ask_for(self, first: TransactionId, last: TransactionId) -> _PartRequest:
+    def _request_part(self, first: TransactionId, last: TransactionId) -> _PartRequest:
         wait_s = self._settings.follow_s_max if self._follow else 0.0
         request = Read(
             first=first,
@@ -255,11 +248,11 @@ class BatchReader:
             after_time_us=self._since_us,
             part_last=last,
         )
-        coming = asyncio.get_running_loop().create_task(
+        answer = asyncio.get_running_loop().create_task(
             self._requests.ask(self._partition, request, Batches, self._timeout + wait_s, wait_s=wait_s)
         )
-        coming.add_done_callback(retrieve)
-        return _PartRequest(first, last, coming)
+        answer.add_done_callback(retrieve)
+        return _PartRequest(first, last, answer)
 
 
 def first_batch(answer: Batches) -> Batch | None:
@@ -290,7 +283,7 @@ class TransactionReader:
         self._after = after
         self._until = until
         self._since_us = since_us
-        self._held: Iterator[Transaction] = iter(())
+        self._unread: Iterator[Transaction] = iter(())
         """The transactions of the present batch that were not yielded yet."""
         self._broken: DataDamaged | None = None
 
@@ -301,7 +294,7 @@ class TransactionReader:
         while True:
             try:
                 # Only the next one: it is taken and returned in one step, so that a cancelled wait loses none.
-                for tx in self._held:
+                for tx in self._unread:
                     return tx
             except DataDamaged as error:
                 self._broken = fresh(error)
@@ -309,11 +302,11 @@ class TransactionReader:
                 raise
             if self._broken is not None:
                 raise fresh(self._broken)
-            self._held = self._wanted(await self._batches.__anext__())
+            self._unread = self._wanted(await self._batches.__anext__())
 
     async def aclose(self) -> None:
         """Stop reading; cancel the requests under way."""
-        self._held = iter(())
+        self._unread = iter(())
         self._broken = None
         await self._batches.aclose()
 
@@ -321,5 +314,7 @@ class TransactionReader:
         """Return the transactions of a batch that lie in the range."""
         if batch.commit_time_us < self._since_us:
             return iter(())
-        found, until = batch.transactions(self._after), self._until
-        return found if until is None or batch.last <= until else takewhile(lambda tx: tx.id <= until, found)
+        transactions, until = batch.transactions(self._after), self._until
+        if until is None or batch.last <= until:
+            return transactions
+        return takewhile(lambda tx: tx.id <= until, transactions)

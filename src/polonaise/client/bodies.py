@@ -24,8 +24,8 @@ _DAMAGED_MAX = 5
 """Attempts to fetch a body that does not fit its CRC."""
 
 
-class Wanted:
-    """The wanted bodies of one batch, under way or fetched."""
+class BodyFetch:
+    """One fetch: of the bodies of one batch that the application wants. Under way, or ended."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 
@@ -45,12 +45,12 @@ class Wanted:
         """Wait until the bodies are fetched; return them by id. Raises the error that fetching ended with."""
         return await asyncio.shield(self._fetched)  # a wait that is given up must not cancel the fetch
 
-    def found(self, bodies: dict[TransactionId, bytes]) -> None:
+    def succeed(self, bodies: dict[TransactionId, bytes]) -> None:
         """End the fetch with these bodies."""
         if not self._fetched.done():
             self._fetched.set_result(bodies)
 
-    def failed(self, error: PolonaiseError) -> None:
+    def fail(self, error: PolonaiseError) -> None:
         """End the fetch with this error, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_exception(error)
@@ -86,10 +86,10 @@ class BodyFetcher:
         self._wants = wants
         self._own = own
         self._settings = settings
-        self._waiting: deque[Wanted] = deque()
+        self._waiting: deque[BodyFetch] = deque()
         self._running = 0
 
-    def want(self, batch: Batch, after: TransactionId) -> Wanted:
+    def begin(self, batch: Batch, after: TransactionId) -> BodyFetch:
         """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
 
         Those up to id `after` are left out: they are applied.
@@ -102,32 +102,32 @@ class BodyFetcher:
             if first + position > after and (self._own if generation < 0 else wants is None or wants(header))
         ]
         lengths = [ends[position] - (ends[position - 1] if position else 0) for position in positions]
-        wanted = Wanted(
+        fetch = BodyFetch(
             [first + position for position in positions], lengths, [crcs[position] for position in positions]
         )
         if positions:
-            self._waiting.append(wanted)
+            self._waiting.append(fetch)
             self._start()
         else:
-            wanted.found({})
-        return wanted
+            fetch.succeed({})
+        return fetch
 
     def _start(self) -> None:
         while self._waiting and self._running < self._settings.fetches_max:
             self._running += 1
             self._host.spawn(self._fetch(self._waiting.popleft()), f"client: fetch bodies of {self._partition}")
 
-    async def _fetch(self, wanted: Wanted) -> None:
+    async def _fetch(self, fetch: BodyFetch) -> None:
         try:
             bodies: dict[TransactionId, bytes] = {}
-            for start, stop in wanted.chunks(self._settings.fetch_bytes):
-                bodies.update(await self._fetch_checked(wanted.transactions[start:stop], wanted.crcs[start:stop]))
-            wanted.found(bodies)
+            for start, stop in fetch.chunks(self._settings.fetch_bytes):
+                bodies.update(await self._fetch_checked(fetch.transactions[start:stop], fetch.crcs[start:stop]))
+            fetch.succeed(bodies)
         except PolonaiseError as error:
-            wanted.failed(error)
+            fetch.fail(error)
         finally:
             # Only if neither was said, as when the task is cancelled.
-            wanted.failed(Closed("fetching was interrupted"))
+            fetch.fail(Closed("fetching was interrupted"))
             self._running -= 1
             self._start()
 

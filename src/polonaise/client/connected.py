@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.applying import Applier, MarkOnly
@@ -23,9 +23,6 @@ from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
-
-if TYPE_CHECKING:
-    from typing import Self
 
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
@@ -96,9 +93,9 @@ class Connected:
         after `close`, and `BadOption` if called twice.
         """
         if self._closed:
-            raise Closed("this client was closed: make a new one")
+            raise Closed("this client was closed: connect a new one")
         if self.client_id:
-            raise BadOption("this client was started before: `async with` does it, and once is enough")
+            raise BadOption("this client was started before: `async with` starts it, and no further call is needed")
         self._loop = own_loop()
         description = await self._coordinator.describe()
         self.cluster_key = description.key
@@ -111,10 +108,10 @@ class Connected:
         self._links = Links(self._host, self.client_id, description.key, self._settings)
         self._requests = Requests(self._host, self._routes, self._links, self._settings)
         self._tasks.append(await self._routes.start())
-        wanted = self._wanted_partitions
-        if wanted is None:
-            wanted = range(self.partition_count) if self._view is not None else ()
-        for partition in wanted:
+        partitions = self._wanted_partitions
+        if partitions is None:
+            partitions = range(self.partition_count) if self._view is not None else ()
+        for partition in partitions:
             self._appends_of(partition)
 
     async def close(self) -> None:
@@ -207,7 +204,9 @@ class Connected:
             return self._partitioner(given, self.partition_count)
         if self.partition_count == 1:
             return 0
-        raise BadOption(f"which of {self.partition_count} partitions? Say partition=, or connect with a partitioner")
+        raise BadOption(
+            f"the log has {self.partition_count} partitions: pass partition=, or connect with a partitioner"
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -234,10 +233,5 @@ class Connected:
         return partition
 
     def _answer_s(self, timeout: float | None) -> float:
-        given = checked_seconds("timeout", timeout)
-        return self._settings.answer_s_max if given is None else given
-
-    def _deadline_s(self, timeout: float | None) -> float | None:
-        given = checked_seconds("timeout", timeout)
-        check_loop(self._loop)
-        return None if given is None else self._loop.time() + given
+        seconds = checked_seconds("timeout", timeout)
+        return self._settings.answer_s_max if seconds is None else seconds

@@ -35,7 +35,8 @@ class Stream:
 
     def __init__(self, host: Host, address: str, sequence: int) -> None:
         self._host = host
-        self._drained: list[Callable[[], None]] = []
+        self._waiting_for_room: list[Callable[[], None]] = []
+        """The functions that are called once the server has taken enough of what it was sent."""
         self.address = address
         self.sequence = sequence
         self._last_request = 0
@@ -69,10 +70,10 @@ class Stream:
         if not self.partitions:
             self.connection.close()
 
-    def when_writable(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once the server has taken enough of what it was sent; never, if the connection closes."""
-        self._drained.append(go_on)
-        if len(self._drained) == 1:
+    def when_writable(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once the server has taken enough of what it was sent; never, if the connection closes."""
+        self._waiting_for_room.append(resume)
+        if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
 
     async def _wait_writable(self) -> None:
@@ -80,9 +81,9 @@ class Stream:
             await self.connection.wait_writable()
         except PolonaiseError:
             return
-        drained, self._drained = self._drained, []
-        for go_on in drained:
-            go_on()
+        waiting, self._waiting_for_room = self._waiting_for_room, []
+        for resume in waiting:
+            resume()
 
 
 class Links:
@@ -100,18 +101,18 @@ class Links:
 
     async def stream(self, address: str) -> Stream:
         """Return the open stream to a server; connect if there is none. Raises `ConnectionLost`, or the refusal."""
-        while (held := self._streams.get(address)) is None or held.connection.closed:
-            await self._connected("stream", address)
-        return held
+        while (stream := self._streams.get(address)) is None or stream.connection.closed:
+            await self._wait_connected("stream", address)
+        return stream
 
     async def bulk(self, address: str) -> Connection:
         """Return the open bulk connection to a server, as `stream`.
 
         For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
         """
-        while (held := self._bulk.get(address)) is None or held.closed:
-            await self._connected("bulk", address)
-        return held
+        while (connection := self._bulk.get(address)) is None or connection.closed:
+            await self._wait_connected("bulk", address)
+        return connection
 
     def close(self) -> None:
         """Close all connections, and make no more."""
@@ -119,7 +120,7 @@ class Links:
         for connection in [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]:
             connection.close()
 
-    async def _connected(self, kind: Kind, address: str) -> None:
+    async def _wait_connected(self, kind: Kind, address: str) -> None:
         """Wait for one attempt to connect, shared by all that want this connection at the same time."""
         if self._closed:
             raise Closed("this client was closed")
@@ -136,9 +137,7 @@ class Links:
             if kind == "stream":
                 await self._connect_stream(address)
             else:
-                self._bulk[address] = await link.connect(
-                    self._host, address, self._make_bulk, deadline_s=self._settings.connect_s_max
-                )
+                self._bulk[address] = await self._connect_to(address, _refuse_unasked)
         except PolonaiseError as error:
             attempt.set_exception(error)
         else:
@@ -154,32 +153,26 @@ class Links:
         # Before connecting, so that a later attempt has the higher number whichever of them gets through first.
         self._sequence += 1
         stream = Stream(self._host, address, self._sequence)
+        stream.connection = await self._connect_to(address, stream.received, stream.closed)
+        self._streams[address] = stream
 
+    async def _connect_to(
+        self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
+    ) -> Connection:
         def make() -> Connection:
-            stream.connection = Connection(
+            return Connection(
                 self._host,
                 hello=self._hello,
                 peer_roles=(ROLE_SERVER,),
-                on_message=stream.received,
-                on_closed=stream.closed,
+                on_message=on_message,
+                on_closed=on_closed,
                 settings=self._settings.link,
             )
-            return stream.connection
 
-        await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
-        self._streams[address] = stream
-
-    def _make_bulk(self) -> Connection:
-        return Connection(
-            self._host,
-            hello=self._hello,
-            peer_roles=(ROLE_SERVER,),
-            on_message=_unasked,
-            settings=self._settings.link,
-        )
+        return await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
 
 
-def _unasked(_: Connection, message: Message, request: int, partition: int) -> None:
+def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
     """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
     if not request:
-        raise ProtocolError(f"an unasked-for {type(message).__name__} on a bulk connection")
+        raise ProtocolError(f"{type(message).__name__} on a bulk connection answers no request")

@@ -31,16 +31,12 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
-from polonaise.client.waiting import check_loop, retrieve
+from polonaise.client.waiting import check_loop, deadline_in, retrieve
 from polonaise.coordination import Coordinator
-from polonaise.errors import (
-    DeadlineExceeded,
-    Overloaded,
-    PolonaiseError,
-)
+from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
-from polonaise.wire.messages import Batches, Read
+from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 
 Ts = TypeVarTuple("Ts")
 
@@ -117,12 +113,8 @@ class Log(ReadableLog):
             form=Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF),
             wants=wants,
         )
-        self._running = Running(
-            host,
-            self._settings.limits,
-            serializer.encode if serializer else None,
-            (self._settings.retry_s_min, self._settings.retry_s_max),
-        )
+        self._encode = None if serializer is None else serializer.encode
+        self._running = Running(host, self._settings, self._encode)
         self._submissions = 0
         self.serializer = serializer
 
@@ -217,17 +209,16 @@ class Log(ReadableLog):
         says what became of the append.
         """
         self._check_run(context, timeout)
-        view, text, asked = once_view(self._view), checked_once_key(key), digest_of_request(request)
+        view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
         appends = self._appends_of(partition, args)
-        return await run_once(self._running, view, self._requests, appends, text, asked, context, args, timeout)
+        return await run_once(self._running, view, self._requests, appends, text, digest, context, args, timeout)
 
     def _check_run(self, context: Context, timeout: float | None) -> None:
         if not callable(context):
             raise wrong("context", context, "a function or coroutine function, not called: run(context, *args)")
         self._check_open()
         check_loop(self._loop)
-        if timeout is not None:
-            checked_seconds("timeout", timeout)
+        checked_seconds("timeout", timeout)
 
     # ------------------------------------------------------------------ single appends
 
@@ -259,17 +250,17 @@ class Log(ReadableLog):
         `await log.ready(partition)` waits for room. All appends of one turn of the event loop are sent together.
         """
         appends = self._appends_of(partition, (data,))
-        if self.serializer is not None:
-            data = self.serializer.encode(data)
+        if self._encode is not None:
+            data = self._encode(data)
         limits = self._settings.limits
         body = checked_body(data, limits)
         if header or type(header) is not int:
             checked_header(header)
         if high_water_mark is not None:
             checked_id("high_water_mark", high_water_mark)
-        held = joined(locks, limits) if locks else b""
-        asked = operations(expectations, changes) if expectations or changes else ()
-        return appends.append(body, header, high_water_mark, held, asked)
+        lock_bytes = joined(locks, limits) if locks else b""
+        checked = operations(expectations, changes) if expectations or changes else ()
+        return appends.append(body, header, high_water_mark, lock_bytes, checked)
 
     def append_group(
         self,
@@ -307,14 +298,13 @@ class Log(ReadableLog):
         else stopped the partition.
         """
         appends = self._appends_of(partition)
-        deadline_s = self._deadline_s(timeout)
+        deadline_s = deadline_in(timeout, self._loop)
         try:
-            await appends.admission.take(deadline_s)
+            await appends.admission.wait(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"partition {appends.partition} was not ready within {timeout:g} s: {appends.obstacle()}"
             ) from appends.trouble
-        appends.admission.give_back()  # only to see that there was one: `append` takes no slot
 
     async def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
         """Wait until the fate of every append made to the partition so far is known.
@@ -323,7 +313,7 @@ class Log(ReadableLog):
         seconds, or what stopped the partition. Says nothing of how the appends ended: their receipts do.
         """
         appends = self._appends_of(partition)
-        deadline_s = self._deadline_s(timeout)
+        deadline_s = deadline_in(timeout, self._loop)
         try:
             return await appends.flush(deadline_s)
         except TimeoutError:
@@ -346,22 +336,8 @@ class Log(ReadableLog):
         """
         self._check_open()
         check_loop(self._loop)
-        settings = self._settings
-        encode = self.serializer.encode if self.serializer is not None else None
-
-        def check(data: Any) -> bytes:
-            return checked_body(data if encode is None else encode(data), settings.limits)
-
-        return await open_producer(
-            name,
-            self._appends_of(partition),
-            self._requests,
-            self._host,
-            check,
-            settings.limits,
-            (settings.retry_s_min, settings.retry_s_max),
-            self._answer_s(timeout),
-        )
+        appends, timeout_s = self._appends_of(partition), self._answer_s(timeout)
+        return await open_producer(name, appends, self._requests, self._host, self._encode, self._settings, timeout_s)
 
     # ------------------------------------------------------------------ marks
 
@@ -381,7 +357,7 @@ class Log(ReadableLog):
         """
         appends = self._appends_of(partition)
         checked_id("id", id)
-        deadline_s = self._deadline_s(timeout)
+        deadline_s = deadline_in(timeout, self._loop)
         try:
             await appends.mark.wait(id, deadline_s)
         except TimeoutError:
@@ -406,17 +382,15 @@ class Log(ReadableLog):
 
         Raises what `high_water_mark` raises, for the first partition that fails.
         """
-        asked = {
+        tasks = {
             partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
             for partition in partitions
         }
         try:
-            marks = await asyncio.gather(*asked.values())
+            marks = await asyncio.gather(*tasks.values())
         finally:
-            for task in asked.values():
-                task.cancel()
-                task.add_done_callback(retrieve)
-        return dict(zip(asked, marks, strict=True))
+            _give_up(tasks.values())
+        return dict(zip(tasks, marks, strict=True))
 
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
@@ -428,18 +402,16 @@ class Log(ReadableLog):
         the owner has not answered `ClientSettings.answer_s_max` seconds after that.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
-        asked = {
+        tasks = {
             asyncio.ensure_future(self._committed_above(self._readable(partition), after, wait_s)): partition
             for partition, after in above.items()
         }
         try:
-            done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            found = {asked[task]: task.result() for task in done}
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            marks = {tasks[task]: task.result() for task in done}
         finally:
-            for task in asked:
-                task.cancel()
-                task.add_done_callback(retrieve)
-        return {partition: mark for partition, mark in found.items() if mark > above[partition]}
+            _give_up(tasks)
+        return {partition: mark for partition, mark in marks.items() if mark > above[partition]}
 
     async def _committed_above(self, partition: PartitionId, after: TransactionId, wait_s: float) -> TransactionId:
         # One byte, without bodies: of the answer, only the committed high-water mark is used.
@@ -479,8 +451,8 @@ class Log(ReadableLog):
 
         Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        document = await self._requests.health(self._readable(partition), self._answer_s(timeout))
-        return json.loads(document)
+        answer = await self._requests.ask(self._readable(partition), Health(), HealthIs, self._answer_s(timeout))
+        return json.loads(answer.document)
 
     async def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None
@@ -493,8 +465,9 @@ class Log(ReadableLog):
         `before` is not committed, and `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
-        told = await self._requests.trim(self._readable(partition), before, fragments, self._answer_s(timeout))
-        return told.first, bool(told.done)
+        request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
+        answer = await self._requests.ask(self._readable(partition), request, LogTrimmed, timeout_s)
+        return answer.first, bool(answer.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
         """Return why a mounted partition is not ready, commits nothing, or its view does not advance, at the moment.
@@ -502,12 +475,19 @@ class Log(ReadableLog):
         When disks are full or a quorum is missing, the error names the storage nodes. A view that has been applying the
         same transaction for 5 s counts as trouble, too. None if all is well, or if the partition was never used.
         """
-        held = self._partitions.get(partition)
-        if held is None:
+        used = self._partitions.get(partition)
+        if used is None:
             return None
-        appends = held.appends
+        appends = used.appends
         return appends.stopped or appends.trouble or appends.hindrance or appends.views_trouble()
 
     def decode(self, tx: Transaction) -> Any:
         """Return the value of a transaction, decoded by the client's serializer; its bytes without a serializer."""
         return tx.data if self.serializer is None else self.serializer.decode(tx.data)
+
+
+def _give_up(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel those of these tasks that are not done, and mark the errors of the others as seen."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(retrieve)

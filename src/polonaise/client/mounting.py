@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
@@ -297,24 +297,24 @@ class Mounting:
         attempt = self._attempt
         if attempt is None or attempt.stream is not stream or attempt.ended.done():
             return
-        kind = type(message)
-        if kind is Feed:
-            self._fed(attempt, cast(Feed, message))
-        elif kind is AppendsFailed:
-            self._refused(attempt, cast(AppendsFailed, message))
-        elif kind is Flushed:
-            self._appends.flushed(request, cast(Flushed, message).high_water_mark)
-        elif kind is Mounted:
+        match message:
+            case Feed():
+                self._fed(attempt, message)
+            case AppendsFailed():
+                self._refused(attempt, message)
+            case Flushed():
+                self._appends.flushed(request, message.high_water_mark)
             # The request number tells the answer to this mount from one to a mount before it on the same stream.
-            if request == attempt.request and not attempt.ready:
-                self._answered(attempt, cast(Mounted, message))
-            elif not request and attempt.ready:
-                self._told(cast(Mounted, message))
-        elif kind is Refused:
-            refused = cast(Refused, message)
-            attempt.end(fault_in(refused))
-        else:
-            raise ProtocolError(f"{kind.__name__} from a server")
+            case Mounted() if request == attempt.request and not attempt.ready:
+                self._answered(attempt, message)
+            case Mounted() if not request and attempt.ready:
+                self._take_hindrance(message)
+            case Mounted():
+                pass
+            case Refused():
+                attempt.end(fault_in(message))
+            case _:
+                raise ProtocolError(f"{type(message).__name__} from a server")
 
     def _fed(self, attempt: _Attempt, message: Feed) -> None:
         """Check a fed batch, read the fates of own appends from it, and offer it to the taker."""
@@ -366,15 +366,15 @@ class Mounting:
         self._appends.refused(rows)
         for row in rows:
             if row.reason is FailureReason.GENERATION:
-                text = f"appends went out under generation {attempt.generation}, the owner's is {row.value}"
+                text = f"appends were sent under generation {attempt.generation}, and the owner has {row.value}"
                 attempt.end(WrongGeneration(text))
                 return
 
-    def _told(self, message: Mounted) -> None:
+    def _take_hindrance(self, message: Mounted) -> None:
         """Remember what keeps the appends of a ready mount from being committed, or that nothing does any more."""
         before, self._appends.hindrance = self._appends.hindrance, None
         if message.state == MountState.NOT_READY:
-            hindrance = PartitionNotReady(f"partition {self._partition} commits nothing just now: {message.reason}")
+            hindrance = PartitionNotReady(f"partition {self._partition} commits nothing now: {message.reason}")
             self._appends.hindrance = hindrance
         if (before is None) != (self._appends.hindrance is None):
             _log.info("%s", self._appends.hindrance or f"partition {self._partition} commits again")
@@ -406,4 +406,4 @@ class Mounting:
                 known = self._subscription.generation_known
                 attempt.end(WrongGeneration(f"an owner of generation {message.generation} answered; {known} exists"))
             case MountVerdict.INCOMPLETE:
-                attempt.end(OutOfOrder(f"ready at {message.high_water_mark} without having fed everything up to there"))
+                attempt.end(OutOfOrder(f"ready at {message.high_water_mark}, and not everything up to there was fed"))

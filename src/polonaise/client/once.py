@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.draft import Draft, append_own
@@ -14,7 +14,7 @@ from polonaise.client.running import Running, check_leaves_time
 from polonaise.errors import AppendExpired, BadOption, DeadlineExceeded, OnceDiffers
 from polonaise.terms import OwnKind, PartitionId, TransactionId
 
-_NOT_SEEN: Final = "whether the key was used before could not be seen"
+_NOT_SEEN: Final = "the view could not be asked whether the key was used before"
 
 
 class OnceView(Protocol):
@@ -24,7 +24,7 @@ class OnceView(Protocol):
         """Return the id of the first transaction and the record under this key; None if the view has applied none."""
 
 
-class _Found(Exception):
+class _UsedBefore(Exception):
     """Ends the run of a context because the key was used before."""
 
     def __init__(self, id: TransactionId, record: OnceRecord) -> None:
@@ -37,11 +37,10 @@ def once_view(view: Any) -> OnceView:
     """Return the client's view as one that keeps keys. Raises `BadOption` if it keeps none."""
     if not getattr(view, "keeps_once", False):
         raise BadOption(
-            "log.once looks keys up in the client's view: connect with a SqlView whose class says "
+            "log.once looks keys up in the client's view: connect with a SqlView whose class sets "
             "once_table = 'polonaise_once', in every process that keeps the same database"
         )
-    found: OnceView = view
-    return found
+    return cast(OnceView, view)
 
 
 async def run_once(
@@ -66,55 +65,55 @@ async def run_once(
     # Checked here, too: catching up would spend the time, and then be blamed for it.
     check_leaves_time(timeout, partition)
     deadline_s = None if timeout is None else loop.time() + timeout
-    await _caught_up(requests, appends, timeout, deadline_s)
+    await _catch_up(requests, appends, timeout, deadline_s)
     looking_since_s: float | None = None
 
     def waits_for() -> str:
         if looking_since_s is None or deadline_s is None:
             return ""
         left_s = max(0.0, round(deadline_s - looking_since_s, 2))
-        return f"{_NOT_SEEN}: the view's database did not answer within the {left_s:g} s that were left for it"
+        return f"{_NOT_SEEN}: the view's database did not answer within the {left_s:g} s that were left"
 
-    async def look() -> None:
+    async def look_up() -> None:
         nonlocal looking_since_s
         looking_since_s = loop.time()
-        found = await view.once(partition, key)
+        earlier = await view.once(partition, key)
         looking_since_s = None  # not after a look-up that was given up: `waits_for` is called just then
-        if found is not None:
-            raise _Found(*found)
+        if earlier is not None:
+            raise _UsedBefore(*earlier)
 
-    async def guarded(tx: Draft, *given: Any) -> str:
+    async def guarded(tx: Draft, *args: Any) -> str:
         tx.write_lock(LOCK, key)
-        await look()  # after the mark was taken: a record that is applied later is a conflict of the lock
+        await look_up()  # after the mark was taken: a record that is applied later is a conflict of the lock
         try:
-            made = context(tx, *given)
-            if made is not None and hasattr(made, "__await__"):
-                made = await made
+            value = context(tx, *args)
+            if value is not None and hasattr(value, "__await__"):
+                value = await value
         except Exception:
-            await look()  # as below: it may have failed because of what was done under this key
+            await look_up()  # as below: it may have failed because of what was done under this key
             raise
         if tx.abandoned is not None:
-            await look()  # the reason to give up may be what was done under this key since it was looked up
-        value = encoded_value(made)
+            await look_up()  # the reason to give up may be what was done under this key since it was looked up
+        encoded = encoded_value(value)
         if tx.bodies:
-            append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), value).pack())
-        return value
+            append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), encoded).pack())
+        return encoded
 
     try:
         receipt = await running.run(appends, guarded, args, timeout, deadline_s=deadline_s, waits_for=waits_for)
-    except _Found as found:
-        id, record = found.id, found.record
+    except _UsedBefore as used:
+        id, record = used.id, used.record
         if request and record.request and request != record.request:
             raise OnceDiffers(
                 f"key {key!r} was used before, for another request: it is transaction {id} of partition {partition}; "
-                "what is new needs a new key",
+                "use another key for a new request",
                 id,
             ) from None
         return Once(partition, id, record.appended, json.loads(record.value), repeated=True)
     return Once(partition, receipt.id, receipt.count - 1, json.loads(receipt.value), repeated=False)
 
 
-async def _caught_up(
+async def _catch_up(
     requests: Requests, appends: PartitionAppends, timeout: float | None, deadline_s: float | None
 ) -> None:
     """Wait until the view has applied all that is committed by now. Raises `AppendExpired` after the deadline."""

@@ -9,10 +9,10 @@ from typing import Any
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.arguments import checked_id, checked_seconds, encoded, wrong
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Expectation, Limits, checked_header, joined, operations
+from polonaise.client.protocol.draft import Expectation, checked_body, checked_header, joined, operations
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
+from polonaise.client.settings import ClientSettings
 from polonaise.errors import (
     AppendUnknown,
     BadOption,
@@ -53,12 +53,10 @@ class Producer:
         produced: Produced,
         appends: PartitionAppends,
         host: Host,
-        check: Callable[[Any], bytes],
-        limits: Limits,
-        retry_s: tuple[float, float],
+        encode: Callable[[Any], bytes] | None,
+        settings: ClientSettings,
     ) -> None:
         self.name = name
-        self._limits = limits
         self.epoch = produced.epoch
         """How often the producer was opened, this time included."""
         self.last_sequence = produced.last_sequence
@@ -66,9 +64,8 @@ class Producer:
         self._key = key
         self._appends = appends
         self._host = host
-        self._check = check
-        self._limits = limits
-        self._retry_s = retry_s
+        self._encode = encode
+        self._settings = settings
         self._slots = asyncio.Semaphore(IDS_KEPT)
         self._under_way: dict[int, asyncio.Future[None]] = {}
 
@@ -93,11 +90,12 @@ class Producer:
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)
         checked_header(header)
-        body = self._check(data)
-        held = joined(locks, self._limits)
+        limits = self._settings.limits
+        body = checked_body(data if self._encode is None else self._encode(data), limits)
+        lock_bytes = joined(locks, limits)
         try:
             async with asyncio.timeout(timeout):
-                return await self._append(sequence, body, header, held)
+                return await self._append(sequence, body, header, lock_bytes)
         except TimeoutError:
             raise AppendUnknown(
                 f"append {sequence} of producer {self.name!r} is not decided after {timeout:g} s: "
@@ -106,8 +104,8 @@ class Producer:
 
     async def _append(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:
         async with self._slots:
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            earlier, self._under_way[sequence] = self._under_way.get(sequence), mine
+            over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            earlier, self._under_way[sequence] = self._under_way.get(sequence), over
             try:
                 if earlier is not None:
                     # The same number twice at a time: the second is sent when the first is over, so `_under_way` needs
@@ -115,25 +113,23 @@ class Producer:
                     await asyncio.shield(earlier)
                 return await self._append_until_decided(sequence, body, header, locks)
             finally:
-                if self._under_way.get(sequence) is mine:
+                if self._under_way.get(sequence) is over:
                     del self._under_way[sequence]
-                mine.set_result(None)
+                over.set_result(None)
 
     async def _append_until_decided(self, sequence: int, body: bytes, header: int, locks: bytes) -> TransactionId:
-        backoff = Backoff(*self._retry_s)
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         produce = [(_PRODUCE, self._key, pack_request(self.epoch, sequence))]
         while True:
-            # Only to wait until the partition is mounted and has room; `append` takes no slot.
-            await self._appends.admission.take(None)
-            self._appends.admission.give_back()
+            await self._appends.admission.wait(None)
             try:
                 receipt = await self._appends.append(body, header, None, locks, produce)
             except ProducerSequence:
                 # A lower number may have failed for a passing reason and be on its way again: this one comes after it.
-                before = [number for number in self._under_way if number < sequence]
-                if not before:
+                earlier = [future for number, future in self._under_way.items() if number < sequence]
+                if not earlier:
                     raise
-                await asyncio.wait([self._under_way[number] for number in before])
+                await asyncio.wait(earlier)
                 continue
             except PolonaiseError as error:
                 if error.retry is not Retry.AGAIN:
@@ -149,9 +145,8 @@ async def open_producer(
     appends: PartitionAppends,
     requests: Requests,
     host: Host,
-    check: Callable[[Any], bytes],
-    limits: Limits,
-    retry_s: tuple[float, float],
+    encode: Callable[[Any], bytes] | None,
+    settings: ClientSettings,
     timeout: float,
 ) -> Producer:
     """Open the producer under the next epoch; see `Log.producer`."""
@@ -160,14 +155,14 @@ async def open_producer(
     key = KEY_PREFIX + encoded("name", name)
     if not name or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"a producer's name has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes")
-    backoff = Backoff(*retry_s)
+    backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
     try:
         async with asyncio.timeout(timeout):
             while True:
-                held = await requests.register(appends.partition, key, timeout)
-                produced = Produced.none() if held is None else Produced.parse(held)
+                register = await requests.register(appends.partition, key, timeout)
+                produced = Produced() if register is None else Produced.parse(register)
                 try:
-                    await _open(key, held, produced, appends)
+                    await _open(key, register, produced, appends)
                 except (ExpectationFailed, ProducerFenced):
                     pass  # another process has opened it since the register was read: read it anew, and fence that one
                 except PolonaiseError as error:
@@ -175,7 +170,7 @@ async def open_producer(
                         raise
                 else:
                     opened = produced.opened(produced.epoch + 1)
-                    return Producer(name, key, opened, appends, host, check, limits, retry_s)
+                    return Producer(name, key, opened, appends, host, encode, settings)
                 await asyncio.sleep(backoff.pause_s(host.random.random()))
     except TimeoutError:
         raise DeadlineExceeded(
@@ -183,10 +178,9 @@ async def open_producer(
         ) from appends.trouble
 
 
-async def _open(key: bytes, held: bytes | None, produced: Produced, appends: PartitionAppends) -> Receipt:
+async def _open(key: bytes, register: bytes | None, produced: Produced, appends: PartitionAppends) -> None:
     """Append the own transaction that raises the producer's epoch, expecting the register to be as it was read."""
-    expectation = Expectation.absent(key) if held is None else Expectation.equals(key, held)
-    asked = [*operations([expectation], []), (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))]
-    await appends.admission.take(None)
-    appends.admission.give_back()
-    return await appends.append(b"", 0, None, b"", asked)
+    expectation = Expectation.absent(key) if register is None else Expectation.equals(key, register)
+    produce = (_PRODUCE, key, pack_request(produced.epoch + 1, OPEN))
+    await appends.admission.wait(None)
+    await appends.append(b"", 0, None, b"", [*operations([expectation], []), produce])

@@ -118,13 +118,13 @@ class ReadableLog(Connected):
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
         if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
-            found = next(batch.transactions(id - 1, own=True))
-            if found.own:
+            tx = next(batch.transactions(id - 1, own=True))
+            if tx.own:
                 raise OwnTransaction(
                     f"transaction {id} of partition {partition} is the library's own, and no application's: "
                     "log.read passes over such transactions, and `polonaise segment dump` shows them"
                 )
-            return found
+            return tx
         raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
 
 
@@ -134,5 +134,5 @@ def _microseconds(since: int | datetime) -> int:
     if not isinstance(since, datetime):
         raise wrong("since", since, "microseconds UTC as an integer, or a datetime with a time zone")
     if since.tzinfo is None:
-        raise BadOption(f"since={since} has no time zone: say which, for example datetime.now(UTC)")
+        raise BadOption(f"since={since} has no time zone: give it one, for example datetime.now(UTC)")
     return max(1, int(since.timestamp() * 1_000_000))

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from polonaise.client.condition import PartitionCondition
 from polonaise.client.protocol import outcomes
-from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.client.protocol.outstanding import Pending, Unordered
-from polonaise.client.waiting import check_loop, until
+from polonaise.client.waiting import check_loop, deadline_in, until
 from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.client.appends import PartitionAppends
 
 
 class Receipt(Pending):
@@ -33,10 +30,10 @@ class Receipt(Pending):
     appends to the partition, from 1; `count` the number of transactions.
     """
 
-    __slots__ = ("_appends", "value")
+    __slots__ = ("_condition", "value")
 
-    def __init__(self, appends: PartitionAppends, count: int, size: int) -> None:
-        self._appends = appends
+    def __init__(self, condition: PartitionCondition, count: int, size: int) -> None:
+        self._condition = condition
         self.count = count
         self.size = size
         self.sequence = 0
@@ -49,7 +46,7 @@ class Receipt(Pending):
     @property
     def partition(self) -> PartitionId:
         """The partition that it was appended to."""
-        return self._appends.partition
+        return self._condition.partition
 
     @property
     def ids(self) -> range:
@@ -77,14 +74,14 @@ class Receipt(Pending):
         if self.failure is None:
             return None
         error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
-        if self._appends.stopped is not None and isinstance(self.failure.reason, Unordered):
-            error.add_note(f"because of: {self._appends.stopped}")
+        if self._condition.stopped is not None and isinstance(self.failure.reason, Unordered):
+            error.add_note(f"because of: {self._condition.stopped}")
         return error
 
     def __await__(self) -> Generator[None, None, Receipt]:
         if self.id < 0:
             if self.failure is None:
-                check_loop(self._appends.loop)
+                check_loop(self._condition.loop)
                 yield from self._future().__await__()
             if self.failure is not None:
                 error = self.error
@@ -105,29 +102,27 @@ class Receipt(Pending):
         Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds. That changes
         nothing about the append: wait again.
         """
-        given = checked_seconds("timeout", timeout)
-        deadline_s = None if given is None else asyncio.get_running_loop().time() + given
-        appends = self._appends
-        check_loop(appends.loop)
+        condition = self._condition
+        deadline_s = deadline_in(timeout, condition.loop)
         which = f"append {self.sequence} to partition {self.partition}"
         try:
             await self.wait(deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{which} is not decided after {timeout:g} s: {appends.obstacle()}; "
+                f"{which} is not decided after {timeout:g} s: {condition.obstacle()}; "
                 "it may still commit, so await the receipt again"
-            ) from appends.trouble
+            ) from condition.trouble
         await self
         try:
-            await appends.mark.wait(self.last_id, deadline_s)
+            await condition.mark.wait(self.last_id, deadline_s)
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{which} is committed as {self.last_id}, and this client's view has not applied it after "
-                f"{timeout:g} s: {appends.lag()}; wait again, or see what keeps the view"
-            ) from appends.trouble
+                f"{timeout:g} s: {condition.lag()}; wait again, or see what keeps the view"
+            ) from condition.trouble
 
     def _future(self) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._appends.loop.create_future()
+        future: asyncio.Future[None] = self._condition.loop.create_future()
         if self.watchers is None:
             self.watchers = future  # nearly always the only one: a list for it would be one more object per append
         else:

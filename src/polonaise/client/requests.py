@@ -18,15 +18,11 @@ from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     GetRegister,
-    Health,
-    HealthIs,
     HighWaterMark,
     HighWaterMarkIs,
     ListRegisters,
-    LogTrimmed,
     RegisterIs,
     RegistersListed,
-    TrimLog,
 )
 
 M = TypeVar("M", bound=Message)
@@ -59,10 +55,11 @@ class Requests:
         seconds over all attempts (None: until the client is closed). `wait_s` is for how many seconds the request lets
         the server wait before it answers; `report` is called with each error that is tried again.
         """
-        troubles: list[PolonaiseError] = []
+        trouble: PolonaiseError | None = None
 
         def note(error: PolonaiseError) -> None:
-            troubles[:] = [error]
+            nonlocal trouble
+            trouble = error
             if report is not None:
                 report(error)
 
@@ -70,11 +67,11 @@ class Requests:
             async with asyncio.timeout(timeout):
                 return await self._ask_until_answered(partition, request, answer, wait_s, note)
         except TimeoutError:
-            because = f" (the last trouble: {troubles[-1]})" if troubles else ""
+            because = f" (the last trouble: {trouble})" if trouble else ""
             raise DeadlineExceeded(
                 f"partition {partition} did not answer {type(request).__name__} within {timeout:g} s: "
                 f"it waited for {self._routes.waits_for(partition)}{because}"
-            ) from (troubles[-1] if troubles else None)
+            ) from trouble
 
     async def _ask_until_answered(
         self,
@@ -89,18 +86,18 @@ class Requests:
             try:
                 owner = await self._routes.owner(partition)
                 connection = await self._links.bulk(owner.address)
-                found = await connection.request(
+                received = await connection.request(
                     request, partition=partition, deadline_s=self._settings.request_s_max + wait_s
                 )
-                if isinstance(found, answer):
-                    return found
-                raise ProtocolError(f"{type(found).__name__} is no answer to {type(request).__name__}")
+                if isinstance(received, answer):
+                    return received
+                raise ProtocolError(f"{type(received).__name__} is no answer to {type(request).__name__}")
             except BeyondLog:
                 raise  # the caller's to judge, though the log may get that far
             except PolonaiseError as error:
                 if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
                     raise
-                _log.info("partition %d: %s is asked again: %s", partition, type(request).__name__, error)
+                _log.info("partition %d: %s is sent again: %s", partition, type(request).__name__, error)
                 note(error)
                 if error.retry is Retry.ELSEWHERE:
                     await self._routes.reread()
@@ -110,17 +107,17 @@ class Requests:
         self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None
     ) -> TransactionId:
         """Return the committed high-water mark, proved by the owner after the request arrived."""
-        found = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
-        return found.high_water_mark
+        answer = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
+        return answer.high_water_mark
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""
-        found = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
-        return found.value if found.present else None
+        answer = await self.ask(partition, GetRegister(key), RegisterIs, timeout)
+        return answer.value if answer.present else None
 
     async def registers(self, partition: PartitionId, prefix: bytes, timeout: float | None) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, in the order of keys, each page proved by the owner."""
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         clock, first, more = self._host.clock, prefix, 1
         until_s = None if timeout is None else clock.monotonic_s() + timeout
         while more:
@@ -128,18 +125,8 @@ class Requests:
             listed = await self.ask(partition, ListRegisters(first, prefix), RegistersListed, left_s)
             page = dict(sets_of(listed.snapshot))
             if not all(key >= first and key.startswith(prefix) for key in page) or (listed.more and not page):
-                raise ProtocolError(f"registers that were not asked for: from {first!r} on, with {prefix!r}")
-            found |= page
+                raise ProtocolError(f"the answer does not hold the registers from {first!r} on with prefix {prefix!r}")
+            values |= page
             more = listed.more
             first = after(max(page, default=first))
-        return found
-
-    async def trim(
-        self, partition: PartitionId, before: TransactionId, fragments: bytes, timeout: float | None
-    ) -> LogTrimmed:
-        """Have the replicas drop some of the history below `before`, which these fragments hold."""
-        return await self.ask(partition, TrimLog(before, fragments), LogTrimmed, timeout)
-
-    async def health(self, partition: PartitionId, timeout: float | None) -> bytes:
-        """Return the health report of the partition's owner: a JSON document."""
-        return (await self.ask(partition, Health(), HealthIs, timeout)).document
+        return values

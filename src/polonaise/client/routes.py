@@ -31,7 +31,7 @@ class Routes:
         self._whereabouts = whereabouts
         self._coordinator = coordinator
         self._settings = settings
-        self._known: Versioned[Assignment] = Versioned(-1, Assignment())
+        self._assignment: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done at the next newer assignment."""
         self._trouble = ""
@@ -46,7 +46,7 @@ class Routes:
 
     def known(self, partition: PartitionId) -> Owner | None:
         """Return the owner of a partition, as far as this client knows; None while it has none."""
-        return self._known.value.owners.get(partition)
+        return self._assignment.value.owners.get(partition)
 
     async def owner(self, partition: PartitionId) -> Owner:
         """Return the owner of a partition; wait, without a deadline of its own, while it has none."""
@@ -62,13 +62,13 @@ class Routes:
         if self._trouble:
             return f"an assignment that can be read: {self._trouble}"
         if owner is None:
-            return "a server that owns it: none does, so start one (`polonaise server run`) or see why it does not"
+            return "a server that owns it: none does, so start one (`polonaise server run`) or see why none runs"
         return f"its owner, {owner.address}{self.whereabouts()}"
 
     def whereabouts(self) -> str:
         """Return what is known of the process that serves the log, as the end of a sentence."""
-        known = self._whereabouts()
-        return f"; {known}" if known else ""
+        where = self._whereabouts()
+        return f"; {where}" if where else ""
 
     async def reread(self) -> None:
         """Read the assignment, which has changed as a server says; do without if the coordinator can't be reached."""
@@ -76,34 +76,34 @@ class Routes:
             async with asyncio.timeout(self._settings.request_s_max):
                 self._learn(await self._coordinator.assignment())
         except (PolonaiseError, TimeoutError) as error:
-            self._say(str(error) or "the coordinator did not answer")
+            self._note_trouble(str(error) or "the coordinator did not answer")
 
-    def _say(self, trouble: str) -> None:
+    def _note_trouble(self, trouble: str) -> None:
         """Remember and log why the assignment can't be read, once for the same reason."""
         if trouble != self._trouble:
             self._trouble = trouble
-            _log.warning("the assignment can't be read, and is tried again: %s", trouble)
+            _log.warning("the assignment can't be read, and is read again: %s", trouble)
 
-    def _learn(self, found: Versioned[Assignment]) -> None:
+    def _learn(self, read: Versioned[Assignment]) -> None:
         """Take an assignment that was read, unless a newer one is known; wake those who wait for a change."""
         self._trouble = ""
-        if found.version <= self._known.version:
+        if read.version <= self._assignment.version:
             return
-        self._known = found
+        self._assignment = read
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
         for listener in list(self.listeners):
-            listener(found.value)
+            listener(read.value)
 
     async def _watch(self) -> None:
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         while True:
             try:
                 async with asyncio.timeout(self._settings.coordinator_s_max):
-                    self._learn(await self._coordinator.assignment_after(self._known.version))
+                    self._learn(await self._coordinator.assignment_after(self._assignment.version))
                 backoff.reset()
             except TimeoutError:
                 continue  # nothing has changed; asked again, in case the coordinator lost the wait
             except PolonaiseError as error:
-                self._say(str(error))
+                self._note_trouble(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.draft import Draft, Limits
+from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import Again, next_step
 from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed, PolonaiseError
+from polonaise.client.settings import ClientSettings
+from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed
 from polonaise.host import Host
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
@@ -26,8 +27,6 @@ Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
 A plain function or a coroutine function. It may run several times, each time on newer state, so it must do nothing but
 read the view's state and build.
 """
-
-_NOTHING_APPENDED = "the context appended nothing"
 
 
 class OutcomeKind(enum.Enum):
@@ -85,25 +84,22 @@ class _Tally:
             self.overtaken = f"; the last demanded position {position}, and the log's next was {failure.value}"
 
     def __str__(self) -> str:
-        told = f"before that the context ran, and its append was refused, {self.refused} times"
+        text = f"before that the context ran, and its append was refused, {self.refused} times"
         if self.conflicts:
-            told += (
+            text += (
                 f", {self.conflicts} of them for conflicts of its locks, the last with transaction {self.last}: "
                 "lock less, or give it more time"
             )
-        return told + self.overtaken
+        return text + self.overtaken
 
 
 class Running:
     """Runs the contexts of one client."""
 
-    def __init__(
-        self, host: Host, limits: Limits, encode: Callable[[Any], bytes] | None, retry_s: tuple[float, float]
-    ) -> None:
+    def __init__(self, host: Host, settings: ClientSettings, encode: Callable[[Any], bytes] | None) -> None:
         self._host = host
-        self._limits = limits
+        self._settings = settings
         self._encode = encode
-        self._retry_s = retry_s
 
     async def run(
         self,
@@ -122,16 +118,17 @@ class Running:
         application; else an empty string.
         """
         check_leaves_time(timeout, appends.partition)
-        run = _Run(self._host, appends, self._retry_s, timeout, deadline_s, waits_for)
+        run = _Run(self._host, appends, self._settings, timeout, deadline_s, waits_for)
+        limits = self._settings.limits
         try:
             while True:
                 # The mark is taken before the context reads anything: what it reads later is at least that new, and
                 # anything newer counts as a conflict. Most contexts need not wait for their turn or for room, and a
                 # coroutine that does not wait still has its price.
                 mark = run.begin_now()
-                draft = Draft(
-                    appends.partition, await run.begin() if mark is None else mark, self._limits, self._encode
-                )
+                if mark is None:
+                    mark = await run.begin()
+                draft = Draft(appends.partition, mark, limits, self._encode)
                 try:
                     value = context(draft, *args)
                     if value is not None and hasattr(value, "__await__"):
@@ -163,28 +160,28 @@ def check_leaves_time(timeout: float | None, partition: PartitionId) -> None:
     if timeout == 0:
         raise AppendExpired(
             f"nothing was appended to partition {partition}, and nothing will be: "
-            "timeout=0 leaves no time to; give it seconds, or None for as long as it takes"
+            "timeout=0 leaves no time for it; pass seconds, or None for no bound"
         )
 
 
 class _Run:
     """The runs of one context: their deadline, their turn among contexts with the same locks, their refusals."""
 
-    __slots__ = ("_appends", "_backoff", "_began_s", "_host", "_locks", "_position", "_retry_s", "_tally", "_timeout",
+    __slots__ = ("_appends", "_backoff", "_began_s", "_host", "_locks", "_position", "_settings", "_tally", "_timeout",
                  "_turn", "_waits_for", "deadline_s")  # fmt: skip
 
     def __init__(
         self,
         host: Host,
         appends: PartitionAppends,
-        retry_s: tuple[float, float],
+        settings: ClientSettings,
         timeout: float | None,
         deadline_s: float | None,
         waits_for: Callable[[], str],
     ) -> None:
         self._host = host
         self._appends = appends
-        self._retry_s = retry_s
+        self._settings = settings
         self._timeout = timeout
         self._backoff: Backoff | None = None
         self._turn: Turn | None = None
@@ -215,7 +212,7 @@ class _Run:
             try:
                 await appends.turntaking.wait(self._turn, self._host.random.random, self.deadline_s)
             except TimeoutError:
-                why = f"others that want the same locks came first: {appends.lag()}"
+                why = f"other contexts with the same locks came first: {appends.lag()}"
                 raise self._expired(why) from None
         try:
             await appends.admission.take(self.deadline_s)
@@ -230,17 +227,17 @@ class _Run:
             return waited
         ran_s = self._appends.loop.time() - self._began_s
         if self._tally is not None and ran_s < (self._timeout or 0) / 2:
-            return f"its time was over after one more run of the context, which took {round(ran_s, 2):g} s"
+            return f"the time was over after one more run of the context, which took {round(ran_s, 2):g} s"
         return "the context took too long"
 
-    async def awaited(self, made: Awaitable[Any]) -> Any:
+    async def awaited(self, awaitable: Awaitable[Any]) -> Any:
         """Await a context's coroutine within the deadline; return its value. Raises `AppendExpired` after it."""
         if self.deadline_s is None:
-            return await made
+            return await awaitable
         limit = asyncio.timeout_at(self.deadline_s)
         try:
             async with limit:
-                return await made
+                return await awaitable
         except TimeoutError:
             if not limit.expired():
                 raise  # the application's own `TimeoutError`
@@ -332,14 +329,14 @@ class _Run:
         if not again.pause:
             return
         if self._backoff is None:
-            self._backoff = Backoff(*self._retry_s)
+            self._backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         pause_s = self._backoff.pause_s(self._host.random.random())
         now = self._appends.loop.time()
         if deadline_s is not None and now + pause_s >= deadline_s:
             # Not before the deadline: a caller who tries again in a loop would else press the log without any pause.
             await asyncio.sleep(max(0.0, deadline_s - now))
             raise self._expired(
-                f"appends failed again and again{(self._tally and self._tally.because) or appends.because()}"
+                f"its appends failed repeatedly{(self._tally and self._tally.because) or appends.because()}"
             )
         await asyncio.sleep(pause_s)
 
@@ -351,15 +348,15 @@ class _Run:
         )
 
 
-def _check(draft: Draft, made: Any) -> None:
+def _check(draft: Draft, value: Any) -> None:
     if draft.abandoned is not None:
         raise Abandoned(draft.abandoned)
     if not draft.bodies:
         if draft.operations:
             raise BadOption("a context that changes or expects registers has to append something: a body may be empty")
-        if isinstance(made, Generator | AsyncGenerator):
+        if isinstance(value, Generator | AsyncGenerator):
             raise BadOption("a context that yields never ran: write a plain function, or a coroutine function")
-        raise Abandoned(_NOTHING_APPENDED)
+        raise Abandoned("the context appended nothing")
     if draft.position is not None and draft.position <= draft.high_water_mark:
         raise ExpectationFailed(
             f"nothing was appended to partition {draft.partition}: the context demands position {draft.position}, and "
@@ -390,18 +387,10 @@ class Submission:
         return self._ended().__await__()
 
     async def _ended(self) -> Receipt:
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            error = self._task.exception()
-            if error is not None:
-                raise self._kept(error)
+        outcome = await self.outcome()
+        if outcome.error is not None:
+            raise outcome.error
         return self._task.result()
-
-    def _kept(self, error: BaseException) -> BaseException:
-        """Return the error with its first traceback, which would otherwise grow each time that it is raised."""
-        if self._traceback is None:
-            self._traceback = error.__traceback__
-        return error.with_traceback(self._traceback)
 
     @property
     def done(self) -> bool:
@@ -420,14 +409,15 @@ class Submission:
         error = self._task.exception()
         if error is None:
             return Outcome(OutcomeKind.COMMITTED, self._task.result())
-        self._kept(error)
-        if isinstance(error, AppendUnknown):
-            return Outcome(OutcomeKind.UNKNOWN, error.receipt, error)
-        kinds: dict[type[PolonaiseError], OutcomeKind] = {
-            Abandoned: OutcomeKind.ABANDONED,
-            AppendExpired: OutcomeKind.EXPIRED,
-        }
-        for of, kind in kinds.items():
-            if isinstance(error, of):
-                return Outcome(kind, None, error)
+        # The first traceback: it would otherwise grow each time that the error is raised.
+        if self._traceback is None:
+            self._traceback = error.__traceback__
+        error.__traceback__ = self._traceback
+        match error:
+            case AppendUnknown():
+                return Outcome(OutcomeKind.UNKNOWN, error.receipt, error)
+            case Abandoned():
+                return Outcome(OutcomeKind.ABANDONED, None, error)
+            case AppendExpired():
+                return Outcome(OutcomeKind.EXPIRED, None, error)
         return Outcome(OutcomeKind.RAISED, None, error)

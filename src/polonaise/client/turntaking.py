@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from polonaise.client.protocol.turns import Turn, Turns
-from polonaise.client.waiting import AppliedMark, until
+from polonaise.client.waiting import AppliedMark, fail_all, until, wake
 from polonaise.errors import PolonaiseError, fresh
 from polonaise.terms import ClientId, TransactionId
 
@@ -17,9 +17,10 @@ class TurnTaking:
     def __init__(self, client_id: ClientId, mark: AppliedMark) -> None:
         self.turns = Turns(client_id)
         self._mark = mark
-        self._courteous: set[asyncio.Future[None]] = set()
+        # Dicts for their order: with sets, who is woken first would depend on where in memory the futures are.
+        self._courteous: dict[asyncio.Future[None], None] = {}
         """The futures of contexts that let rivals go first, woken when a rival has committed."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         """The futures of contexts that wait for other contexts of this client."""
         self._stopped: PolonaiseError | None = None
 
@@ -51,16 +52,16 @@ class TurnTaking:
                 turns.given_up(turn)
 
     async def _until(
-        self, future: asyncio.Future[None], kept: set[asyncio.Future[None]], deadline_s: float | None
+        self, future: asyncio.Future[None], waiting: dict[asyncio.Future[None], None], deadline_s: float | None
     ) -> None:
-        """Wait for a future that is kept in this set meanwhile, so that `stop` finds it."""
+        """Wait for a future that is kept among these meanwhile, so that `stop` finds it."""
         if self._stopped is not None:
             raise fresh(self._stopped)
-        kept.add(future)
+        waiting[future] = None
         try:
             await until(future, deadline_s)
         finally:
-            kept.discard(future)
+            waiting.pop(future, None)
 
     def leave(self, turn: Turn) -> None:
         """Give up a turn, and wake the contexts that are granted by that."""
@@ -85,17 +86,9 @@ class TurnTaking:
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> None:
         """Take note of who wrote each transaction of a fed batch; wake the contexts that let a rival go first."""
         if self.turns.watching and self.turns.fed(first, clients):
-            _wake(self._courteous)
+            wake(self._courteous)
 
     def stop(self, error: PolonaiseError) -> None:
         """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
-        for future in [*self._waiting, *self._courteous]:
-            if not future.done():
-                future.set_exception(fresh(error))
-
-
-def _wake(waiting: set[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
+        fail_all([*self._waiting, *self._courteous], error)

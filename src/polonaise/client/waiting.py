@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.errors import Forked, PolonaiseError, WrongEventLoop, fresh
 from polonaise.terms import TransactionId
 
@@ -38,14 +39,29 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         running = None
     if running is not loop:
         if _processes.get(loop, os.getpid()) != os.getpid():
-            raise Forked(
-                "this log was opened before the process forked, and its connections belong to the parent: "
-                "open one in each process, after the fork"
-            )
+            raise forked_log()
         raise WrongEventLoop(
             "a client belongs to the event loop, and the thread, that it was connected in: call it there "
             "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here"
         )
+
+
+def deadline_in(timeout: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
+    """Return the time of the client's loop that is `timeout` seconds from now; None for no deadline.
+
+    Raises `BadOption` for an invalid timeout, and as `check_loop`.
+    """
+    seconds = checked_seconds("timeout", timeout)
+    check_loop(loop)
+    return None if seconds is None else loop.time() + seconds
+
+
+def forked_log() -> Forked:
+    """Return the error for a log that is used in a child process."""
+    return Forked(
+        "this log was opened before the process forked, and its connections belong to the parent: "
+        "open one in each process, after the fork"
+    )
 
 
 def until(future: asyncio.Future[T], deadline_s: float | None) -> Awaitable[T]:
@@ -71,13 +87,27 @@ def _expire(future: asyncio.Future[Any]) -> None:
         future.set_exception(TimeoutError())
 
 
+def wake(futures: Iterable[asyncio.Future[None]]) -> None:
+    """End the waits for these futures, of which some may have been given up."""
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def fail_all(futures: Iterable[asyncio.Future[Any]], error: PolonaiseError) -> None:
+    """End the waits for these futures with this error, a copy for each; some may have been given up."""
+    for future in futures:
+        if not future.done():
+            future.set_exception(fresh(error))
+
+
 def retrieve(future: asyncio.Future[Any]) -> None:
     """Mark a future's failure as retrieved, which avoids "exception was never retrieved" when nobody awaits it."""
     if not future.cancelled():
         future.exception()
 
 
-class Given(NamedTuple):
+class Applying(NamedTuple):
     """A transaction, or a run of them, that the application's view is applying."""
 
     first: TransactionId
@@ -85,7 +115,7 @@ class Given(NamedTuple):
     since_s: float
     """The loop's time at which the view began."""
 
-    def told(self, now_s: float) -> str:
+    def describe(self, now_s: float) -> str:
         """Return for the message of an error how long the view has been applying them."""
         which = f"transaction {self.first}" if self.first == self.last else f"transactions {self.first} to {self.last}"
         return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
@@ -94,18 +124,18 @@ class Given(NamedTuple):
 class AppliedMark:
     """The client high-water mark of a partition, and the waits for it to rise."""
 
-    __slots__ = ("_births", "_stopped", "_sweep_at", "_waiting", "given", "trouble", "value")
+    __slots__ = ("_stopped", "_sweep_at", "_wait_count", "_waiting", "applying", "trouble", "value")
 
     def __init__(self, value: TransactionId) -> None:
         self.value = value
         """The client high-water mark: everything up to this id is applied by this client."""
         self.trouble: PolonaiseError | None = None
         """Why the application's view does not advance at the moment; None while it does."""
-        self.given: Given | None = None
+        self.applying: Applying | None = None
         """The transactions that the view is applying; None while it applies none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         """A heap of (id, number, future): the number keeps futures from being compared."""
-        self._births = 0
+        self._wait_count = 0
         self._sweep_at = 1024
         self._stopped: PolonaiseError | None = None
 
@@ -132,23 +162,21 @@ class AppliedMark:
         if self._stopped:
             future.set_exception(fresh(self._stopped))
             return future
-        self._births += 1
+        self._wait_count += 1
         # Waits that were given up stay in the heap until the mark reaches them, which may be never: swept out before
         # they are most of it.
         if len(self._waiting) >= self._sweep_at:
             self._waiting = [entry for entry in self._waiting if not entry[2].done()]
             heapify(self._waiting)
             self._sweep_at = max(1024, 2 * len(self._waiting))
-        heappush(self._waiting, (value, self._births, future))
+        heappush(self._waiting, (value, self._wait_count, future))
         return future
 
     def stop(self, error: PolonaiseError) -> None:
         """End every wait with this error: the mark rises no more."""
         self._stopped = error
         waiting, self._waiting = self._waiting, []
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(fresh(error))
+        fail_all((future for _, _, future in waiting), error)
 
 
 class Admission:
@@ -191,6 +219,11 @@ class Admission:
                 self.give_back()
             raise
 
+    async def wait(self, deadline_s: float | None) -> None:
+        """Wait until there is a slot, and leave it to others. Raises as `take`."""
+        await self.take(deadline_s)
+        self.give_back()
+
     def give_back(self) -> None:
         """Give back a slot, and let in the next context that waits."""
         self.taken -= 1
@@ -213,6 +246,4 @@ class Admission:
         """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
         waiting, self._waiting = self._waiting, deque()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(fresh(error))
+        fail_all(waiting, error)

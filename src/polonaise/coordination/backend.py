@@ -77,10 +77,10 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     """Return the refusal of a damaged entry: the place, what is wrong with it, and what to do."""
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
-        "was last; an older copy, or a new one, would let two owners write in one session"
+        "was last; an older copy, or a new coordinator, would let two owners write in one session"
     )
 
 
 def missing(place: str) -> CoordinatorDamaged:
     """Return the refusal for the lack of an entry that every cluster has."""
-    return damaged(place, "it is missing, in a cluster that has it")
+    return damaged(place, "it is missing, although its cluster exists")

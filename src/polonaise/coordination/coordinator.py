@@ -130,7 +130,7 @@ class Coordinator:
             )
         description = self._learn(DESCRIPTION, entry, self._seen(DESCRIPTION), ClusterDescription)
         if description.key != entry.cluster_key:
-            raise damaged(place, "it names two cluster keys")
+            raise damaged(place, "it has two different cluster keys")
         self._description = description
         return description
 
@@ -212,9 +212,9 @@ class Coordinator:
     async def members(self) -> list[Registration]:
         """Return the members that are registered, alive and working, by server id."""
         cluster = await self._cluster()
-        found = await self._backend.registered(MEMBERS)
+        registered = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()
-        entries = {int(name): entry for name, entry in found.items()}
+        entries = {int(name): entry for name, entry in registered.items()}
         self._leases.keep_only(entries)
         return [
             self._registration(server, entry, cluster.key)
@@ -230,15 +230,15 @@ class Coordinator:
     def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
         """Return the registration in an entry. Raises `CoordinatorDamaged` unless the entry is that of this server."""
         try:
-            found = Registration.decode(entry.contents)
+            registration = Registration.decode(entry.contents)
         except CoordinatorDamaged:
-            found = None
-        if found is None or found.server != server or entry.cluster_key != cluster_key:
+            registration = None
+        if registration is None or registration.server != server or entry.cluster_key != cluster_key:
             raise CoordinatorDamaged(
-                f"{self._backend.place(_member(server))}: the registration of a living server does not read: restart "
+                f"{self._backend.place(_member(server))}: the registration of a living server is damaged: restart "
                 f"server {server}"
             )
-        return found
+        return registration
 
     # -------------------------------------------------------------- reading and changing
 
@@ -256,7 +256,7 @@ class Coordinator:
         """Return the key of the partition's value. Raises `UnknownPartition`."""
         cluster = await self._cluster()
         if not 0 <= partition < cluster.partitions:
-            raise UnknownPartition(f"partition {partition} of a cluster with {cluster.partitions} partitions")
+            raise UnknownPartition(f"no partition {partition} in a cluster of {cluster.partitions} partitions")
         return partition_key(partition)
 
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:
@@ -310,8 +310,8 @@ class Coordinator:
         place = self._backend.place(key)
         if self._description is not None and entry.cluster_key != self._description.key:
             raise WrongClusterKey(
-                f"{place} belongs to cluster {entry.cluster_key.hex()}, this process to "
-                f"{self._description.key.hex()}: the coordinator was replaced under it"
+                f"{place} belongs to cluster {entry.cluster_key.hex()}, this process to cluster "
+                f"{self._description.key.hex()}: the coordinator was replaced while this process ran"
             )
         if entry.version < floor:
             raise damaged(place, f"it went back from version {floor} to {entry.version}")

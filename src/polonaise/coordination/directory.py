@@ -71,15 +71,15 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
         )
     try:
         _, _, key, named, version, _, _ = words
-        found = Entry(bytes.fromhex(key), int(version), payload)
+        entry = Entry(bytes.fromhex(key), int(version), payload)
     except ValueError as error:
-        raise damaged(path, f"its first line does not read: {error}") from error
+        raise damaged(path, f"its first line is invalid: {error}") from error
     # In one form only: a line that was read loosely would be written back changed.
-    if seal(named, *found) != raw:
+    if seal(named, *entry) != raw:
         raise damaged(path, "its first line is not in the form in which it is written")
     if named != name:
-        raise damaged(path, f"it holds the value {named!r}, and lies where {name!r} belongs")
-    return found
+        raise damaged(path, f"it holds the value {named!r} under the name of {name!r}")
+    return entry
 
 
 @contextlib.contextmanager
@@ -88,8 +88,8 @@ def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
     try:
         yield
     except (DiskFull, DiskFailed) as error:
-        doubt = ". The change may have been made: read again" if changes else ""
-        raise CoordinatorUnavailable(f"{what}: {error.text}{doubt}") from error
+        hint = ". The change may have been made: read again" if changes else ""
+        raise CoordinatorUnavailable(f"{what}: {error.text}{hint}") from error
     except NotFound as error:
         raise CoordinatorDamaged(
             f"{what}: {error.text}. The coordinator's directory was removed while in use: stop the cluster's "
@@ -110,14 +110,14 @@ class _Request:
         self.outcome = outcome
         self.abandoned = False
 
-    async def done(self) -> _Outcome:
-        """Do the work, and return its outcome, to be told once the lock was given back."""
+    async def run(self) -> _Outcome:
+        """Do the work, and return its outcome, for the caller to learn once the lock was given back."""
         try:
             return await self.work(), None
         except PolonaiseError as error:
             return None, error
 
-    def tell(self, outcome: _Outcome) -> None:
+    def resolve(self, outcome: _Outcome) -> None:
         """Give the caller the outcome."""
         result, error = outcome
         if error is None:
@@ -158,13 +158,13 @@ class ValueDirectory:
         Synced even where they exist: the process that made them may have died before its sync.
         """
         await self.disk.make_directory(self._path)
-        above = posixpath.dirname(self._path)
-        await self.disk.sync_directory(above or ".")
-        while above not in ("", "/"):
-            above = posixpath.dirname(above)
+        parent = posixpath.dirname(self._path)
+        await self.disk.sync_directory(parent or ".")
+        while parent not in ("", "/"):
+            parent = posixpath.dirname(parent)
             # Without rights further up, this process did not make those directories, and need not sync them.
             with contextlib.suppress(DiskFailed):
-                await self.disk.sync_directory(above or ".")
+                await self.disk.sync_directory(parent or ".")
 
     async def names(self) -> list[str]:
         """Return the names in the directory; none without it."""
@@ -197,8 +197,8 @@ class ValueDirectory:
 
     async def put_all(self, contents: Mapping[str, bytes]) -> None:
         """Put several files in place, as `put` does, at once; none is under way when this returns or raises."""
-        put = await asyncio.gather(*(self.put(*item) for item in contents.items()), return_exceptions=True)
-        for error in put:
+        results = await asyncio.gather(*(self.put(*item) for item in contents.items()), return_exceptions=True)
+        for error in results:
             if error is not None:
                 raise error
 
@@ -238,20 +238,20 @@ class ValueDirectory:
         requests = self._requests[lock]
         while requests:
             try:
-                held = await self._take(lock)
+                taken = await self._take(lock)
             except PolonaiseError as error:
                 for request in requests:
-                    request.tell((None, fresh(error)))
+                    request.resolve((None, fresh(error)))
                 requests.clear()
                 continue
             together = self._next_together(requests)
-            if held is None:
+            if taken is None:
                 continue
             outcomes = await self._outcomes(lock, together)
-            # Told after the release: callers that go on at once must not find the lock still held.
-            held.release()
+            # Resolved after the release: callers that go on at once must not find the lock still held.
+            taken.release()
             for request, outcome in zip(together, outcomes, strict=True):
-                request.tell(outcome)
+                request.resolve(outcome)
         self._serving.discard(lock)
 
     async def _outcomes(self, lock: str, together: Sequence[_Request]) -> Sequence[_Outcome]:
@@ -262,8 +262,8 @@ class ValueDirectory:
         except PolonaiseError as error:
             return [(None, fresh(error)) for _ in together]
         if len(together) == 1:
-            return [await together[0].done()]
-        return await asyncio.gather(*(request.done() for request in together))
+            return [await together[0].run()]
+        return await asyncio.gather(*(request.run() for request in together))
 
     def _next_together(self, requests: deque[_Request]) -> list[_Request]:
         """Take the oldest request, and those after it that change other values, without the abandoned ones."""
@@ -293,7 +293,7 @@ class ValueDirectory:
         requests = self._requests[lock]
         while not all(request.abandoned for request in requests):
             try:
-                held = await self.disk.lock(path)
+                taken = await self.disk.lock(path)
             except DirectoryInUse as error:
                 if clock.monotonic_s() >= give_up_s:
                     raise CoordinatorUnavailable(
@@ -304,8 +304,8 @@ class ValueDirectory:
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
                 continue
             if not all(request.abandoned for request in requests):
-                return held
-            held.release()
+                return taken
+            taken.release()
         return None
 
     async def _sweep(self) -> None:

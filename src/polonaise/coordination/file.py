@@ -47,6 +47,8 @@ from polonaise.host import DirectoryLock, Host
 _INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
 _BEAT: Final = ".beat"
+_POLL_S: Final = 0.05
+"""Seconds between looks whether an entry has changed."""
 _PUTS_MAX: Final = 32
 """How many files of a new cluster are written at the same time."""
 
@@ -60,7 +62,7 @@ def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0) -> 
     return Coordinator(FileBackend(host, directory, lock_wait_s), host.clock)
 
 
-class _Held(NamedTuple):
+class _DurableEntry(NamedTuple):
     """An entry that this process knows to be whole and durable, with its bytes."""
 
     raw: bytes
@@ -87,13 +89,12 @@ class FileBackend:
     that changes while the process works, because a process that hangs or is stopped keeps its locks.
     """
 
-    def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0, poll_s: float = 0.05) -> None:
-        """Take a directory. A change waits `lock_wait_s` for another process's; `changed` waits `poll_s` (seconds)."""
+    def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0) -> None:
+        """Take a directory. A change waits `lock_wait_s` seconds for another process's."""
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
         self._directory = directory
-        self._poll_s = poll_s
-        self._held: dict[str, _Held] = {}
+        self._durable: dict[str, _DurableEntry] = {}
         """The entries as they were read or written last."""
         self._own: dict[str, _Name] = {}
         """The names of this process."""
@@ -124,8 +125,8 @@ class FileBackend:
         await self._values.put(_INITIALIZING, seal(_INITIALIZING, description.cluster_key, 0, b"{}"))
         await self._values.sync()
         others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
-        while some := dict(islice(others, _PUTS_MAX)):
-            await self._values.put_all(some)
+        while part := dict(islice(others, _PUTS_MAX)):
+            await self._values.put_all(part)
         await self._values.sync()
         await self._replace(DESCRIPTION, description)
         await self._disk.remove(self._values.path(_INITIALIZING))
@@ -140,7 +141,7 @@ class FileBackend:
             try:
                 return await self._read(key)
             except NotADirectory as error:
-                if self._held:  # it was a directory before: not a wrong option, but a fault that may pass
+                if self._durable:  # it was a directory before: not a wrong option, but a fault that may pass
                     raise
                 raise BadOption(
                     f"{self} is not a directory: file:PATH names the directory that holds a cluster's description, or "
@@ -151,12 +152,12 @@ class FileBackend:
         """Replace the entry and return the new one, or None when it is no longer `present`."""
 
         async def change() -> Entry | None:
-            found = await self._read(key)
-            if found is None:
+            current = await self._read(key)
+            if current is None:
                 raise missing(self.place(key))
-            if present is not None and found != present:
+            if present is not None and current != present:
                 return None
-            entry = Entry(found.cluster_key, found.version + 1, contents)
+            entry = Entry(current.cluster_key, current.version + 1, contents)
             await self._replace(key, entry)
             return entry
 
@@ -165,7 +166,7 @@ class FileBackend:
 
     async def changed(self, key: str, version: int) -> None:
         """Wait one interval, without looking."""
-        await asyncio.sleep(self._poll_s)
+        await asyncio.sleep(_POLL_S)
 
     async def _read(self, key: str) -> Entry | None:
         """Return the entry in the value's file, checked and durable; None without the file."""
@@ -174,13 +175,13 @@ class FileBackend:
             raw = await self._late_description()
         if raw is None:
             return None
-        held = self._held.get(key)
+        durable = self._durable.get(key)
         # The same bytes as before are durable already: most reads take no sync.
-        if held is not None and held.raw == raw:
-            return held.entry
+        if durable is not None and durable.raw == raw:
+            return durable.entry
         entry = unseal(key, raw, self.place(key))
         await self._values.sync()
-        self._held[key] = _Held(raw, entry)
+        self._durable[key] = _DurableEntry(raw, entry)
         return entry
 
     async def _late_description(self) -> bytes | None:
@@ -210,7 +211,7 @@ class FileBackend:
             except DiskFailed:
                 if not tries_left:
                     raise
-        self._held[key] = _Held(contents, entry)
+        self._durable[key] = _DurableEntry(contents, entry)
 
     # -------------------------------------------------------------- names
     #

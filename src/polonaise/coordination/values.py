@@ -61,7 +61,7 @@ class CoordinatorValue:
             if value.encode() != raw:
                 raise ValueError("not in the form in which it is written")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise CoordinatorDamaged(f"it does not read as a {cls.__name__}: {error}") from error
+            raise CoordinatorDamaged(f"it is no valid {cls.__name__}: {error}") from error
         return value
 
 

@@ -56,7 +56,7 @@ class Folded:
 
 
 @dataclass
-class Seen:
+class DayFindings:
     """What the bank left behind, for the checks to compare."""
 
     made: set[int]
@@ -84,7 +84,7 @@ class DemoVerdict:
 
 
 @dataclass(frozen=True)
-class Told:
+class SparkFindings:
     """What Spark's part found in the log after the day."""
 
     verdicts: list[DemoVerdict] = field(default_factory=list)
@@ -97,40 +97,40 @@ class Told:
         return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, text: str) -> Told:
+    def decode(cls, text: str) -> SparkFindings:
         fields = json.loads(text)
         return cls(**{**fields, "verdicts": [DemoVerdict(**each) for each in fields["verdicts"]]})
 
 
 async def fold(log: Log) -> Folded:
     """Read the log from its beginning and fold it."""
-    found = Folded()
+    folded = Folded()
     async for batch in log.read_batches(PARTITION, after=-1):
-        found.history.follow(batch)
-        found.last = batch.last
+        folded.history.follow(batch)
+        folded.last = batch.last
         for tx in batch.transactions():
             if tx.header == OPENING:
                 account, balance = decode_opening(tx.data)
-                found.change(account, balance)
+                folded.change(account, balance)
             elif tx.header == PAYMENT:
                 payment = Payment.decode(tx.data)
-                found.payments[payment.id] += 1
+                folded.payments[payment.id] += 1
                 for account in payment.accounts:
-                    found.change(account, payment.change(account))
-    return found
+                    folded.change(account, payment.change(account))
+    return folded
 
 
-async def held(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
+async def storage_contents(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
     """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
-        found = {directory.name: await _held(directory) for directory in directories}
-        if all(replica.last == last for replica in found.values()) or asyncio.get_running_loop().time() > until_s:
-            return found
+        contents = {directory.name: await _contents(directory) for directory in directories}
+        if all(replica.last == last for replica in contents.values()) or asyncio.get_running_loop().time() > until_s:
+            return contents
         await asyncio.sleep(_LOOK_S)
 
 
-async def _held(directory: Path) -> StorageContents:
+async def _contents(directory: Path) -> StorageContents:
     total, last = hashlib.sha256(), -1
     for files in find(str(directory)):
         try:
@@ -142,13 +142,14 @@ async def _held(directory: Path) -> StorageContents:
     return StorageContents(last, total.hexdigest())
 
 
-def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
+def verdicts(book: Book, findings: DayFindings) -> list[DemoVerdict]:
     """Run every check. Each verdict tells what was seen."""
-    folded = seen.folded
+    folded = findings.folded
     doubled = [payment for payment, times in folded.payments.items() if times > 1]
-    missing = seen.made - folded.payments.keys()
-    extra = folded.payments.keys() - seen.made
-    unjustified = seen.refused - _uncovered(book, folded)
+    missing = findings.made - folded.payments.keys()
+    extra = folded.payments.keys() - findings.made
+    unjustified = findings.refused - _uncovered(book, folded)
+    example = f", such as payment {min(unjustified)}" if unjustified else ""
     history = folded.history
     results = [
         DemoVerdict(
@@ -158,22 +159,26 @@ def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
         ),
         DemoVerdict(
             "every payment was made or refused",
-            seen.made | seen.refused == {payment.id for payment in book.payments} and not seen.made & seen.refused,
-            f"{len(seen.made):,} made, {len(seen.refused):,} refused, {len(book.payments):,} in the input",
+            findings.made | findings.refused == {payment.id for payment in book.payments}
+            and not findings.made & findings.refused,
+            f"{len(findings.made):,} made, {len(findings.refused):,} refused, {len(book.payments):,} in the input",
         ),
         DemoVerdict(
             "only payments that were not covered were refused",
             not unjustified,
-            f"{len(seen.refused):,} refused: {len(unjustified):,} without a reason{_some(unjustified)}",
+            f"{len(findings.refused):,} refused: {len(unjustified):,} without a reason{example}",
         ),
-        _equal("the view equals a second one, rebuilt from the log alone", seen.view, seen.rebuilt),
-        _equal("the view equals the fold of the log", seen.view, folded.balances),
+        _equal("the view equals a second one, rebuilt from the log alone", findings.view, findings.rebuilt),
+        _equal("the view equals the fold of the log", findings.view, folded.balances),
         DemoVerdict(
             "both views and the log hold the same payments",
-            seen.view_payments == seen.rebuilt_payments == folded.payments,
-            f"{seen.view_payments.total():,}, {seen.rebuilt_payments.total():,} and {folded.payments.total():,}",
+            findings.view_payments == findings.rebuilt_payments == folded.payments,
+            ", ".join(
+                f"{payments.total():,}"
+                for payments in (findings.view_payments, findings.rebuilt_payments, folded.payments)
+            ),
         ),
-        _equal("the view equals the input", seen.view, _replay(book, seen.made)),
+        _equal("the view equals the input", findings.view, _replay(book, findings.made)),
         DemoVerdict(
             "the log is serializable, by its own evidence",
             not history.stale and not history.unjudged and history.judged == folded.last + 1,
@@ -181,12 +186,12 @@ def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
         ),
         DemoVerdict(
             "the storage nodes hold the same batches, byte for byte",
-            len(seen.replicas) == seen.storage_nodes
-            and len(set(seen.replicas.values())) == 1
-            and all(replica.last == folded.last for replica in seen.replicas.values()),
-            f"{len(seen.replicas)} of {seen.storage_nodes}: "
+            len(findings.replicas) == findings.storage_nodes
+            and len(set(findings.replicas.values())) == 1
+            and all(replica.last == folded.last for replica in findings.replicas.values()),
+            f"{len(findings.replicas)} of {findings.storage_nodes}: "
             + ", ".join(
-                f"{name} up to {replica.last:,}: {replica.digest[:12]}" for name, replica in seen.replicas.items()
+                f"{name} up to {replica.last:,}: {replica.digest[:12]}" for name, replica in findings.replicas.items()
             ),
         ),
     ]
@@ -200,7 +205,7 @@ def verdicts(book: Book, seen: Seen) -> list[DemoVerdict]:
             )
         )
     if book.bank_balances:
-        results.append(_like_the_bank(book, seen.view))
+        results.append(_like_the_bank(book, findings.view))
     return results
 
 
@@ -223,10 +228,6 @@ def _uncovered(book: Book, folded: Folded) -> set[int]:
         return set()
     lowest_of = folded.lowest_of
     return {p.id for p in book.payments if p.source in lowest_of and lowest_of[p.source] < p.amount}
-
-
-def _some(numbers: set[int]) -> str:
-    return f", such as payment {min(numbers)}" if numbers else ""
 
 
 def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> DemoVerdict:

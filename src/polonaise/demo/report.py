@@ -55,101 +55,92 @@ _BODIES: Final = f"""
 """
 """Reads bodies as `Payment.encode` and `encode_opening` make them."""
 
-_MONTHS: Final = """
-    SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
-    FROM payments GROUP BY ALL ORDER BY month, kind
-"""
-_DAYS: Final = """
-    SELECT day, count(DISTINCT transaction_id) AS payments, sum(change) AS change
-    FROM changes GROUP BY day ORDER BY day
-"""
-_OPENED: Final = "SELECT count(*) AS accounts, coalesce(sum(balance), 0) AS balance FROM openings"
-_BALANCES: Final = """
-    , monthly AS (
-        SELECT account, last_day(day) AS month_end, sum(change) AS change FROM changes GROUP BY ALL
-    )
-    SELECT account, month_end,
-        coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY month_end) AS balance
-    FROM monthly LEFT JOIN openings USING (account) ORDER BY account, month_end
-"""
-_FLOWS: Final = f"""
-    SELECT
-        CASE WHEN source <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS from_bank,
-        CASE WHEN target <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS to_bank,
-        count(*) AS payments, sum(amount) AS amount
-    FROM payments GROUP BY ALL ORDER BY from_bank, to_bank
-"""
-_UNUSUAL: Final = f"""
-    , usual AS (SELECT kind, percentile_approx(amount, 0.5) AS usual FROM payments GROUP BY kind)
-    SELECT transaction_id, id, day, kind, source, target, amount, usual
-    FROM payments JOIN usual USING (kind) WHERE amount > {_TIMES_USUAL} * usual
-    ORDER BY amount / usual DESC, transaction_id
-"""
-_BELOW_ZERO: Final = """
-    , running AS (
-        SELECT account, transaction_id, day,
-            coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY transaction_id) AS balance
-        FROM changes LEFT JOIN openings USING (account)
-    )
-    SELECT account, min(balance) AS lowest, min(day) AS first_day, count(*) AS payments
-    FROM running WHERE balance < 0 GROUP BY account ORDER BY lowest, account
-"""
-_TWICE: Final = """
-    SELECT id, count(*) AS times, min(transaction_id) AS first_id, max(transaction_id) AS last_id
-    FROM payments GROUP BY id HAVING count(*) > 1 ORDER BY id
-"""
-_NEVER_OPENED: Final = """
-    SELECT account, count(*) AS payments FROM changes LEFT ANTI JOIN openings USING (account)
-    GROUP BY account ORDER BY account
-"""
+_TABLES: Final = {
+    "payments_per_month": """
+        SELECT date_trunc('month', day) AS month, kind, count(*) AS payments, sum(amount) AS amount
+        FROM payments GROUP BY ALL ORDER BY month, kind
+    """,
+    "days": """
+        SELECT day, count(DISTINCT transaction_id) AS payments, sum(change) AS change
+        FROM changes GROUP BY day ORDER BY day
+    """,
+    "opened": "SELECT count(*) AS accounts, coalesce(sum(balance), 0) AS balance FROM openings",
+    "balances": """
+        , monthly AS (
+            SELECT account, last_day(day) AS month_end, sum(change) AS change FROM changes GROUP BY ALL
+        )
+        SELECT account, month_end,
+            coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY month_end) AS balance
+        FROM monthly LEFT JOIN openings USING (account) ORDER BY account, month_end
+    """,
+    "flows": f"""
+        SELECT
+            CASE WHEN source <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS from_bank,
+            CASE WHEN target <> 0 THEN '{_HERE}' ELSE coalesce(bank, '{_UNNAMED}') END AS to_bank,
+            count(*) AS payments, sum(amount) AS amount
+        FROM payments GROUP BY ALL ORDER BY from_bank, to_bank
+    """,
+    "unusual_payments": f"""
+        , usual AS (SELECT kind, percentile_approx(amount, 0.5) AS usual FROM payments GROUP BY kind)
+        SELECT transaction_id, id, day, kind, source, target, amount, usual
+        FROM payments JOIN usual USING (kind) WHERE amount > {_TIMES_USUAL} * usual
+        ORDER BY amount / usual DESC, transaction_id
+    """,
+    "below_zero": """
+        , running AS (
+            SELECT account, transaction_id, day,
+                coalesce(balance, 0) + sum(change) OVER (PARTITION BY account ORDER BY transaction_id) AS balance
+            FROM changes LEFT JOIN openings USING (account)
+        )
+        SELECT account, min(balance) AS lowest, min(day) AS first_day, count(*) AS payments
+        FROM running WHERE balance < 0 GROUP BY account ORDER BY lowest, account
+    """,
+    "made_twice": """
+        SELECT id, count(*) AS times, min(transaction_id) AS first_id, max(transaction_id) AS last_id
+        FROM payments GROUP BY id HAVING count(*) > 1 ORDER BY id
+    """,
+    "never_opened": """
+        SELECT account, count(*) AS payments FROM changes LEFT ANTI JOIN openings USING (account)
+        GROUP BY account ORDER BY account
+    """,
+}
+"""SQL of each table, behind `_BODIES`."""
 
 
 def bank(snapshot: Snapshot, page: ReportPage) -> Mapping[str, Any]:
     """Add the bank's part to a report, and return the tables behind it, by name."""
     tables = {name: snapshot.query(_BODIES + sql, schema=_COLUMNS) for name, sql in _TABLES.items()}
-    found = {name: table.to_pylist() for name, table in tables.items()}
+    rows = {name: table.to_pylist() for name, table in tables.items()}
     page.section("The bank")
-    _tell_checks(page, found)
-    _tell_volumes(page, found["payments_per_month"])
-    _tell_balances(page, found)
-    _tell_flows(page, found["flows"])
-    _tell_unusual(page, found["unusual_payments"])
+    _tell_checks(page, rows)
+    _tell_volumes(page, rows["payments_per_month"])
+    _tell_balances(page, rows)
+    _tell_flows(page, rows["flows"])
+    _tell_unusual(page, rows["unusual_payments"])
     return tables
 
-
-_TABLES: Final = {
-    "payments_per_month": _MONTHS,
-    "days": _DAYS,
-    "opened": _OPENED,
-    "balances": _BALANCES,
-    "flows": _FLOWS,
-    "unusual_payments": _UNUSUAL,
-    "below_zero": _BELOW_ZERO,
-    "made_twice": _TWICE,
-    "never_opened": _NEVER_OPENED,
-}
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def _tell_checks(page: ReportPage, found: Mapping[str, Rows]) -> None:
-    payments = sum(row["payments"] for row in found["payments_per_month"])
-    (opened,) = found["opened"]
-    held = opened["balance"] + sum(row["change"] for row in found["days"])
-    page.facts({"payments": payments, "accounts": opened["accounts"], f"{_UNIT} held at the end": held / 100})
+def _tell_checks(page: ReportPage, rows: Mapping[str, Rows]) -> None:
+    payments = sum(row["payments"] for row in rows["payments_per_month"])
+    (opened,) = rows["opened"]
+    total = opened["balance"] + sum(row["change"] for row in rows["days"])
+    page.facts({"payments": payments, "accounts": opened["accounts"], f"{_UNIT} held at the end": total / 100})
     page.verdicts(
         [
-            _none("each payment is in the log once", found["made_twice"], "payment", "id"),
-            _none("each account was opened", found["never_opened"], "account", "account"),
-            _none("no account was ever below zero", found["below_zero"], "account", "account"),
+            _none("each payment is in the log once", rows["made_twice"], "payment", "id"),
+            _none("each account was opened", rows["never_opened"], "account", "account"),
+            _none("no account was ever below zero", rows["below_zero"], "account", "account"),
         ]
     )
 
 
-def _none(what: str, wrong: Rows, noun: str, column: str) -> ReportVerdict:
-    some = ", ".join(str(row[column]) for row in wrong[:_NAMED_MAX])
-    more = f" and {len(wrong) - _NAMED_MAX:,} more" if len(wrong) > _NAMED_MAX else ""
-    return ReportVerdict(what, not wrong, f"{noun} {some}{more}" if wrong else "")
+def _none(what: str, offending: Rows, noun: str, column: str) -> ReportVerdict:
+    named = ", ".join(str(row[column]) for row in offending[:_NAMED_MAX])
+    more = f" and {len(offending) - _NAMED_MAX:,} more" if len(offending) > _NAMED_MAX else ""
+    return ReportVerdict(what, not offending, f"{noun} {named}{more}" if offending else "")
 
 
 def _tell_volumes(page: ReportPage, months: Rows) -> None:
@@ -163,21 +154,21 @@ def _tell_volumes(page: ReportPage, months: Rows) -> None:
     page.chart(Bars("Volume by kind", [(kind, amount / 100) for kind, amount in largest], unit=_UNIT))
 
 
-def _tell_balances(page: ReportPage, found: Mapping[str, Rows]) -> None:
-    (opened,) = found["opened"]
-    held = opened["balance"]
+def _tell_balances(page: ReportPage, rows: Mapping[str, Rows]) -> None:
+    (opened,) = rows["opened"]
+    total = opened["balance"]
     points = []
-    for row in found["days"]:
-        held += row["change"]
-        points.append((row["day"], held / 100))
+    for row in rows["days"]:
+        total += row["change"]
+        points.append((row["day"], total / 100))
     page.chart(Lines("Held on all accounts", [Series("held", points)], unit=_UNIT, stepped=True))
     accounts: dict[int, list[tuple[date, float]]] = defaultdict(list)
-    for row in found["balances"]:
+    for row in rows["balances"]:
         accounts[row["account"]].append((row["month_end"], row["balance"] / 100))
     largest = sorted(accounts, key=lambda account: -accounts[account][-1][1])[:_ACCOUNTS_DRAWN]
     series = [Series(f"account {account}", accounts[account]) for account in largest]
     page.chart(Lines("The largest accounts, at the end of each month", series, unit=_UNIT, stepped=True))
-    _tell_days(page, found["days"])
+    _tell_days(page, rows["days"])
 
 
 def _tell_days(page: ReportPage, days: Rows) -> None:
@@ -195,14 +186,14 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
     Compares with the median of two weeks before and after, and with the median distance from it: so a bank may grow,
     and a few wild days do not make themselves usual. The wildest come first.
     """
-    found = []
-    for place, (day, count) in enumerate(days):
-        around = [other for _, other in days[max(0, place - _DAYS_AROUND) : place + _DAYS_AROUND + 1]]
+    unusual = []
+    for index, (day, count) in enumerate(days):
+        around = [other for _, other in days[max(0, index - _DAYS_AROUND) : index + _DAYS_AROUND + 1]]
         usual = statistics.median(around)
         spread = max(statistics.median(abs(other - usual) for other in around), 1.0)
         if abs(count - usual) > _DEVIATIONS * spread:
-            found.append((abs(count - usual) / spread, day, count, usual))
-    return [(day, count, usual) for _, day, count, usual in sorted(found, reverse=True)]
+            unusual.append((abs(count - usual) / spread, day, count, usual))
+    return [(day, count, usual) for _, day, count, usual in sorted(unusual, reverse=True)]
 
 
 def _tell_flows(page: ReportPage, flows: Rows) -> None:

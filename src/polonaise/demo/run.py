@@ -26,7 +26,7 @@ from rich.text import Text
 
 import polonaise
 from polonaise.demo.bank import OPENING, PARTITION, Accounts, encode_opening
-from polonaise.demo.checks import DemoVerdict, Seen, Told, fold, held, verdicts
+from polonaise.demo.checks import DayFindings, DemoVerdict, SparkFindings, fold, storage_contents, verdicts
 from polonaise.demo.payments import Book
 from polonaise.demo.teller import Job, TellerReport
 from polonaise.demo.tellers import TellerProcess, shares
@@ -66,13 +66,13 @@ class Day:
         """Number of payments that have an outcome."""
         return len(self.made) + len(self.refused)
 
-    def add(self, news: TellerReport) -> None:
-        self.made.update(news.made, news.found_made)
-        self.refused.update(news.refused)
-        self.found_made += len(news.found_made)
-        self.unknown += news.unknown
-        self.runs += news.runs
-        self.latencies_s += news.latencies_s
+    def add(self, report: TellerReport) -> None:
+        self.made.update(report.made, report.found_made)
+        self.refused.update(report.refused)
+        self.found_made += len(report.found_made)
+        self.unknown += report.unknown
+        self.runs += report.runs
+        self.latencies_s += report.latencies_s
 
 
 class Bank:
@@ -126,7 +126,7 @@ class Bank:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def look(self) -> Seen:
+    async def findings(self) -> DayFindings:
         """Collect what the day has left behind, for the checks."""
         day = self.day
         async with polonaise.connect(self._cluster.coordinator) as log:
@@ -134,7 +134,7 @@ class Bank:
         balances, payments = await self._caught_up(self.database, folded.last)
         rebuilt, rebuilt_payments = await self._caught_up(f"sqlite:///{self._directory / 'rebuilt.db'}", folded.last)
         directories = self._cluster.storage_directories
-        return Seen(
+        return DayFindings(
             made=day.made,
             refused=day.refused,
             view=balances,
@@ -142,7 +142,7 @@ class Bank:
             rebuilt=rebuilt,
             rebuilt_payments=rebuilt_payments,
             folded=folded,
-            replicas=await held(directories, folded.last),
+            replicas=await storage_contents(directories, folded.last),
             storage_nodes=len(directories),
         )
 
@@ -153,8 +153,8 @@ class Bank:
             await log.wait_applied(last, PARTITION, timeout=_CAUGHT_UP_S)
             return view.balances(), view.payments()
 
-    def _heard(self, news: TellerReport) -> None:
-        self.day.add(news)
+    def _heard(self, report: TellerReport) -> None:
+        self.day.add(report)
         self._progressed.set()
         self._on_progress(self.day.done)
 
@@ -168,9 +168,9 @@ class Bank:
         for teller in reversed(self.tellers):
             pid = teller.pid
             if teller.kill():
-                done, left = self.day.done, teller.left
+                done, unfinished = self.day.done, teller.left
                 self.day.killed.append(
-                    f"{teller.name} (process {pid}) with -9 after {done:,} payments, {left:,} left to it"
+                    f"{teller.name} (process {pid}) with -9 after {done:,} payments, {unfinished:,} left to it"
                 )
                 return
         self.day.killed.append("no teller: all was done before")
@@ -229,13 +229,13 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
                 shown = bar.add_task("payments", total=len(book.payments))
                 await bank.make_payments(lambda done: bar.update(shown, completed=done))
             console.print("folding the log, and building a second view from it")
-            seen = await bank.look()
-            results = verdicts(book, seen)
+            findings = await bank.findings()
+            results = verdicts(book, findings)
             console.print("archiving the log, building tables and a report on Spark, auditing the tellers' database")
-            history = await _told(cluster.coordinator, bank.database, seen, output)
+            history = await _run_spark_jobs(cluster.coordinator, bank.database, findings, output)
     if history.lacking:
         console.print(Text(f"no pipeline: {history.lacking}", style="yellow"))
-    _print(console, book, bank.day, seen, results + history.verdicts)
+    _print(console, book, bank.day, findings, results + history.verdicts)
     if history.page:
         console.print(Text(f"the report: {history.page}"), soft_wrap=True)
     results += history.verdicts
@@ -254,11 +254,11 @@ def _make_room(output: Path) -> None:
         raise BadOption(f"{output} can't be written to: {error.strerror or error}: choose another --output") from error
 
 
-async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
+async def _run_spark_jobs(log: str, database: str, findings: DayFindings, output: Path) -> SparkFindings:
     """Run Spark's part of the day in a process of its own, so that everything Spark has started ends with it."""
     if find_spec("pyspark") is None:
-        return Told(lacking="PySpark is not installed: pip install 'polonaise[spark]'")
-    request = json.dumps({"last": seen.folded.last, "balances": seen.folded.balances})
+        return SparkFindings(lacking="PySpark is not installed: pip install 'polonaise[spark]'")
+    request = json.dumps({"last": findings.folded.last, "balances": findings.folded.balances})
     with (output / "spark.log").open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "polonaise.demo.sparkjobs", log, database, str(output),
@@ -269,21 +269,20 @@ async def _told(log: str, database: str, seen: Seen, output: Path) -> Told:
         try:
             process.stdin.write(request.encode() + b"\n")  # and left open: the process ends when we do
             async with asyncio.timeout(SPARK_S):
-                said = await process.stdout.read()
+                output_text = await process.stdout.read()
                 await process.wait()
         except TimeoutError:
-            await _end_with_all(process)
             raise StartFailed(
                 f"Spark did not end within {SPARK_S:g} s on the bank's log: {output / 'spark.log'} says how far it "
                 "got; run the demo again with fewer payments, or when the machine has less to do"
             ) from None
-        except asyncio.CancelledError:
-            await _end_with_all(process)
-            raise
+        finally:
+            if process.returncode is None:
+                await _end_with_all(process)
     if process.returncode:
         raise StartFailed(f"Spark failed on the bank's log: {output / 'spark.log'} says why")
-    *_, last = said.decode().splitlines()
-    return Told.decode(last)
+    *_, last = output_text.decode().splitlines()
+    return SparkFindings.decode(last)
 
 
 async def _end_with_all(process: asyncio.subprocess.Process) -> None:
@@ -293,7 +292,7 @@ async def _end_with_all(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence[DemoVerdict]) -> None:
+def _print(console: Console, book: Book, day: Day, findings: DayFindings, results: Sequence[DemoVerdict]) -> None:
     times = sorted(day.latencies_s) or [0.0]
     table = Table(title="The bank on the log", show_header=False)
     rows = {
@@ -304,7 +303,7 @@ def _print(console: Console, book: Book, day: Day, seen: Seen, results: Sequence
         "conflicts run again": f"{max(0, day.runs - len(times)):,}",
         "fate learnt late": f"{day.unknown:,}",
         "made by a killed teller that could not say so": f"{day.found_made:,}",
-        "accounts below zero": f"{sum(balance < 0 for balance in seen.view.values()):,}",
+        "accounts below zero": f"{sum(balance < 0 for balance in findings.view.values()):,}",
         "killed": "\n".join(day.killed),
         "throughput": f"{len(book.payments) / max(day.took_s, 1e-9):,.0f} payments/s in {day.took_s:.1f} s",
         "latency": f"median {1e3 * times[len(times) // 2]:.1f} ms, p99 {1e3 * times[len(times) * 99 // 100]:.1f} ms, "

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from polonaise.demo.bank import PARTITION
-from polonaise.demo.checks import DemoVerdict, Told
+from polonaise.demo.checks import DemoVerdict, SparkFindings
 from polonaise.demo.report import bank
 from polonaise.demo.views import accounts, balances, by_kind
 from polonaise.errors import JavaMissing
 from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import AuditReport, audit_table
+from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.page import ReportVerdict as Shown
-from polonaise.pipelines.parquet import CURRENT
+from polonaise.pipelines.parquettarget import CURRENT
 from polonaise.pipelines.report import HowToReport, report
-from polonaise.pipelines.sessions import job_session
 from polonaise.pipelines.views import rebuild
 from polonaise.spark.options import FRAGMENTS
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from polonaise.pipelines.snapshots import Snapshot
 
 
-def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> Told:
+def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> SparkFindings:
     """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
     All of it is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
@@ -48,29 +48,29 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
         archived = archive(spark, log, store, HowToArchive(rest=True))
-        held = archived.partitions[PARTITION]
+        archived_partition = archived.partitions[PARTITION]
         for view in (balances, by_kind):
             rebuild(spark, FRAGMENTS + store, view, f"parquet:{directory / view.name}")
         audit = audit_table(spark, log, accounts, database, marks_table="polonaise_marks")
         verdicts = [
             DemoVerdict(
                 "the archive holds the whole log",
-                held.last == last,
-                f"up to {held.last:,} of {last:,} in {len(archived.fragments)} fragments",
+                archived_partition.last == last,
+                f"up to {archived_partition.last:,} of {last:,} in {len(archived.fragments)} fragments",
             ),
             _same_balances(directory, folded),
             _audited(audit),
         ]
         page = _report(spark, FRAGMENTS + store, directory, verdicts)
-    return Told(verdicts, str(page.absolute()))
+    return SparkFindings(verdicts, str(page.absolute()))
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
     """Compare the table that Spark wrote, read here without Spark, with the fold, which uses neither."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
-    made = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
-    different = sorted(a for a in made.keys() | folded.keys() if made.get(a) != folded.get(a))
-    shown = ", ".join(f"account {a}: {made.get(a)} and {folded.get(a)}" for a in different[:3])
+    spark_balances = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
+    different = sorted(a for a in spark_balances.keys() | folded.keys() if spark_balances.get(a) != folded.get(a))
+    shown = ", ".join(f"account {a}: {spark_balances.get(a)} and {folded.get(a)}" for a in different[:3])
     return DemoVerdict(
         "the balances that Spark made of the archive equal the fold of the log",
         not different and table.num_rows == len(folded),
@@ -79,12 +79,12 @@ def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
 
 
 def _audited(audit: AuditReport) -> DemoVerdict:
-    found = audit.found
-    named = "; ".join(map(str, found.differences[:3]))
+    comparison = audit.found
+    named = "; ".join(map(str, comparison.differences[:3]))
     return DemoVerdict(
         "the tellers' database passes the audit against the log",
         audit.well and audit.behind == 0,
-        named or f"{found.rows:,} accounts up to transaction {max(audit.marks.values()):,}, {audit.behind} behind",
+        named or f"{comparison.rows:,} accounts up to transaction {max(audit.marks.values()):,}, {audit.behind} behind",
     )
 
 
@@ -105,14 +105,14 @@ def _end_with_input() -> None:
 
 def main() -> None:
     log, database, directory = sys.argv[1:]
-    told = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
-    balances = {int(account): balance for account, balance in told["balances"].items()}
+    balances = {int(account): balance for account, balance in request["balances"].items()}
     try:
-        found = tell_history(log, database, told["last"], balances, Path(directory))
+        results = tell_history(log, database, request["last"], balances, Path(directory))
     except JavaMissing as error:
-        found = Told(lacking=str(error))
-    print(found.encode())  # noqa: T201 - to the process that has started this one
+        results = SparkFindings(lacking=str(error))
+    print(results.encode())  # noqa: T201 - to the process that has started this one
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ class TellerProcess:
                 break
             self._killed = False
         if self._left:
-            said = self._errors.read_text(errors="replace")[-2000:].strip()
+            printed = self._errors.read_text(errors="replace")[-2000:].strip()
             raise TellerFailed(
-                f"{self.name} ended with {len(self._left)} payments left: {said or 'it printed nothing'}"
+                f"{self.name} ended with {len(self._left)} payments left: {printed or 'it printed nothing'}"
             )
 
     def kill(self) -> bool:
@@ -85,10 +85,10 @@ class TellerProcess:
         finally:
             await _ended(process)
 
-    def _heard(self, news: TellerReport) -> None:
-        for payment in (*news.made, *news.found_made, *news.refused):
+    def _heard(self, report: TellerReport) -> None:
+        for payment in (*report.made, *report.found_made, *report.refused):
             del self._left[payment]
-        self._on_progress(news)
+        self._on_progress(report)
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

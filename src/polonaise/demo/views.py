@@ -49,7 +49,7 @@ def _payments(log: DataFrame) -> DataFrame:
     number = ["bigint", "int", "int", "bigint", "string", "string"]
     names = ["payment", "source", "target", "amount", "kind", "date"]
     columns = [
-        fields[place].cast(kind).alias(name) for place, (name, kind) in enumerate(zip(names, number, strict=True))
+        fields[index].cast(kind).alias(name) for index, (name, kind) in enumerate(zip(names, number, strict=True))
     ]
     return log.select(F.col("transaction_id").alias("transaction"), F.col("timestamp").alias("committed"), *columns)
 

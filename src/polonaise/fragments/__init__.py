@@ -1,9 +1,9 @@
 """Fragments: sealed history as immutable Parquet files in an object store.
 
-- `objects.py`: fragments written, listed and verified in a store. Begin here.
+- `objects.py`: fragments written, listed, verified and written again in a store. Begin here.
 - `format.py`: batches to a fragment's bytes and back, exactly; `arrow.py`, `columns.py`, `groups.py`: parts of it.
 - `store.py`: the port to object stores; `ranges.py`: a part of an object as a file; `mark.py`: whose store it is.
-- `history.py`: batches out of fragments for servers; `mending.py`: a damaged fragment written again.
+- `history.py`: batches out of fragments for servers.
 - `protocol/`: the decisions that need no store: names, coverage, what to archive, what to scrub.
 
 This is the only room that imports pyarrow and obstore; `pip install 'polonaise[fragments]'` brings them. A fragment's

@@ -49,8 +49,10 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     """
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
-        what = f"no column {', '.join(unknown)}" if unknown else f"columns {', '.join(columns) or '(none)'}"
-        raise BadOption(f"{what}: name some of {', '.join(SCHEMA.names)}, each once")
+        mistake = (
+            f"unknown column {', '.join(unknown)}" if unknown else f"invalid columns {', '.join(columns) or '(none)'}"
+        )
+        raise BadOption(f"{mistake}: name some of {', '.join(SCHEMA.names)}, each once")
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
@@ -128,40 +130,30 @@ def _registers(rows: _BatchRows) -> pa.Array:
     return _binary(np.cumsum(lengths), b"".join([batch.registers for batch in rows.batches]), valid)
 
 
-def _marks(rows: _BatchRows) -> pa.Array:
-    """Return the client high-water marks; null where the log keeps no evidence."""
-    found = [batch.evidence() for batch in rows.batches]
-    if not any(found):
-        return pa.nulls(rows.total, pa.int64())
+def _judged_by(rows: _BatchRows, kind: pa.DataType, column_of: Callable[[EvidenceColumns], pa.Array]) -> pa.Array:
+    """Return a column that is made of the batches' evidence; null where the log keeps none."""
+    evidence = [batch.evidence() for batch in rows.batches]
+    if not any(evidence):
+        return pa.nulls(rows.total, kind)
     return pa.concat_arrays(
         [
-            pa.nulls(batch.count, pa.int64())
-            if evidence is None
-            else pa.array(np.frombuffer(evidence.client_high_water_marks, "<i8"))
-            for batch, evidence in zip(rows.batches, found, strict=True)
+            pa.nulls(batch.count, kind) if columns is None else column_of(columns)
+            for batch, columns in zip(rows.batches, evidence, strict=True)
         ]
     )
 
 
-def _locks(rows: _BatchRows) -> pa.Array:
-    """Return hash and mode of each lock; null where the log keeps no evidence."""
-    found = [batch.evidence() for batch in rows.batches]
-    if not any(found):
-        return pa.nulls(rows.total, pa.binary())
-    return pa.concat_arrays(
-        [
-            pa.nulls(batch.count, pa.binary()) if evidence is None else _locks_of(evidence)
-            for batch, evidence in zip(rows.batches, found, strict=True)
-        ]
-    )
+def _marks_of(evidence: EvidenceColumns) -> pa.Array:
+    """Return the column `client_high_water_mark` of one batch with evidence."""
+    return pa.array(np.frombuffer(evidence.client_high_water_marks, "<i8"))
 
 
 def _locks_of(evidence: EvidenceColumns) -> pa.Array:
     """Return the column `locks` of one batch with evidence."""
-    held = np.empty(len(evidence.lock_hashes), LOCK)
-    held["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
-    held["mode"] = np.frombuffer(evidence.lock_modes, "u1")
-    return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, held.tobytes())
+    locks = np.empty(len(evidence.lock_hashes), LOCK)
+    locks["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
+    locks["mode"] = np.frombuffer(evidence.lock_modes, "u1")
+    return _binary(np.frombuffer(evidence.lock_ends, "<u4").astype("<i8") * LOCK.itemsize, locks.tobytes())
 
 
 _MAKERS: Final[dict[str, Callable[[_BatchRows], Any]]] = {
@@ -179,6 +171,6 @@ _MAKERS: Final[dict[str, Callable[[_BatchRows], Any]]] = {
     "batch_generation": lambda rows: rows.repeated([batch.generation for batch in rows.batches], "<i4"),
     "batch_crc32": lambda rows: rows.repeated([batch.crc for batch in rows.batches], "<i8"),
     "batch_registers": _registers,
-    "client_high_water_mark": _marks,
-    "locks": _locks,
+    "client_high_water_mark": lambda rows: _judged_by(rows, pa.int64(), _marks_of),
+    "locks": lambda rows: _judged_by(rows, pa.binary(), _locks_of),
 }

@@ -8,6 +8,7 @@ the CRCs that were written with them, and the ids against the fragment's name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow as pa
 from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.arrow import SCHEMA, schema_of
 from polonaise.fragments.format import Footer, open_fragment, readable
+from polonaise.fragments.groups import chunk_of_group
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Range, RangeFile
@@ -28,7 +30,7 @@ _IDS: Final = SCHEMA.get_field_index("transaction_id")
 
 def columns_in(
     source: Any,
-    about: FragmentName | Footer,
+    expected: FragmentName | Footer,
     span: Span,
     columns: Sequence[str],
     *,
@@ -37,22 +39,22 @@ def columns_in(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the transactions of `span` that are in a fragment, in the order of ids, `rows_max` at most at a time.
 
-    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `about` what it must hold.
-    `columns` are names of `SCHEMA`: the record batches have them in this order. A row group's columns are in memory at
-    a time, and those of the next one while a `RangeFile` fetches it.
+    `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `expected` tells what it
+    must hold. `columns` are names of `SCHEMA`: the record batches have them in this order. A row group's columns are in
+    memory at a time, and those of the next one while a `RangeFile` fetches it.
 
     Blocks: for threads and processes of their own. Raises `BadOption` for an unknown column or a `rows_max` below 1,
     `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`, `NotFound`, and what the store raises.
     """
     schema = schema_of(columns)
     if rows_max < 1:
-        raise BadOption(f"{rows_max} rows at most can't be meant: 1 or more")
-    return _columns_in(source, about, span, schema, rows_max, cluster_key)
+        raise BadOption(f"invalid rows_max: {rows_max}: name 1 or more")
+    return _columns_in(source, expected, span, schema, rows_max, cluster_key)
 
 
 def _columns_in(
     source: Any,
-    about: FragmentName | Footer,
+    expected: FragmentName | Footer,
     span: Span,
     schema: pa.Schema,
     rows_max: int,
@@ -60,19 +62,19 @@ def _columns_in(
 ) -> Iterator[pa.RecordBatch]:
     """Yield as `columns_in` does, with the arguments checked."""
     footer, file = open_fragment(source, cluster_key)
-    if (footer.partition, footer.first, footer.last) != (about.partition, about.first, about.last):
+    if (footer.partition, footer.first, footer.last) != (expected.partition, expected.first, expected.last):
         raise FragmentDamaged(
-            f"it holds partition {footer.partition}, {footer.first} to {footer.last}, and should hold "
-            f"partition {about.partition}, {about.first} to {about.last}"
+            f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}, and should hold "
+            f"partition {expected.partition}, {expected.first} to {expected.last}"
         )
     groups = [group for group in _groups(file, footer) if group.last >= span.first and group.first <= span.last]
-    ahead = source if isinstance(source, RangeFile) else None
-    if ahead is not None and groups:
-        ahead.will_read(_ranges(file, groups[0], schema.names))
-    for place, group in enumerate(groups):
+    range_file = source if isinstance(source, RangeFile) else None
+    if range_file is not None and groups:
+        range_file.will_read(_chunks(file, groups[0], schema))
+    for group, following in zip_longest(groups, groups[1:]):
         # The next group is fetched while this one is decoded and used.
-        if ahead is not None and place + 1 < len(groups):
-            ahead.will_read(_ranges(file, groups[place + 1], schema.names))
+        if range_file is not None and following is not None:
+            range_file.will_read(_chunks(file, following, schema))
         with readable(f"row group {group.number}"):
             table = file.read_row_group(group.number, columns=schema.names, use_threads=False).select(schema.names)
         _check(table, schema, group, footer.partition)
@@ -101,18 +103,13 @@ def _groups(file: Any, footer: Footer) -> list[_Group]:
         groups.append(_Group(number, following, last))
         following = last + 1
     if following - 1 != footer.last:
-        raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
+        raise FragmentDamaged(f"the fragment ends with {following - 1} instead of {footer.last}")
     return groups
 
 
-def _ranges(file: Any, group: _Group, names: Sequence[str]) -> list[Range]:
+def _chunks(file: Any, group: _Group, schema: pa.Schema) -> list[Range]:
     """Return where these columns of a row group lie in the file."""
-    ranges: list[Range] = []
-    for name in names:
-        column = file.metadata.row_group(group.number).column(SCHEMA.get_field_index(name))
-        start = column.dictionary_page_offset or column.data_page_offset
-        ranges.append(Range(start, start + column.total_compressed_size))
-    return ranges
+    return [chunk_of_group(file.metadata, group.number, name) for name in schema.names]
 
 
 def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId) -> None:

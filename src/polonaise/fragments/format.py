@@ -74,13 +74,13 @@ class Footer(NamedTuple):
         try:
             values = [metadata[_KEY + name.encode()] for name in _NAMES]
         except KeyError:
-            raise FragmentDamaged("a Parquet file, but no fragment: its footer says nothing of a log") from None
+            raise FragmentDamaged("a Parquet file, but not a fragment: its footer does not describe a log") from None
         if values[0] != FORMAT:
             raise UnsupportedFormat(f"fragment format {values[0]!r}; this version reads format {FORMAT.decode()}")
         try:
             return cls(bytes.fromhex(values[1].decode()), *(int(value) for value in values[2:]))
         except ValueError as error:
-            raise FragmentDamaged(f"the footer of a fragment does not read: {error}") from None
+            raise FragmentDamaged(f"the footer of the fragment does not parse: {error}") from None
 
 
 # ------------------------------------------------------------------ writing
@@ -118,7 +118,7 @@ class FragmentWriter:
         """Return the footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
         first, last = self._first, self._last
         if first is None or last is None:
-            raise BatchDamaged("a fragment of no batches")
+            raise BatchDamaged("a fragment holds one batch or more")
         self._write_pending()
         footer = Footer(
             self._cluster_key, first.partition, first.first, last.last, first.previous_crc, last.crc, self._batches
@@ -151,15 +151,15 @@ def seal_footer(raw: memoryview) -> None:
     """Write the CRC of a fragment's footer into the footer, over the zeros that it was computed with."""
     start = _footer_start(raw)
     footer = bytes(raw[start:])
-    place = start + footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
-    raw[place : place + len(NO_CRC)] = b"%08x" % crc32(footer)
+    crc_start = start + footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
+    raw[crc_start : crc_start + len(NO_CRC)] = b"%08x" % crc32(footer)
 
 
 def _footer_start(raw: bytes | memoryview) -> int:
     """Return where the footer begins in bytes that end with it; below 0 when the bytes begin after it."""
     length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
     if magic != b"PAR1":
-        raise FragmentDamaged("not a Parquet file: it ends with something else")
+        raise FragmentDamaged("not a Parquet file: it does not end with PAR1")
     return len(raw) - _TRAILER.size - int(length)
 
 
@@ -207,7 +207,7 @@ def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer
         file = pq.ParquetFile(opened, page_checksum_verification=True)
         footer = Footer.decode(file.metadata.metadata or {})
     if cluster_key is not None and footer.cluster_key != cluster_key:
-        raise WrongClusterKey("a fragment of another cluster: check the address of the store")
+        raise WrongClusterKey("the fragment belongs to another cluster: check the address of the store")
     return footer, file
 
 
@@ -227,7 +227,7 @@ def _check_footer(file: Any) -> None:
     file.seek(max(0, size - FOOTER_BYTES))
     end = file.read()
     if len(end) < _TRAILER.size:
-        raise FragmentDamaged(f"{size} bytes are no Parquet file")
+        raise FragmentDamaged(f"not a Parquet file: it has only {size} bytes")
     start = _footer_start(end)
     # A footer that is longer than the first read: read exactly that much.
     if start < 0:
@@ -235,12 +235,12 @@ def _check_footer(file: Any) -> None:
         end = file.read()
         start = max(0, _footer_start(end))
     footer = bytearray(end[start:])
-    place = footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
-    if place < len(_CRC_FIELD):
-        raise FragmentDamaged("a Parquet file, but no fragment: its footer has no checksum of ours")
-    told = bytes(footer[place : place + len(NO_CRC)])
-    footer[place : place + len(NO_CRC)] = NO_CRC
-    if told != b"%08x" % crc32(footer):
+    crc_start = footer.rfind(_CRC_FIELD) + len(_CRC_FIELD)
+    if crc_start < len(_CRC_FIELD):
+        raise FragmentDamaged("a Parquet file, but not a fragment: its footer has no checksum of its own")
+    crc = bytes(footer[crc_start : crc_start + len(NO_CRC)])
+    footer[crc_start : crc_start + len(NO_CRC)] = NO_CRC
+    if crc != b"%08x" % crc32(footer):
         raise FragmentDamaged("the CRC of its footer does not fit")
 
 
@@ -263,25 +263,15 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
     footer, file = open_fragment(source, cluster_key)
     crc, following = footer.previous_crc, footer.first
     for number in range(file.metadata.num_row_groups):
-        for raw in _batches_of(_row_group(file, number), footer.partition, following, crc):
+        for raw in batches_of_group(row_group(file, number), footer.partition, following, crc):
             batch = Batch.parse(raw, verify=False)
             crc, following = batch.crc, batch.last + 1
             yield raw
     if (crc, following - 1) != (footer.last_crc, footer.last):
-        raise FragmentDamaged(f"a fragment that ends with {following - 1} instead of {footer.last}")
+        raise FragmentDamaged(f"the fragment ends with {following - 1} instead of {footer.last}")
 
 
-def batches_of_group(
-    file: Any, number: int, partition: PartitionId, first: TransactionId, previous_crc: int
-) -> list[bytes]:
-    """Return the batches of one row group, which begins with `first` after the batch of this CRC.
-
-    Raises what `batches_in` does.
-    """
-    return list(_batches_of(_row_group(file, number), partition, first, previous_crc))
-
-
-def _row_group(file: Any, number: int) -> pa.RecordBatch:
+def row_group(file: Any, number: int) -> pa.RecordBatch:
     """Return the row group. Raises `FragmentDamaged` unless it has the columns of a fragment."""
     with readable(f"row group {number}"):
         table = file.read_row_group(number, use_threads=False)
@@ -291,7 +281,7 @@ def _row_group(file: Any, number: int) -> pa.RecordBatch:
     return group
 
 
-def _batches_of(
+def batches_of_group(
     group: pa.RecordBatch, partition: PartitionId, following: TransactionId, previous_crc: int
 ) -> Iterator[bytes]:
     """Yield the batches of one row group, which holds whole ones."""
@@ -301,9 +291,9 @@ def _batches_of(
     sequences = _numbers(group, "sequence").astype("<i8")
     crcs = _numbers(group, "crc32").astype("<u4")
     data, data_offsets = _bytes(group, "data")
-    judged = group.column("client_high_water_mark")
-    has_evidence = judged.is_valid().to_numpy(zero_copy_only=False)
-    marks = judged.fill_null(-1).to_numpy(zero_copy_only=False)
+    evidence_marks = group.column("client_high_water_mark")
+    has_evidence = evidence_marks.is_valid().to_numpy(zero_copy_only=False)
+    marks = evidence_marks.fill_null(-1).to_numpy(zero_copy_only=False)
     locks, lock_offsets = _bytes(group, "locks")
     times = pa.compute.cast(group.column("timestamp"), pa.int64())
     for start, stop in pairwise(starts):
@@ -320,12 +310,12 @@ def _batches_of(
         evidence = bool(has_evidence[start])
         if evidence:
             first_lock = int(lock_offsets[start])
-            held = np.frombuffer(locks[first_lock : int(lock_offsets[stop])], LOCK)
+            batch_locks = np.frombuffer(locks[first_lock : int(lock_offsets[stop])], LOCK)
             columns.client_high_water_marks.frombytes(marks[start:stop].tobytes())
             ends = (lock_offsets[start + 1 : stop + 1] - first_lock) // LOCK.itemsize
             columns.lock_ends.frombytes(ends.astype("<u4").tobytes())
-            columns.lock_hashes.frombytes(held["hash"].tobytes())
-            columns.lock_modes += held["mode"].tobytes()
+            columns.lock_hashes.frombytes(batch_locks["hash"].tobytes())
+            columns.lock_modes += batch_locks["mode"].tobytes()
         raw = seal(
             columns,
             partition=partition,
@@ -353,6 +343,5 @@ def _bytes(group: pa.RecordBatch, name: str) -> tuple[memoryview, Any]:
     """Return the bytes of a column of bodies, and the offsets of each in them; null is empty."""
     column = group.column(name)
     _, offsets, data = column.buffers()
-    held = memoryview(data) if data is not None else memoryview(b"")
     start = column.offset
-    return held, np.frombuffer(offsets, "<i4")[start : start + len(column) + 1]
+    return memoryview(b"" if data is None else data), np.frombuffer(offsets, "<i4")[start : start + len(column) + 1]

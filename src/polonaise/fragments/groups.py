@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.arrow import SCHEMA
-from polonaise.fragments.format import Footer, batches_of_group, readable
+from polonaise.fragments.format import Footer, batches_of_group, readable, row_group
+from polonaise.fragments.ranges import Range
 from polonaise.terms import TransactionId
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,27 +33,26 @@ def _statistics(metadata: Any, number: int, column: str) -> Any:
     """Return the least and greatest value of a column of a row group."""
     if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
         raise FragmentDamaged("its columns are not those of a fragment")
-    found = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
-    if found is None or not found.has_min_max:
+    statistics = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
+    if statistics is None or not statistics.has_min_max:
         raise FragmentDamaged(f"row group {number} has no statistics of {column}")
-    return found
+    return statistics
 
 
-def parts_for_group(metadata: Any, number: int) -> list[tuple[int, int]]:
-    """Return where the bytes lie, as (offset, length), that `group_batches` reads of a fragment."""
-    group = metadata.row_group(number)
-    chunks = [_chunk(group.column(place)) for place in range(group.num_columns)]
-    start = min(offset for offset, _ in chunks)
-    parts = [(start, max(offset + length for offset, length in chunks) - start)]
+def chunk_of_group(metadata: Any, number: int, column: str) -> Range:
+    """Return where the column of a row group lies in the file."""
+    chunk = metadata.row_group(number).column(SCHEMA.get_field_index(column))
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return Range(start, start + chunk.total_compressed_size)
+
+
+def parts_for_group(metadata: Any, number: int) -> list[Range]:
+    """Return where the bytes lie that `group_batches` reads of a fragment."""
+    chunks = [chunk_of_group(metadata, number, column) for column in SCHEMA.names]
+    parts = [Range(min(chunk.start for chunk in chunks), max(chunk.stop for chunk in chunks))]
     if number:
-        parts.append(_chunk(metadata.row_group(number - 1).column(SCHEMA.get_field_index("batch_crc32"))))
+        parts.append(chunk_of_group(metadata, number - 1, "batch_crc32"))
     return parts
-
-
-def _chunk(column: Any) -> tuple[int, int]:
-    """Return offset and length of one column of one row group."""
-    offsets = [column.data_page_offset, column.dictionary_page_offset]
-    return min(offset for offset in offsets if offset), column.total_compressed_size
 
 
 def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
@@ -67,4 +67,4 @@ def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
         if number:  # each batch carries the CRC of the one before it
             before = file.read_row_group(number - 1, columns=["batch_crc32"], use_threads=False)
             crc = before.column(0)[-1].as_py()
-    return batches_of_group(file, number, footer.partition, first_of_group(metadata, number), crc)
+    return list(batches_of_group(row_group(file, number), footer.partition, first_of_group(metadata, number), crc))

@@ -30,10 +30,9 @@ from polonaise.errors import (
 from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
 from polonaise.fragments.mark import INIT, MARK, is_marked
-from polonaise.fragments.mending import made_again
-from polonaise.fragments.objects import MEND
+from polonaise.fragments.objects import MEND, fragments_of, made_again
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
-from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Parts
 from polonaise.fragments.store import LateStore, MendableStore
 from polonaise.log.batch import Batch
@@ -169,11 +168,11 @@ class FragmentHistory:
             name, size = await self._holding(partition, first, refused)
             try:
                 if after_time_us:
-                    found = await self._first_at(partition, first, after_time_us, refused)
-                    if found is None:
+                    first_at_time = await self._first_at(partition, first, after_time_us, refused)
+                    if first_at_time is None:
                         return []
-                    if found > first:
-                        first = found
+                    if first_at_time > first:
+                        first = first_at_time
                         continue
                 opened = await self._verified(name, size)
                 number = max(bisect_right(opened.firsts, first) - 1, 0)
@@ -207,8 +206,8 @@ class FragmentHistory:
                     break
                 raise error
         raise FragmentMissing(
-            f"{self} has no fragment with id {transaction} of partition {partition}, and the storage nodes hold it no "
-            "more: restore that fragment, or correct the address of the store"
+            f"{self} has no fragment with id {transaction} of partition {partition}, and the storage nodes no longer "
+            "hold it: restore that fragment, or correct the address of the store"
         )
 
     async def _first_at(
@@ -223,7 +222,7 @@ class FragmentHistory:
         By metadata alone, so that few fragments are read: the row group that is found is checked like every other.
         """
         listing = self._listings[partition]
-        good = [each for each in listing.fragments if each not in refused]
+        good = [name for name in listing.fragments if name not in refused]
         covered = cover(good, Span(first, max(name.last for name in good)))
         hole = covered.holes[0].first if covered.holes else None
         pieces = [piece for piece in covered.pieces if hole is None or piece.span.first < hole]
@@ -241,17 +240,18 @@ class FragmentHistory:
                 await self._holding(partition, hole, refused)
             return None
         opened = await self._open(pieces[low].fragment, listing.fragments[pieces[low].fragment])
-        reach = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
-        return max(opened.firsts[reach.index(True)], pieces[low].span.first)
+        reaches = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
+        return max(opened.firsts[reaches.index(True)], pieces[low].span.first)
 
     # ------------------------------------------------------------------ the scrub
 
-    async def held(self) -> Mapping[FragmentName, int]:
-        """Return all fragments in the store at the moment, and how many bytes each has."""
+    async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
+        """Return the fragments of a partition, or of all, in the store at the moment, and how many bytes each has."""
+        # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
         await self._check_mark()
-        found = await self._asked(self._store.list())
+        fragments = await self._asked(fragments_of(self._store, partition))
         await self._check_mark()
-        return {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
+        return fragments
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
@@ -259,21 +259,18 @@ class FragmentHistory:
         Raises `FragmentDamaged` when its bytes are not those that it was named for, and from then on none of them is
         given out; `NotFound` when it does not exist.
         """
-        digest = hashlib.sha256()
         try:
-            for offset in range(0, size, _PIECE_BYTES):
-                piece = await self._get(name, offset, min(_PIECE_BYTES, size - offset))
-                await asyncio.to_thread(digest.update, piece)
-                await pause(len(piece))
-            if digest.hexdigest() != name.digest:
-                raise _other_bytes(name)
+            await self._check_digest(name, size, _PIECE_BYTES, pause)
         except FragmentDamaged as error:
             self._forget(name, error)
             raise
         self._damaged.pop(name, None)
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
-        """Write a damaged fragment again from the log's batches, and return how many bytes it has: see `mending`."""
+        """Write a damaged fragment again from the log's batches, and return how many bytes it has.
+
+        Raises what `made_again` does, and then nothing was touched.
+        """
         await self._check_mark()
         # Without a deadline: the caller decides how slowly it gives the batches.
         raw = await made_again(self._cluster_key, name, batches)
@@ -290,12 +287,7 @@ class FragmentHistory:
 
     async def _listed(self, partition: PartitionId) -> _Listing:
         """List the partition's fragments."""
-        # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
-        await self._check_mark()
-        found = await self._asked(self._store.list(partition_prefix(partition)))
-        await self._check_mark()
-        named = {name: each.bytes for each in found if (name := FragmentName.parse(each.path)) is not None}
-        listing = self._listings[partition] = _Listing(named, asyncio.get_running_loop().time())
+        listing = self._listings[partition] = _Listing(await self.held(partition), asyncio.get_running_loop().time())
         return listing
 
     def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:
@@ -328,8 +320,8 @@ class FragmentHistory:
         """Return the end of a fragment, with all of its footer."""
         length = min(size, self._settings.footer_bytes)
         end = await self._get(name, size - length, length)
-        wanted = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
-        return end if wanted <= length or wanted > size else await self._get(name, size - wanted, wanted)
+        needed = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
+        return end if needed <= length or needed > size else await self._get(name, size - needed, needed)
 
     async def _verified(self, name: FragmentName, size: int) -> _Opened:
         """Return an open fragment whose bytes are those that it was named for. Reads them through the first time."""
@@ -339,14 +331,22 @@ class FragmentHistory:
         async with self._verifying:
             if opened.verified:
                 return opened
-            digest = hashlib.sha256()
-            for offset in range(0, size, self._settings.chunk_bytes):
-                chunk = await self._get(name, offset, min(self._settings.chunk_bytes, size - offset))
-                await asyncio.to_thread(digest.update, chunk)
-            if digest.hexdigest() != name.digest:
-                raise _other_bytes(name)
+            await self._check_digest(name, size, self._settings.chunk_bytes)
             opened.verified = True
         return opened
+
+    async def _check_digest(
+        self, name: FragmentName, size: int, piece_bytes: int, pause: Callable[[int], Awaitable[None]] | None = None
+    ) -> None:
+        """Read a fragment through, piece by piece. Raises `FragmentDamaged` unless it is what it was named for."""
+        digest = hashlib.sha256()
+        for offset in range(0, size, piece_bytes):
+            piece = await self._get(name, offset, min(piece_bytes, size - offset))
+            await asyncio.to_thread(digest.update, piece)
+            if pause is not None:
+                await pause(len(piece))
+        if digest.hexdigest() != name.digest:
+            raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
 
     async def _group(self, opened: _Opened, number: int) -> list[Batch]:
         """Return the batches of one row group."""
@@ -362,8 +362,8 @@ class FragmentHistory:
     async def _decoded(self, opened: _Opened, number: int) -> list[Batch]:
         """Fetch a row group, and make its batches again."""
         parts = {
-            offset: await self._get(opened.name, offset, length)
-            for offset, length in parts_for_group(opened.metadata, number)
+            part.start: await self._get(opened.name, part.start, part.stop - part.start)
+            for part in parts_for_group(opened.metadata, number)
         }
         try:
             return await asyncio.to_thread(_decode, opened, number, parts)
@@ -401,8 +401,8 @@ class FragmentHistory:
         """Raise `StoreUnavailable` for a store without the mark: one that is not mounted may miss everything."""
         if not await self._asked(is_marked(self._store, self._cluster_key)):
             raise StoreUnavailable(
-                f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it is "
-                f"new, say so once: {INIT}"
+                f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it "
+                f"is new, declare it once: {INIT}"
             )
 
     async def _asked(self, call: Awaitable[T]) -> T:
@@ -412,11 +412,6 @@ class FragmentHistory:
                 return await call
         except TimeoutError:
             raise StoreUnavailable(f"{self} did not answer within {self._settings.store_s_max:g} s") from None
-
-
-def _other_bytes(name: FragmentName) -> FragmentDamaged:
-    """Return the error for a fragment whose digest is not that of its name."""
-    return FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: {MEND}")
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
@@ -429,15 +424,11 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
     try:
         footer, file = open_fragment(end, cluster_key)
         if footer[1:4] != name[:3]:
-            raise FragmentDamaged(f"it holds partition {footer.partition}, {footer.first} to {footer.last}")
+            raise FragmentDamaged(f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}")
         metadata = file.metadata
         return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except (FragmentDamaged, UnsupportedFormat) as error:
+    except (FragmentDamaged, UnsupportedFormat, WrongClusterKey) as error:
         raise type(error)(f"{name.path}: {error.text}") from error
-    except WrongClusterKey as error:
-        raise WrongClusterKey(
-            f"{name.path} is of another cluster: correct the address of the fragment store"
-        ) from error
 
 
 def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
@@ -455,13 +446,13 @@ def _span(
     batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
 ) -> list[Batch]:
     """Return those of the batches that were asked for."""
-    found: list[Batch] = []
+    chosen: list[Batch] = []
     size = 0
     for batch in batches:
         if batch.last < first or batch.commit_time_us < after_time_us:
             continue
         size += batch.length
-        if batch.last > last or (found and size > bytes_max):
+        if batch.last > last or (chosen and size > bytes_max):
             break
-        found.append(batch)
-    return found
+        chosen.append(batch)
+    return chosen

@@ -29,19 +29,19 @@ async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
     Raises `WrongClusterKey` for another cluster's mark, `FragmentDamaged` for a mark that can't be read.
     """
     try:
-        said = await store.get(MARK)
+        mark = await store.get(MARK)
     except NotFound:
         return False
-    if said == mark_of(cluster_key):
+    if mark == mark_of(cluster_key):
         return True
     try:
-        other = bytes.fromhex(json.loads(said)["cluster_key"])
+        other = bytes.fromhex(json.loads(mark)["cluster_key"])
     except (ValueError, TypeError, KeyError) as error:
         raise FragmentDamaged(
-            f"{MARK} in {store} can't be read: remove it, and say again whose it is: {INIT}"
+            f"{MARK} in {store} can't be read: remove it, and declare the store again: {INIT}"
         ) from error
     raise WrongClusterKey(
-        f"{store} is of another cluster, {other.hex()}, and this one is {cluster_key.hex()}: choose another address, "
+        f"{store} belongs to cluster {other.hex()}, and this is cluster {cluster_key.hex()}: choose another address, "
         "one per cluster"
     )
 
@@ -61,8 +61,8 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
         return
     if not store.empty_is_new:
         raise NotFound(
-            f"{store} is there, and has no mark of this log: mount what belongs there, or correct the address; if it "
-            f"is new, or was filled without a mark, say so once: {INIT}"
+            f"{store} exists, but has no mark of this log: mount what belongs there, or correct the address; if it is "
+            f"new, or was filled without a mark, declare it once: {INIT}"
         )
     try:
         await put_mark(store, cluster_key)

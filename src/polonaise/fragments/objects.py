@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Final, NamedTuple
 
-from polonaise.errors import FragmentDamaged
+from polonaise.errors import BatchDamaged, FragmentDamaged
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
@@ -44,16 +44,15 @@ class ArchivedFragment(NamedTuple):
     bytes: int
 
 
-async def fragments_of(store: ObjectStore, partition: PartitionId) -> dict[FragmentName, int]:
-    """Return the fragments of a partition, in the order of their names, and how many bytes each has."""
-    listed = await store.list(partition_prefix(partition))
+async def fragments_of(store: ReadableStore, partition: PartitionId | None = None) -> dict[FragmentName, int]:
+    """Return the fragments of a partition, or of all, in the order of their names, and how many bytes each has."""
+    listed = await store.list("" if partition is None else partition_prefix(partition))
     return {name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None}
 
 
-async def partitions_in(store: ObjectStore) -> list[PartitionId]:
+async def partitions_in(store: ReadableStore) -> list[PartitionId]:
     """Return the partitions that have fragments."""
-    names = [FragmentName.parse(each.path) for each in await store.list()]
-    return sorted({name.partition for name in names if name is not None})
+    return sorted({name.partition for name in await fragments_of(store)})
 
 
 async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
@@ -163,6 +162,25 @@ async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[Fr
     return await asyncio.to_thread(making.finish)
 
 
+async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> bytes:
+    """Return the object that a fragment's name stands for, made of the batches of its ids, to replace a damaged one.
+
+    The same batches make the same object, byte for byte. The digest in the name decides, whatever the log holds. Raises
+    `FragmentDamaged` where the batches make another object, and what `batches` raise.
+    """
+    try:
+        made, raw = await made_of(cluster_key, batches)
+    except BatchDamaged as error:
+        raise FragmentDamaged(f"{name.path} can't be written again from the log: {error.text}") from error
+    if made != name:
+        raise FragmentDamaged(
+            f"{name.path} can't be written again: from the log's transactions {name.first} to {name.last} this version "
+            "makes another object. Restore it from a copy; or move it out of the store, and run polonaise archive run, "
+            "which writes these ids anew"
+        )
+    return raw
+
+
 async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
     """Store the fragment, verified twice.
 
@@ -188,7 +206,7 @@ def open_bytes(raw: bytes, name: FragmentName) -> Footer:
     Raises `FragmentDamaged`, which names the object.
     """
     if hashlib.sha256(raw).hexdigest() != name.digest:
-        raise FragmentDamaged(f"{name.path}: its bytes are not those that it was named for: {MEND}")
+        raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
     try:
         footer, _ = open_fragment(raw)
     except FragmentDamaged as error:
@@ -236,7 +254,7 @@ def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
     ends = {footer.last: footer.last_crc for _, footer in good}
     for name, footer in good:
         if footer.cluster_key != good[0][1].cluster_key:
-            wrong.append(f"{name.path} is of another cluster than {good[0][0].path}")
+            wrong.append(f"{name.path} belongs to another cluster than {good[0][0].path}")
         elif ends.get(footer.first - 1, footer.previous_crc) != footer.previous_crc:
-            wrong.append(f"{name.path} goes on from another batch than the one that ends at {footer.first - 1}")
+            wrong.append(f"{name.path} does not follow the batch that ends at {footer.first - 1}")
     return wrong

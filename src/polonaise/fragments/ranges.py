@@ -26,7 +26,31 @@ Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
 """Fetches ranges, blocking. Raises what the store raises."""
 
 
-class RangeFile(io.RawIOBase):
+class _ObjectFile(io.RawIOBase):
+    """A file of a known size to read, with an offset."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset, and return it."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Return the present offset."""
+        return self._at
+
+
+class RangeFile(_ObjectFile):
     """The object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
 
     Earlier announcements than the last two are forgotten, so at most two are in memory. A part that is read without
@@ -34,10 +58,8 @@ class RangeFile(io.RawIOBase):
     """
 
     def __init__(self, fetch: Fetch, size: int) -> None:
-        super().__init__()
+        super().__init__(size)
         self._fetch = fetch
-        self._size = size
-        self._at = 0
         self._fetching = ThreadPoolExecutor(1, "fragment ranges")
         self._announced: list[tuple[list[Range], Future[list[bytes]]]] = []
         # Every reader of Parquet begins with the footer, in several small reads.
@@ -49,52 +71,30 @@ class RangeFile(io.RawIOBase):
         fetching = self._fetching.submit(self._fetch, merged)
         self._announced = [*self._announced[-1:], (merged, fetching)]
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Read as many bytes as the buffer holds, fewer only at the end; return how many."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
     def read(self, size: int = -1) -> bytes:
         """Return the next `size` bytes, fewer only at the end of the object; all of the rest when below 0.
 
         Raises `StoreUnavailable` when the store gives fewer, and what the store raises.
         """
         stop = self._size if size < 0 else min(self._at + size, self._size)
-        wanted = Range(self._at, stop)
-        if wanted.start >= wanted.stop:
+        asked = Range(self._at, stop)
+        if asked.start >= asked.stop:
             return b""
-        data = self._held(wanted)
+        data = self._announced_bytes(asked)
         if data is None:
-            (data,) = self._fetch([wanted])
-        if len(data) != wanted.stop - wanted.start:
-            raise StoreUnavailable(f"asked for {wanted.stop - wanted.start} bytes and got {len(data)}: try again")
+            (data,) = self._fetch([asked])
+        if len(data) != asked.stop - asked.start:
+            raise StoreUnavailable(f"the store returned {len(data)} of {asked.stop - asked.start} bytes: try again")
         self._at = stop
         return data
 
-    def _held(self, wanted: Range) -> bytes | None:
+    def _announced_bytes(self, asked: Range) -> bytes | None:
         """Return the bytes if an announced range holds them, waiting until it is fetched; None otherwise."""
         for ranges, fetching in reversed(self._announced):
-            for place, held in enumerate(ranges):
-                if held.start <= wanted.start and wanted.stop <= held.stop:
-                    return fetching.result()[place][wanted.start - held.start : wanted.stop - held.start]
+            for number, announced in enumerate(ranges):
+                if announced.start <= asked.start and asked.stop <= announced.stop:
+                    return fetching.result()[number][asked.start - announced.start : asked.stop - announced.start]
         return None
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset, and return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
-
-    def tell(self) -> int:
-        """Return the present offset."""
-        return self._at
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
 
     def close(self) -> None:
         """Stop fetching, and forget what was fetched."""
@@ -114,35 +114,18 @@ def _merged(ranges: Sequence[Range]) -> list[Range]:
     return merged
 
 
-class Parts(io.RawIOBase):
+class Parts(_ObjectFile):
     """A file of which only some parts, keyed by their offsets, were fetched."""
 
     def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
-        super().__init__()
+        super().__init__(size)
         self._parts = parts
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        """Return the present offset."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset, and return it."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     def read(self, size: int = -1) -> bytes:
         """Return `size` bytes from the present offset. Raises `OSError` for bytes that were not fetched."""
         for start, part in self._parts.items():
             if start <= self._at and self._at + max(size, 0) <= start + len(part):
-                found = part[self._at - start : self._at - start + size]
-                self._at += len(found)
-                return found
+                data = part[self._at - start : self._at - start + size]
+                self._at += len(data)
+                return data
         raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")

@@ -129,10 +129,7 @@ class ObstoreStore:
                 _make_durable(self._directory, path)
             return made
 
-        try:
-            return await self._asked(path, put)
-        except NotFound as error:
-            raise self._absent() from error
+        return await self._asked_store(path, put)
 
     async def replace(self, path: str, data: bytes) -> None:
         def put() -> None:
@@ -140,10 +137,7 @@ class ObstoreStore:
             if self._directory is not None:
                 _make_durable(self._directory, path)
 
-        try:
-            await self._asked(path, put)
-        except NotFound as error:
-            raise self._absent() from error
+        await self._asked_store(path, put)
 
     async def make_durable(self, path: str) -> None:
         if self._directory is not None:
@@ -161,13 +155,13 @@ class ObstoreStore:
 
     async def holds(self, path: str, data: bytes) -> bool:
         def compare() -> bool:
-            place = 0
+            offset = 0
             for chunk in self._chunks(path):
-                expected = np.frombuffer(data, np.uint8)[place : place + len(chunk)]
+                expected = np.frombuffer(data, np.uint8)[offset : offset + len(chunk)]
                 if not np.array_equal(np.frombuffer(chunk, np.uint8), expected):
                     return False
-                place += len(chunk)
-            return place == len(data)
+                offset += len(chunk)
+            return offset == len(data)
 
         return await self._asked(path, compare)
 
@@ -186,10 +180,7 @@ class ObstoreStore:
             chunks = obstore.list(self._store, prefix=prefix or None, chunk_size=_LIST_CHUNK)
             return sorted(Listed(meta["path"], meta["size"]) for chunk in chunks for meta in chunk)
 
-        try:
-            return await self._asked(prefix, listed)
-        except NotFound as error:
-            raise self._absent() from error
+        return await self._asked_store(prefix, listed)
 
     def check_there(self) -> None:
         """Raise `NotFound` for a directory that does not exist."""
@@ -198,13 +189,11 @@ class ObstoreStore:
 
     def _absent(self) -> NotFound:
         """Return the error for a store that does not exist."""
-        return NotFound(f"{self} is not there: make the bucket or directory, or correct the address")
+        return NotFound(f"{self} does not exist: make the bucket or directory, or correct the address")
 
     async def delete(self, path: str) -> None:
-        try:
+        with suppress(NotFound):
             await self._asked(path, lambda: obstore.delete(self._store, path))
-        except NotFound:
-            return
 
     def source(self, path: str, size: int) -> str | RangeFile:
         """Return an object of this size as `columns_in` reads it, in threads or without an event loop.
@@ -226,30 +215,37 @@ class ObstoreStore:
         """Make the blocking call in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, path, call)
 
+    async def _asked_store(self, path: str, call: Callable[[], T]) -> T:
+        """Make a blocking call for which no object has to exist, so that `NotFound` can only mean the store itself."""
+        try:
+            return await self._asked(path, call)
+        except NotFound as error:
+            raise self._absent() from error
+
     def _call(self, path: str, call: Callable[[], T]) -> T:
         """Make the blocking call, with its errors translated."""
         try:
             return call()
         except (exceptions.BaseError, OSError) as error:
-            told = self._translated(path, error)
+            fault = self._translated(path, error)
             # obstore's errors have whole addresses: a cause with a secret in it is left out. The raise stands outside
             # of this block, or the error would be kept as its context.
             cause = error if redacted(error) == str(error) else None
-        raise told from cause
+        raise fault from cause
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
         """Return the fault for an error of the library or the system."""
-        said = redacted(str(error).strip().partition("\n")[0])
+        reason = redacted(str(error).strip().partition("\n")[0])
         # The library has no kind of error for a refused listing: only the server's answer in its text tells.
-        if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in said:
+        if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in reason:
             return NotFound(f"no object {path!r} in {self}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError
-        if isinstance(error, denied) or any(each in said for each in _DENIED):
-            what = repr(path) if path else "to list what is there"
-            return AccessDenied(f"{self} refuses {what}: {said}: let this user read there, and write if need be")
-        if _FULL in said:
-            return DiskFull(f"{self} is full: free space there, and do it again ({path!r} is not there)")
-        return StoreUnavailable(f"{self}, {path!r}: {said}")
+        if isinstance(error, denied) or any(each in reason for each in _DENIED):
+            refused = f"access to {path!r}" if path else "to list its objects"
+            return AccessDenied(f"{self} refuses {refused}: {reason}: let this user read there, and write if need be")
+        if _FULL in reason:
+            return DiskFull(f"{self} is full: free space there, and try again ({path!r} was not written)")
+        return StoreUnavailable(f"{self}, {path!r}: {reason}")
 
 
 class LateStore:
@@ -302,7 +298,7 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     """
     parts, shown = urlsplit(url), redacted(url)
     if not url or "\0" in url:
-        raise BadOption(f"{shown!r} names no object store: {_USAGE}")
+        raise BadOption(f"{shown!r} is not the address of an object store: {_USAGE}")
     if parts.scheme in ("", "file") or len(parts.scheme) == 1:
         if parts.netloc not in ("", "localhost"):
             raise BadOption(f"{shown!r} names a directory of another machine: {_USAGE}")
@@ -320,19 +316,19 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     try:
         return ObstoreStore(from_url(url), url)
     except (exceptions.BaseError, OSError, ValueError) as error:
-        said = redacted(str(error).partition("\n")[0])
+        reason = redacted(str(error).partition("\n")[0])
     # Raised here, without its cause, which shows the whole address.
-    raise BadOption(f"{shown!r} can't be opened: {said}: {_USAGE}")
+    raise BadOption(f"{shown!r} can't be opened: {reason}: {_USAGE}")
 
 
 def _make_durable(directory: Path, path: str) -> None:
     """Sync an object of a directory, and the names on the way to it: the library leaves that to the kernel."""
-    place = directory / path
-    for each in (place, *place.parents):
-        descriptor = os.open(each, os.O_RDONLY)
+    file = directory / path
+    for name in (file, *file.parents):
+        descriptor = os.open(name, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if each == directory:
+        if name == directory:
             return

@@ -3,7 +3,8 @@
 - This file has the ports. Begin here; a promise in its docstrings holds for every implementation (`tests/conformance`).
 - `real.py`: the machine, and `run`, which runs a node on it. The simulator has the other implementation.
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
-- `sockets.py`, `socketdirectory.py`, `address.py`: the network; `openfiles.py`: the limits on open files.
+- `sockets.py`, `socketdirectory.py`, `address.py`: the network; `filelimits.py`: the limits on open files;
+  `wholefiles.py`: a file opened for one use, or written whole.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any
@@ -56,15 +57,18 @@ class File(Protocol):
     async def truncate(self, length: int) -> None:
         """Cut the file to `length` bytes, or extend it with zeros. Durable after `sync`."""
 
-    async def size(self) -> int: ...
+    async def size(self) -> int:
+        """Return the length of the file in bytes."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the file, after all calls under way. A second call does nothing."""
 
 
 class DirectoryLock(Protocol):
     """A lock on a directory, held by this process until released or dead."""
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Give the lock up. A second call does nothing."""
 
 
 class Disk(Protocol):
@@ -76,7 +80,8 @@ class Disk(Protocol):
     async def load(self, path: str) -> bytes:
         """Return all that a file holds, in one hop: for small files that are replaced whole. Raises `NotFound`."""
 
-    async def exists(self, path: str) -> bool: ...
+    async def exists(self, path: str) -> bool:
+        """Tell whether a file or directory has this name."""
 
     async def identity(self, path: str) -> Identity | None:
         """Return the identity of what has this name now; None when nothing has.
@@ -96,9 +101,11 @@ class Disk(Protocol):
     async def rename(self, source: str, target: str) -> None:
         """Rename the file atomically, replacing `target`."""
 
-    async def remove(self, path: str) -> None: ...
+    async def remove(self, path: str) -> None:
+        """Remove the file's name. Raises `NotFound` without the file."""
 
-    async def sync_directory(self, path: str) -> None: ...
+    async def sync_directory(self, path: str) -> None:
+        """Make the names in the directory durable as they are now."""
 
     async def lock(self, path: str) -> DirectoryLock:
         """Lock the file `path` (made if missing) for this process alone.

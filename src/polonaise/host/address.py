@@ -38,16 +38,16 @@ def parse_address(text: str) -> Address:
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path or "\0" in path:
-            raise BadOption(f"{redacted(text)!r} names no socket: write unix:/path/to/socket")
+            raise BadOption(f"{redacted(text)!r} is not the address of a socket: write unix:/path/to/socket")
         return UnixPath(path)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         raise BadOption(
-            f"{redacted(text)!r} is no address: an IPv6 host is written in brackets, [::1]:9000, "
-            "and a comma parts addresses"
+            f"{redacted(text)!r} is not an address: an IPv6 host is written in brackets, [::1]:9000, "
+            "and commas separate addresses"
         )
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise BadOption(f"{redacted(text)!r} is no address: write host:port (port 0 to 65535) or unix:/path")
+        raise BadOption(f"{redacted(text)!r} is not an address: write host:port (port 0 to 65535) or unix:/path")
     return HostPort(host, int(port))

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
 from polonaise.errors import (
@@ -27,7 +28,7 @@ from polonaise.errors import (
     PolonaiseError,
 )
 from polonaise.host import Buffer, DirectoryLock, File, Identity
-from polonaise.host.openfiles import too_many_open
+from polonaise.host.filelimits import too_many_open
 from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
 
@@ -90,7 +91,7 @@ class RealDisk:
         )
 
     async def load(self, path: str) -> bytes:
-        return await self._hop(path, lambda: _load(path))
+        return await self._hop(path, lambda: Path(path).read_bytes())
 
     async def exists(self, path: str) -> bool:
         return await self._hop(path, lambda: os.path.exists(path))
@@ -151,14 +152,6 @@ def _make_directories(path: str) -> None:
         raise DiskFailed(f"{path!r} can't be made: its file system takes no directories there") from error
 
 
-def _load(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return _read(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
-
-
 def _sync_directory(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -177,13 +170,13 @@ class RealLock:
 
     _held: ClassVar[set[RealLock]] = set()
     """All locks that this process holds."""
-    _noting: ClassVar[threading.Lock] = threading.Lock()
+    _fork_guard: ClassVar[threading.Lock] = threading.Lock()
     """Held while a lock is taken or released, and during a fork."""
 
-    def __init__(self, path: str, book: set[RealLock]) -> None:
-        """Lock the file, made if missing. The lock is in `book` while it is held. Raises `DirectoryInUse`."""
-        self._book = book
-        with self._noting:
+    def __init__(self, path: str, registry: set[RealLock]) -> None:
+        """Lock the file, made if missing. The lock is in `registry` while it is held. Raises `DirectoryInUse`."""
+        self._registry = registry
+        with self._fork_guard:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,38 +187,32 @@ class RealLock:
                 os.close(self._descriptor)
                 raise
             self._held.add(self)
-            book.add(self)
+            registry.add(self)
 
     def release(self) -> None:
         """Unlock the file. A second call does nothing."""
-        with self._noting:
+        with self._fork_guard:
             self._close()
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         self._held.discard(self)
-        self._book.discard(self)
+        self._registry.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
 
     @classmethod
-    def before_fork(cls) -> None:
-        """Wait until no thread takes or releases a lock."""
-        cls._noting.acquire()
-
-    @classmethod
-    def after_fork(cls, *, child: bool) -> None:
+    def close_inherited(cls) -> None:
         """Close the parent's locks in a child. That does not free them, because the parent has them open."""
-        if child:
-            for lock in list(cls._held):
-                lock._close()
-        cls._noting.release()
+        for lock in list(cls._held):
+            lock._close()
+        cls._fork_guard.release()
 
 
 os.register_at_fork(
-    before=RealLock.before_fork,
-    after_in_parent=lambda: RealLock.after_fork(child=False),
-    after_in_child=lambda: RealLock.after_fork(child=True),
+    before=RealLock._fork_guard.acquire,
+    after_in_parent=RealLock._fork_guard.release,
+    after_in_child=RealLock.close_inherited,
 )
 
 
@@ -236,15 +223,15 @@ class _RealFile:
     """
 
     def __init__(
-        self, threads: DiskThreads, path: str, flags: int, book: set[_RealFile], in_loop: SyncsInLoop | None
+        self, threads: DiskThreads, path: str, flags: int, registry: set[_RealFile], in_loop: SyncsInLoop | None
     ) -> None:
-        """Open the file, in the calling thread. It is in `book` while it is open."""
+        """Open the file, in the calling thread. It is in `registry` while it is open."""
         self._threads = threads
         self._in_loop = in_loop
         self._descriptor = os.open(path, flags, _FILE_MODE)
         self._path = path
-        self._book = book
-        book.add(self)
+        self._registry = registry
+        registry.add(self)
         self._guard = threading.Lock()
         self._users = 1
         self._closing = False
@@ -326,7 +313,7 @@ class _RealFile:
     def _close(self) -> None:
         with self._guard:
             descriptor, self._descriptor = self._descriptor, -1
-        self._book.discard(self)
+        self._registry.discard(self)
         if descriptor >= 0:
             # Even if this fails the descriptor is gone, and what had to be durable was synced before.
             with contextlib.suppress(OSError):
@@ -334,7 +321,7 @@ class _RealFile:
             self._closed.set_result(None)
 
 
-class LookedAt:
+class ReadOnlyFile:
     """A file that a tool only reads; another process may have it open and be writing it.
 
     Reads without a thread, so the caller waits for the disk. A context manager. Raises `NotFound` or `DiskFailed`.
@@ -344,7 +331,7 @@ class LookedAt:
         self._path = path
         self._descriptor = _with_own_errors(path, lambda: os.open(path, os.O_RDONLY))
 
-    def __enter__(self) -> LookedAt:
+    def __enter__(self) -> ReadOnlyFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -354,13 +341,13 @@ class LookedAt:
         """Return the length in bytes."""
         return _with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
 
-    def look(self, offset: int, length: int) -> bytes:
+    def read_now(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
         return _with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Read as `look` does, for code that also reads the files of a node."""
-        return self.look(offset, length)
+        """Read as `read_now` does, for code that also reads the files of a node."""
+        return self.read_now(offset, length)
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from polonaise.errors import BadOption, ConnectionLost
@@ -30,62 +31,59 @@ class SocketDirectory:
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections at a name in the directory; see `Network.listen`."""
-        way = _Way(self._directory)
-        try:
-            listener = await self._network.listen(way.to(_name(address)), factory)
-        except BaseException:
-            way.close()
-            raise
-        return _NamedListener(listener, address, way)
+        name = _name(address)
+        with ExitStack() as path_in_use:
+            directory = path_in_use.enter_context(_short_path(self._directory))
+            listener = await self._network.listen(_address_in(directory, name), factory)
+            # From here on the listener keeps the path open.
+            return _NamedListener(listener, address, path_in_use.pop_all())
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection to a name in the directory; see `Network.connect`."""
         name = _name(address)
-        with closing(_Way(self._directory)) as way:
-            return await self._network.connect(way.to(name), factory)
+        with _short_path(self._directory) as directory:
+            return await self._network.connect(_address_in(directory, name), factory)
 
 
 def _name(address: str) -> str:
     """Return the bare name in the address. Raises `BadOption` for any other address."""
     parsed = parse_address(address)
     if not isinstance(parsed, UnixPath) or "/" in parsed.path:
-        raise BadOption(f"{address!r} is no name of a socket in a directory: write unix:NAME")
+        raise BadOption(f"{address!r} is not the name of a socket in a directory: write unix:NAME")
     return parsed.path
 
 
-class _Way:
-    """A short path to the directory, valid until closed."""
+@contextmanager
+def _short_path(directory: str) -> Iterator[str]:
+    """Yield a short path to the directory, valid until the end of the block. Raises `ConnectionLost`."""
+    if not os.path.isdir(_DESCRIPTORS):
+        yield directory
+        return
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConnectionLost(f"no sockets in {directory!r}: {error.strerror}") from error
+    try:
+        yield f"{_DESCRIPTORS}/{descriptor}"
+    finally:
+        os.close(descriptor)
 
-    def __init__(self, directory: str) -> None:
-        self._descriptor = -1
-        self._path = directory
-        if os.path.isdir(_DESCRIPTORS):
-            try:
-                self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-            except OSError as error:
-                raise ConnectionLost(f"no sockets in {directory!r}: {error.strerror}") from error
-            self._path = f"{_DESCRIPTORS}/{self._descriptor}"
 
-    def to(self, name: str) -> str:
-        """Return the address of the socket of this name. Raises `BadOption` where no short path to it exists."""
-        path = f"{self._path}/{name}"
-        if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-            raise BadOption(f"{path!r} is too long for a socket on this system: choose a directory with a shorter path")
-        return str(UnixPath(path))
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+def _address_in(directory: str, name: str) -> str:
+    """Return the address of the socket of this name. Raises `BadOption` where no short path to it exists."""
+    path = f"{directory}/{name}"
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        raise BadOption(f"{path!r} is too long for a socket on this system: choose a directory with a shorter path")
+    return str(UnixPath(path))
 
 
 class _NamedListener:
     """A listener at a name. Keeps the short path open, through which the name is removed in the end."""
 
-    def __init__(self, listener: Listener, address: str, way: _Way) -> None:
+    def __init__(self, listener: Listener, address: str, path_in_use: ExitStack) -> None:
         self._listener = listener
         self._address = address
-        self._way = way
+        self._path_in_use = path_in_use
 
     @property
     def address(self) -> str:
@@ -95,4 +93,4 @@ class _NamedListener:
         try:
             await self._listener.close()
         finally:
-            self._way.close()
+            self._path_in_use.close()

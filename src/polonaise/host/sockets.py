@@ -10,14 +10,14 @@ import contextlib
 import errno
 import os
 import socket
-import stat
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import HostPort, UnixPath, parse_address
-from polonaise.host.openfiles import too_many_open
+from polonaise.host.filelimits import too_many_open
 
 _BACKLOG = 1024
 
@@ -128,7 +128,7 @@ class _RealListener:
 
 def _bind_unix(path: str) -> socket.socket:
     """Bind a socket to the path, taken over from a dead process, never from a living one."""
-    if _is_socket(path):
+    if Path(path).is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             try:
@@ -145,11 +145,3 @@ def _bind_unix(path: str) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def _is_socket(path: str) -> bool:
-    """Tell whether a socket has this path."""
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False

@@ -53,7 +53,10 @@ class Budget:
             self.release(greediest)
             self.cut_off += 1
             greediest.abort(
-                Overloaded(f"all connections hold more than {self._bytes_max} bytes; {greediest.peer_name} the most")
+                Overloaded(
+                    f"all connections together hold more than {self._bytes_max} bytes, "
+                    f"{greediest.peer_name} the most of them"
+                )
             )
 
     def release(self, holder: Holder) -> None:

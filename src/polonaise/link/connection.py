@@ -155,7 +155,8 @@ class Connection(asyncio.Protocol):
         """The bytes of these that the transport had sent at the last check that saw progress."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting."""
-        self._peer_name = "an ungreeted peer"
+        self.peer_name = "an ungreeted peer"
+        """The name that the peer gave itself, fit for a line of a log."""
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -167,11 +168,6 @@ class Connection(asyncio.Protocol):
         """The reason why the connection is closed; None while it is open."""
 
     # ------------------------------------------------------------------ saying
-
-    @property
-    def peer_name(self) -> str:
-        """The name that the peer gave itself, fit for a line of a log."""
-        return self._peer_name
 
     @property
     def unsent_bytes(self) -> int:
@@ -316,7 +312,7 @@ class Connection(asyncio.Protocol):
                 self._receive(frame)
         except ProtocolError as error:
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
         if self._reading_paused or self.closed or not self._transport:
             return
         if self._held:
@@ -333,8 +329,12 @@ class Connection(asyncio.Protocol):
         return cast(Hello, await asyncio.shield(self._greeted))
 
     def close(self, error: PolonaiseError | None = None) -> None:
-        """Close because of `error`, if given, after what was sent has gone out: a refusal, for example."""
-        self._close_for(error or Closed("closed by this side"))
+        """Close because of `error`, after what was sent has gone out, if the peer takes it within `linger_s_max`."""
+        if self._transport and not self.closed:
+            self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self._settings.linger_s_max, self._transport.abort)
+        self._end(error or Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
         """Close the connection at once because of `error`, and drop what was not sent, even if it was closed before."""
@@ -430,7 +430,7 @@ class Connection(asyncio.Protocol):
                 frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
@@ -442,14 +442,6 @@ class Connection(asyncio.Protocol):
         if self._held and not self._reading_paused and self._transport and not self._delivering:
             self._transport.pause_reading()
             self._deliver_soon()
-
-    def _close_for(self, error: PolonaiseError) -> None:
-        """Close because of `error`, after what was sent has gone out, if the peer takes it within `linger_s_max`."""
-        if self._transport and not self.closed:
-            self._transport.close()
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self._settings.linger_s_max, self._transport.abort)
-        self._end(error)
 
     def _receive(self, received: Frame) -> None:
         """Handle one frame: greet, answer a ping, settle a request, or deliver. Raises `ProtocolError`."""
@@ -464,13 +456,13 @@ class Connection(asyncio.Protocol):
         if kind is Pong:
             return
         if kind is Hello:
-            raise ProtocolError("hello twice")
+            raise ProtocolError("the peer said hello twice")
         # An answer that comes after its deadline finds no request here, and is delivered like any other message.
         if received.request and (answer := self._requests.get(received.request)) is not None:
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
-            self._close_for(fault_in(message))
+            self.close(fault_in(message))
             return
         try:
             self._on_message(self, message, received.request, received.partition)
@@ -500,10 +492,10 @@ class Connection(asyncio.Protocol):
         Version first, then role, then cluster: a peer of another version may mean something else by the rest.
         """
         if isinstance(message, Refused) and not self._accepted:
-            self._close_for(fault_in(message))
+            self.close(fault_in(message))
             return
         if not isinstance(message, Hello):
-            raise ProtocolError(f"{type(message).__name__} before hello")
+            raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
         mine = self._hello
         if message.version_min > mine.version_max or message.version_max < mine.version_min:
             raise UnsupportedVersion(
@@ -512,16 +504,16 @@ class Connection(asyncio.Protocol):
             )
         if message.role not in self._peer_roles:
             raise WrongRole(
-                f"a {_ROLE_NAMES.get(message.role, 'stranger')} on a connection for a "
+                f"the peer is a {_ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
         if not self._belongs(message.cluster_key):
             error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
             self.refuse(error)
-            self._close_for(error)
+            self.close(error)
             return
         self.peer = message
-        self._peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
+        self.peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
@@ -565,7 +557,7 @@ class Connection(asyncio.Protocol):
         elif not self._reading_paused and not self._held and now - self._heard_s > settings.silence_s_max:
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
-        if not self._takes(now):
+        if not self._makes_progress(now):
             self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
             return
         self._book(self.unsent_bytes)
@@ -575,7 +567,7 @@ class Connection(asyncio.Protocol):
             self.send(Ping())
         self._schedule_beat()
 
-    def _takes(self, now: float) -> bool:
+    def _makes_progress(self, now: float) -> bool:
         """Whether the peer reads what it is sent, or has not yet failed to for `unread_s_max`."""
         taken = self._given_bytes - self.unsent_bytes
         if self.writable or taken != self._taken_bytes:
@@ -627,7 +619,9 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
     except (UnsupportedVersion, WrongRole):
         raise
     except ProtocolError as error:
-        raise ConnectionLost(f"{address} was not understood, or did not understand, as Polonaise: {error}") from None
+        raise ConnectionLost(
+            f"{address} did not speak as a node of Polonaise, or was not understood: {error}"
+        ) from None
     finally:
         if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))

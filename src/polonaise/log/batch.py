@@ -24,7 +24,8 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, DataDamaged
@@ -43,7 +44,8 @@ _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
 HEADER_BYTES: Final = HEADER.size
-_COLUMN_WIDTHS: Final = (4, 4, 8, 4, 4, 4)
+_COLUMN_TYPES: Final[tuple[Literal["i", "q", "I"], ...]] = ("i", "i", "q", "i", "I", "I")
+"""The type of each column's values, as `struct` names it."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -58,28 +60,13 @@ def _columns_bytes(count: int) -> int:
     return 8 * count + 5 * padded(4 * count)
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Batch:
     """A view of one batch's bytes.
 
     Made by `parse`, which has checked the structure and (unless told otherwise) the CRC; so every column can be read
     without further checks. Columns have one entry per transaction.
     """
-
-    __slots__ = (
-        "commit_time_us",
-        "count",
-        "crc",
-        "data_bytes",
-        "first",
-        "flags",
-        "generation",
-        "length",
-        "partition",
-        "previous_crc",
-        "registers_bytes",
-        "session",
-        "view",
-    )
 
     view: memoryview
     length: int
@@ -134,7 +121,7 @@ class Batch:
         if version != VERSION:
             raise BatchDamaged(f"batch format {version}; this version reads format {VERSION}")
         if not HEADER_BYTES <= length <= len(view):
-            raise BatchDamaged(f"length {length} of a batch in {len(view)} bytes")
+            raise BatchDamaged(f"the batch claims {length} bytes, and {len(view)} are there")
         batch = cls(view[:length])
         batch._check_structure()
         if verify and crc32(batch.view[8:]) != int.from_bytes(batch.view[4:8], "little"):
@@ -147,29 +134,29 @@ class Batch:
         if self.flags & ~_FLAGS:
             raise BatchDamaged(f"unknown batch flags {self.flags:#x}")
         if count < 1 or self.first < 0 or self.first + count > 2**63 - 1:
-            raise BatchDamaged(f"{count} transactions from {self.first}")
+            raise BatchDamaged(f"invalid batch: {count} transactions from id {self.first}")
         columns = HEADER_BYTES + _columns_bytes(count)
         if columns > self.length:
             raise BatchDamaged(f"{count} transactions do not fit into {self.length} bytes")
         if self.flags & FLAG_WITHOUT_DATA:
             if self.length != columns:
-                raise BatchDamaged("a batch without data has data")
+                raise BatchDamaged("a batch that is flagged as one without data has data")
             return
-        rest = columns + padded(self.data_bytes) + padded(self.registers_bytes)
-        if rest > self.length or (rest != self.length and not self.flags & FLAG_EVIDENCE):
-            raise BatchDamaged(f"sections of {rest} bytes in a batch of {self.length}")
+        evidence_start = columns + padded(self.data_bytes) + padded(self.registers_bytes)
+        if evidence_start > self.length or (evidence_start != self.length and not self.flags & FLAG_EVIDENCE):
+            raise BatchDamaged(f"the sections take {evidence_start} bytes in a batch of {self.length}")
         ends = self.data_ends
         if ends[count - 1] != self.data_bytes:
             raise BatchDamaged("the data column does not end where the data ends")
         if self.flags & FLAG_EVIDENCE:
-            self._check_evidence(rest)
+            self._check_evidence(evidence_start)
 
     def _check_evidence(self, start: int) -> None:
         """Raise `BatchDamaged` unless the evidence section, from `start` on, fills the rest of the batch."""
         count = self.count
         fixed = start + 8 * count + padded(4 * count)
         if fixed > self.length:
-            raise BatchDamaged("evidence cut short")
+            raise BatchDamaged("the evidence section is cut short")
         locks = struct.unpack_from("<I", self.view, start + 8 * count + 4 * (count - 1))[0]
         if fixed + 8 * locks + padded(locks) != self.length:
             raise BatchDamaged(f"evidence of {locks} locks does not fill the batch")
@@ -179,48 +166,43 @@ class Batch:
         """The id of the batch's last transaction."""
         return self.first + self.count - 1
 
-    def _column(self, position: int) -> int:
-        """Return the offset of the column with this position (0 client id … 5 end of data)."""
-        start, narrow = HEADER_BYTES, padded(4 * self.count)
-        if position > 2:
-            return start + 8 * self.count + (position - 1) * narrow
-        return start + position * narrow
+    def _column(self, position: int) -> memoryview:
+        """Return the column with this position (0 client id … 5 end of data)."""
+        kind, wide, narrow = _COLUMN_TYPES[position], 8 * self.count, 4 * self.count
+        start = HEADER_BYTES + position * padded(narrow)
+        if position > 2:  # the sequences before it are wide
+            start += wide - padded(narrow)
+        return self.view[start : start + (wide if kind == "q" else narrow)].cast(kind)
 
     @property
     def client_ids(self) -> memoryview:
         """The client id of each transaction's request."""
-        start = self._column(0)
-        return self.view[start : start + 4 * self.count].cast("i")
+        return self._column(0)
 
     @property
     def generations(self) -> memoryview:
         """The generation of each transaction's request; below 0, its bitwise complement, for an own transaction."""
-        start = self._column(1)
-        return self.view[start : start + 4 * self.count].cast("i")
+        return self._column(1)
 
     @property
     def sequences(self) -> memoryview:
         """The sequence number of each transaction's request."""
-        start = self._column(2)
-        return self.view[start : start + 8 * self.count].cast("q")
+        return self._column(2)
 
     @property
     def headers(self) -> memoryview:
         """The header of each transaction."""
-        start = self._column(3)
-        return self.view[start : start + 4 * self.count].cast("i")
+        return self._column(3)
 
     @property
     def data_crcs(self) -> memoryview:
         """The CRC-32 of each transaction's data."""
-        start = self._column(4)
-        return self.view[start : start + 4 * self.count].cast("I")
+        return self._column(4)
 
     @property
     def data_ends(self) -> memoryview:
         """The end of each transaction's data within `data`."""
-        start = self._column(5)
-        return self.view[start : start + 4 * self.count].cast("I")
+        return self._column(5)
 
     @property
     def has_data(self) -> bool:
@@ -245,7 +227,9 @@ class Batch:
         ends = self.data_ends
         body = bytes(self.data[ends[index - 1] if index else 0 : ends[index]])
         if crc32(body) != self.data_crcs[index]:
-            raise DataDamaged(f"transaction {transaction} of partition {self.partition}")
+            raise DataDamaged(
+                f"the data of transaction {transaction} of partition {self.partition} does not fit its CRC"
+            )
         return body
 
     @property
@@ -267,14 +251,15 @@ class Batch:
         first = self.first
         skip = min(max(0, after + 1 - first), self.count)
         start = ends[skip - 1] if skip else 0
-        leaves_out = not own and min(generations) < 0
+        omits_own = not own and self.has_own
         for index in range(skip, self.count):
-            end = ends[index]
-            body = data[start:end]
+            body = data[start : ends[index]]
+            start = ends[index]
             if crc32(body) != crcs[index]:
-                raise DataDamaged(f"transaction {first + index} of partition {partition}")
-            if leaves_out and generations[index] < 0:
-                start = end
+                raise DataDamaged(
+                    f"the data of transaction {first + index} of partition {partition} does not fit its CRC"
+                )
+            if omits_own and generations[index] < 0:
                 continue
             yield Transaction(
                 partition,
@@ -286,7 +271,6 @@ class Batch:
                 generations[index],
                 sequences[index],
             )
-            start = end
 
     def without_data(self) -> bytes:
         """Return the header and columns alone, as bytes, for a lazy feed."""
@@ -316,16 +300,13 @@ class Batch:
         return EvidenceColumns(marks, ends, hashes, modes)
 
 
-class EvidenceColumns:
+class EvidenceColumns(NamedTuple):
     """The columns of a batch's evidence section: enough to check serializability from the log alone."""
 
-    __slots__ = ("client_high_water_marks", "lock_ends", "lock_hashes", "lock_modes")
-
-    def __init__(self, marks: memoryview, ends: memoryview, hashes: memoryview, modes: memoryview) -> None:
-        self.client_high_water_marks = marks
-        self.lock_ends = ends
-        self.lock_hashes = hashes
-        self.lock_modes = modes
+    client_high_water_marks: memoryview
+    lock_ends: memoryview
+    lock_hashes: memoryview
+    lock_modes: memoryview
 
     def locks(self, index: int) -> list[tuple[int, int]]:
         """Return the (hash, mode) pairs of the transaction at this position in the batch."""
@@ -334,6 +315,7 @@ class EvidenceColumns:
         return list(zip(self.lock_hashes[start:end], self.lock_modes[start:end], strict=True))
 
 
+@dataclass(eq=False, slots=True)
 class Columns:
     """The transactions of a batch that is being formed, column by column.
 
@@ -342,34 +324,18 @@ class Columns:
     kept.
     """
 
-    __slots__ = (
-        "client_high_water_marks",
-        "client_ids",
-        "data",
-        "data_bytes",
-        "data_crcs",
-        "data_ends",
-        "generations",
-        "headers",
-        "lock_ends",
-        "lock_hashes",
-        "lock_modes",
-        "sequences",
-    )
-
-    def __init__(self) -> None:
-        self.client_ids = array("i")
-        self.generations = array("i")
-        self.sequences = array("q")
-        self.headers = array("i")
-        self.data_crcs = array("I")
-        self.data_ends = array("I")
-        self.data: list[Bytes] = []
-        self.data_bytes = 0
-        self.client_high_water_marks = array("q")
-        self.lock_ends = array("I")
-        self.lock_hashes = array("Q")
-        self.lock_modes = bytearray()
+    client_ids: array[int] = field(default_factory=lambda: array("i"))
+    generations: array[int] = field(default_factory=lambda: array("i"))
+    sequences: array[int] = field(default_factory=lambda: array("q"))
+    headers: array[int] = field(default_factory=lambda: array("i"))
+    data_crcs: array[int] = field(default_factory=lambda: array("I"))
+    data_ends: array[int] = field(default_factory=lambda: array("I"))
+    data: list[Bytes] = field(default_factory=list)
+    data_bytes: int = 0
+    client_high_water_marks: array[int] = field(default_factory=lambda: array("q"))
+    lock_ends: array[int] = field(default_factory=lambda: array("I"))
+    lock_hashes: array[int] = field(default_factory=lambda: array("Q"))
+    lock_modes: bytearray = field(default_factory=bytearray)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -402,12 +368,9 @@ class Columns:
         self.lock_ends.append(len(self.lock_hashes))
 
 
-_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-
-
 def _pad(length: int) -> bytes:
     """Return the zeros that pad a section of this length to a multiple of 8."""
-    return _PADDING[length & 7]
+    return bytes(padded(length) - length)
 
 
 def seal(

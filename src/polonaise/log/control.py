@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 import struct
 from typing import Final
 
@@ -63,7 +64,7 @@ def decode_header(raw: bytes, path: str) -> bytes:
     Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`.
     """
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
-        raise ControlFileDamaged(f"the control file {path} does not begin as one: {_RESTORE}")
+        raise ControlFileDamaged(f"{path} is not a control file: {_RESTORE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
         raise ControlFileDamaged(f"the header of the control file {path} does not fit its CRC: {_RESTORE}")
     _, version, _, _, cluster_key = _HEADER.unpack_from(raw)
@@ -208,11 +209,11 @@ class ControlFile:
         lock: DirectoryLock,
         file: File,
         cluster_key: bytes,
-        positions: tuple[Identity | None, ...],
+        identities: tuple[Identity | None, ...],
     ) -> None:
         """Private: a control file is opened with `open`."""
         self._host = host
-        self._places = positions
+        self._identities = identities
         self._lock = lock
         self._file = file
         self.directory = directory
@@ -243,8 +244,8 @@ class ControlFile:
                 await _create(host, directory, cluster_key)
             file = await disk.open(path)
             try:
-                found = decode_header(await file.read(0, SECTOR_BYTES), path)
-                if cluster_key is not None and found != cluster_key:
+                key = decode_header(await file.read(0, SECTOR_BYTES), path)
+                if cluster_key is not None and key != cluster_key:
                     raise WrongClusterKey(
                         f"the storage directory {directory} belongs to another cluster, and was left as it is: "
                         "correct the path, or put the directory back that belongs there"
@@ -259,14 +260,14 @@ class ControlFile:
         except BaseException:  # also when cancelled: a process that goes on must be able to take the directory again
             lock.release()
             raise
-        return cls(host, directory, lock, file, found, await _places(disk, directory))
+        return cls(host, directory, lock, file, key, await _identities(disk, directory))
 
     async def check_in_place(self) -> None:
         """Raise `DirectoryGone` unless the directory's name still leads to the files that this process has open.
 
         The system does not tell by itself: files that were removed can still be written.
         """
-        if await _places(self._host.disk, self.directory) != self._places:
+        if await _identities(self._host.disk, self.directory) != self._identities:
             raise DirectoryGone(
                 f"{self.directory} was removed, moved or replaced under the running node, which has let go of it: put "
                 "back what belongs there if it was moved, then start the node again; an empty directory is filled from "
@@ -296,12 +297,12 @@ class ControlFile:
         await self._flush_evidence()
         raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
         path = f"{self.directory}/{CONTROL_FILE}"
-        found = newest_promises(raw, partition, path)
-        if found is None:
+        promised = newest_promises(raw, partition, path)
+        if promised is None:
             if await self._host.disk.exists(self.partition_directory(partition)):
                 raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
             return None
-        copy, newest, evidence = found
+        copy, newest, evidence = promised
         loaded = ControlSlot(self, copy, evidence, newest)
         await self.write_copy(partition, newest, copy.encode(), sync=True)
         # Then both sectors anew: the other one may be old or unreadable, and has to be a copy again.
@@ -383,7 +384,7 @@ class ControlFile:
                 await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
-async def _places(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
+async def _identities(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
     """Return the identities of the files that the directory's names lead to: control file and lock.
 
     The lock as well: without it another node could take the directory.
@@ -432,5 +433,4 @@ async def _make_directory(disk: Disk, directory: str) -> None:
 
 
 def _parent(path: str) -> str:
-    head, slash, _ = path.rstrip("/").rpartition("/")
-    return head or ("/" if slash else ".")
+    return posixpath.dirname(path.rstrip("/")) or "."

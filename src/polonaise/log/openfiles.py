@@ -12,15 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from polonaise.errors import Closed
-from polonaise.host import Buffer, DirectoryLock, Disk, File, Identity
+from polonaise.host import Buffer, Disk, File
 
 T = TypeVar("T")
-
-FILES_MAX: Final = 128
-"""How many files of one node's logs are open at a time."""
 
 
 class SharedSync:
@@ -59,16 +56,25 @@ class OpenFiles:
     A file that has to be opened again waits while all that may be open are in use at this very moment.
     """
 
-    def __init__(self, disk: Disk, files_max: int = FILES_MAX) -> None:
+    def __init__(self, disk: Disk, files_max: int) -> None:
         self._disk = disk
         self._files_max = files_max
         self._open: OrderedDict[_KeptFile, None] = OrderedDict()
         """The open files, the one that was used last at the end."""
         self._opening = 0
         """How many files are just being opened again."""
-        self._crowd: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         """The calls that wait until a file is not in use."""
         self._syncs: dict[str, SharedSync] = {}
+        # All else is the disk's own.
+        self.load = disk.load
+        self.exists = disk.exists
+        self.identity = disk.identity
+        self.list = disk.list
+        self.make_directory = disk.make_directory
+        self.rename = disk.rename
+        self.remove = disk.remove
+        self.lock = disk.lock
 
     def __len__(self) -> int:
         """How many files are open."""
@@ -85,34 +91,6 @@ class OpenFiles:
             raise
         return kept
 
-    async def load(self, path: str) -> bytes:
-        """Return all that the file holds, without keeping it open."""
-        return await self._disk.load(path)
-
-    async def exists(self, path: str) -> bool:
-        """Tell whether a file or directory has this name."""
-        return await self._disk.exists(path)
-
-    async def identity(self, path: str) -> Identity | None:
-        """Return the identity of what has this name now; None when nothing has."""
-        return await self._disk.identity(path)
-
-    async def list(self, directory: str) -> list[str]:
-        """Return the names in the directory, sorted."""
-        return await self._disk.list(directory)
-
-    async def make_directory(self, path: str) -> None:
-        """Make the directory and its parents."""
-        await self._disk.make_directory(path)
-
-    async def rename(self, source: str, target: str) -> None:
-        """Rename the file, replacing `target`."""
-        await self._disk.rename(source, target)
-
-    async def remove(self, path: str) -> None:
-        """Remove the file's name."""
-        await self._disk.remove(path)
-
     async def sync_directory(self, path: str) -> None:
         """Sync the directory, in one sync with all callers that ask for the same directory at the same time."""
         shared = self._syncs.get(path)
@@ -122,16 +100,12 @@ class OpenFiles:
         if not shared.busy:
             self._syncs.pop(path, None)
 
-    async def lock(self, path: str) -> DirectoryLock:
-        """Lock the file for this process alone."""
-        return await self._disk.lock(path)
-
     # ------------------------------------------------------------------ for the files
 
     async def reopened(self, kept: _KeptFile) -> File:
         """Open the file again, and return it, once fewer than the allowed number are in use."""
         while self._opening + sum(1 for other in self._open if other.users) >= self._files_max:
-            await self._until_one_is_free()
+            await self._wait_for_free_file()
         self._opening += 1
         try:
             file = await self._disk.open(kept.path)
@@ -147,10 +121,10 @@ class OpenFiles:
         if kept in self._open:
             self._open.move_to_end(kept)
 
-    async def _until_one_is_free(self) -> None:
+    async def _wait_for_free_file(self) -> None:
         """Wait in line until a file is not in use."""
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._crowd.append(free)
+        self._waiting.append(free)
         try:
             await free
         except BaseException:  # cancelled when its turn had come: pass the turn on
@@ -158,14 +132,14 @@ class OpenFiles:
             raise
 
     @property
-    def crowded(self) -> bool:
+    def has_waiting(self) -> bool:
         """Whether calls wait for a file that is not in use."""
-        return bool(self._crowd)
+        return bool(self._waiting)
 
     def freed(self) -> None:
         """Let the next waiting call try: a file is not in use any more, or an attempt to open one has failed."""
-        while self._crowd:
-            free = self._crowd.popleft()
+        while self._waiting:
+            free = self._waiting.popleft()
             if not free.done():
                 free.set_result(None)
                 return
@@ -177,10 +151,10 @@ class OpenFiles:
         if file is not None:
             await file.close()
 
-    async def _make_room(self, besides: _KeptFile) -> None:
-        """Close the files that were used longest ago, except `besides` and those in use."""
+    async def _make_room(self, spared: _KeptFile) -> None:
+        """Close the files that were used longest ago, except `spared` and those in use."""
         while len(self._open) > self._files_max:
-            unused = next((kept for kept in self._open if not kept.users and kept is not besides), None)
+            unused = next((kept for kept in self._open if not kept.users and kept is not spared), None)
             if unused is None:
                 return
             await self.forget(unused)
@@ -228,7 +202,7 @@ class _KeptFile:
             return await call(file)
         finally:
             self.users -= 1
-            if self._files.crowded:
+            if self._files.has_waiting:
                 self._files.freed()
 
     async def _reopen(self) -> File:

@@ -149,12 +149,12 @@ class PartitionLog:
     @property
     def last(self) -> TransactionId:
         """The last id that the log holds, synced and believed; -1 for an empty log."""
-        return self._tail.found.last if self._tail else NO_TRANSACTION
+        return self._tail.scanned.last if self._tail else NO_TRANSACTION
 
     @property
     def last_crc(self) -> int:
         """The CRC of the batch that ends at `last`; 0 for an empty log."""
-        return self._tail.found.last_crc if self._tail else 0
+        return self._tail.scanned.last_crc if self._tail else 0
 
     @property
     def untrusted(self) -> bool:
@@ -168,7 +168,7 @@ class PartitionLog:
 
     def registers_snapshot(self) -> bytes:
         """Return the registers as they are after `last`, encoded."""
-        return registers.snapshot(self._tail.found.registers) if self._tail else b""
+        return registers.snapshot(self._tail.scanned.registers) if self._tail else b""
 
     # ------------------------------------------------------------------ writing
 
@@ -209,7 +209,7 @@ class PartitionLog:
         """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""
         self._check_whole()
         if self._tail is None or self.untrusted:
-            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut it there first")
+            raise PartitionUnavailable(f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
 
     def _check_follow(self, batches: Sequence[Batch]) -> None:
@@ -217,13 +217,16 @@ class PartitionLog:
         last, crc = self.last, self.last_crc
         for batch in batches:
             if batch.partition != self.slot.partition or batch.first != last + 1:
-                raise OutOfOrder(f"batch {batch.first}..{batch.last} of partition {batch.partition} after {last}")
+                raise OutOfOrder(
+                    f"batch {batch.first}..{batch.last} of partition {batch.partition} does not follow {last} of "
+                    f"partition {self.slot.partition}"
+                )
             # Each CRC covers the one before it, so this single comparison vouches for the whole log below.
             if batch.previous_crc != crc:
-                raise LogForked(f"the batch from {batch.first} on follows another batch than the one held here")
+                raise LogForked(f"the batch from {batch.first} on does not follow the batch that this log ends with")
             # What a scan refuses to read must never be written: it would look like damage at the next opening.
             if batch.length > BATCH_BYTES_MAX or not batch.has_data:
-                raise BatchDamaged(f"a batch of {batch.length} bytes that can't be stored")
+                raise BatchDamaged(f"a batch of {batch.length} bytes can't be stored: it is too large, or has no data")
             check_registers(batch)
             last, crc = batch.last, batch.crc
 
@@ -234,9 +237,11 @@ class PartitionLog:
         # id, and so have the same name.
         if not count or (tail.end < settings.segment_bytes_max and count < settings.segment_batches_max):
             return tail
-        preamble = registers.snapshot(tail.found.registers)
+        preamble = registers.snapshot(tail.scanned.registers)
         if len(preamble) > PREAMBLE_BYTES_MAX:
-            raise RegistersFull(f"{len(preamble)} bytes of registers: no segment that begins with them could be opened")
+            raise RegistersFull(
+                f"the registers take {len(preamble)} bytes: a segment that begins with them could not be opened again"
+            )
         try:
             await tail.seal()
         except PolonaiseError:
@@ -261,8 +266,8 @@ class PartitionLog:
             created_us=self._host.clock.wall_us(),
             cluster_key=slot.cluster_key,
             partition=slot.partition,
-            previous_crc=before.found.last_crc if before else 0,
-            first=before.found.last + 1 if before else 0,
+            previous_crc=before.scanned.last_crc if before else 0,
+            first=before.scanned.last + 1 if before else 0,
             previous_first=before.header.first if before else NO_TRANSACTION,
             previous_last=before.index.offsets[-1] if before else 0,
             previous_end=before.end if before else 0,
@@ -325,7 +330,9 @@ class PartitionLog:
         """
         self._check_whole()
         if self.untrusted:
-            raise PartitionUnavailable(f"bytes above {self.last} are not to be believed: nothing is trimmed")
+            raise PartitionUnavailable(
+                f"bytes above {self.last} are not trusted: cut the log there before it is trimmed"
+            )
         if not self.may_trim(before):
             return
         oldest, following = self.segments[0], self.segments[1].header
@@ -358,7 +365,7 @@ class PartitionLog:
                 raise
             # From here on files and memory differ until all is done: a call that fails or is cancelled on the way has
             # to leave a log that nobody uses before it was opened anew.
-            self.broken = PartitionUnavailable(f"a cut at {last} was broken off")
+            self.broken = PartitionUnavailable(f"a cut at {last} was interrupted")
             try:
                 await self._cut_at(target, count, last, crc)
             except BaseException as error:
@@ -407,15 +414,15 @@ class PartitionLog:
         position = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
         chosen = segments[position]
         if position == len(segments) - 1:
-            count = self._tail.place_of_end(last)
+            count = self._tail.batches_up_to(last)
             if count is None:
                 raise OutOfOrder(f"no batch ends at {last}")
             if not count:
                 return self._tail, 0, chosen.header.previous_crc
             if count == len(self._tail.index):
                 return self._tail, count, self.last_crc
-            held = await self._reader.read(chosen, last, last, 0)
-            return self._tail, count, held[0].crc
+            (kept_last,) = await self._reader.read(chosen, last, last, 0)
+            return self._tail, count, kept_last.crc
         path = self._reader.path(chosen)
         try:
             file = await self._disk.open(path)
@@ -425,8 +432,8 @@ class PartitionLog:
             tail = await self._tail_of(chosen.header, file, limit=last)
         except SegmentDamaged as error:
             raise DamageFound(error.text, chosen.first - 1) from error
-        if tail.found.last != last:
-            bad = tail.found.bad
+        if tail.scanned.last != last:
+            bad = tail.scanned.bad
             try:
                 # To a scan, zeros are the end of the bytes. Before the end of a sealed segment they were batches.
                 if not bad and await segment.end_of_bytes(file, tail.end, chosen.end) == tail.end < chosen.end:
@@ -434,9 +441,9 @@ class PartitionLog:
             finally:
                 await file.close()
             if bad:
-                raise DamageFound(bad, tail.found.last)
+                raise DamageFound(bad, tail.scanned.last)
             raise OutOfOrder(f"no batch ends at {last}")
-        return tail, len(tail.index), tail.found.last_crc
+        return tail, len(tail.index), tail.scanned.last_crc
 
     async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
         """Remove the segments after the target, the last one first, so that those left always follow each other."""
@@ -478,7 +485,7 @@ class PartitionLog:
         # Durably before anything else: after a crash this copy must not tell that it holds what it can't read.
         await self.slot.record_loss(last)
         async with self._gate.closed():
-            self.broken = PartitionUnavailable(f"it is being read again because of damage above {last}")
+            self.broken = PartitionUnavailable(f"the log is being read again because of damage above {last}")
             try:
                 await self._forget_all()
                 await self._load()
@@ -513,10 +520,11 @@ class PartitionLog:
             cuts = self.slot.cuts
             try:
                 if after_time_us:
-                    found = await self._first_at(after_time_us)
+                    first_at_time = await self._first_at(after_time_us)
                     # In a trimmed log, batches of that time may have lain before the first one that is left. Then
                     # `first` stays as it is, and the check below says so.
-                    first = max(first, found) if found > self.first or not self.first else first
+                    if first_at_time > self.first or not self.first:
+                        first = max(first, first_at_time)
                 last = min(last, self.last)
                 if first > last or first < 0:
                     return []

@@ -59,20 +59,16 @@ def opens(value: bytes) -> bool:
 
 
 class Produced(NamedTuple):
-    """The value of a producer's register."""
+    """The value of a producer's register; by default, that of a producer that was never opened."""
 
-    epoch: int
-    last_sequence: int
+    epoch: int = 0
+    """How often the producer was opened."""
+    last_sequence: int = -1
     """The last number appended; -1 for none."""
-    ids: tuple[int, ...]
+    ids: tuple[int, ...] = ()
     """The ids of the last numbers, oldest first; the last one is that of `last_sequence`."""
-    digests: tuple[int, ...]
+    digests: tuple[int, ...] = ()
     """The digest of what was appended under each of these, as `digest_of`; `NOT_KEPT` where it is not known."""
-
-    @classmethod
-    def none(cls) -> Produced:
-        """Return the value for a producer that was never opened."""
-        return cls(0, -1, (), ())
 
     def opened(self, epoch: int) -> Produced:
         """Return the value after the producer was opened under this epoch."""
@@ -90,8 +86,8 @@ class Produced(NamedTuple):
 
     def is_same(self, sequence: int, digest: int) -> bool:
         """Tell whether an append with this digest may be what was appended under this one of the last numbers."""
-        kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
-        return kept in (digest, NOT_KEPT)
+        digest_kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
+        return digest_kept in (digest, NOT_KEPT)
 
     def pack(self) -> bytes:
         """Return the bytes of the register."""
@@ -108,12 +104,10 @@ class Produced(NamedTuple):
         if len(value) < _HEAD.size:
             raise ProtocolError("the register of a producer does not parse")
         epoch, last_sequence, count = _HEAD.unpack_from(value)
-        rest = len(value) - _HEAD.size
-        if count > IDS_KEPT or rest not in (8 * count, 16 * count):
+        tail_bytes = len(value) - _HEAD.size
+        if count > IDS_KEPT or tail_bytes not in (8 * count, 16 * count):
             raise ProtocolError("the register of a producer does not parse")
         ids = struct.unpack_from(f"<{count}q", value, _HEAD.size)
-        with_digests = rest == 16 * count
-        digests = (
-            struct.unpack_from(f"<{count}Q", value, _HEAD.size + 8 * count) if with_digests else (NOT_KEPT,) * count
-        )
-        return cls(epoch, last_sequence, ids, digests)
+        if tail_bytes == 8 * count:
+            return cls(epoch, last_sequence, ids, (NOT_KEPT,) * count)
+        return cls(epoch, last_sequence, ids, struct.unpack_from(f"<{count}Q", value, _HEAD.size + 8 * count))

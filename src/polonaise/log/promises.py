@@ -82,16 +82,16 @@ class Promises:
     def lost(self, last: TransactionId) -> Promises:
         """Return the promises of a copy that finds acknowledged bytes above `last` to be bad."""
         # The lower one: a second loss does not make the first one good.
-        known = self.lost_above if self.may_have_lost else last
-        return replace(self.distrusted(last), lost_above=min(known, last))
+        lost_before = self.lost_above if self.may_have_lost else last
+        return replace(self.distrusted(last), lost_above=min(lost_before, last))
 
     def distrusted(self, last: TransactionId) -> Promises:
         """Return the promises of a copy that can't know what its files hold above `last`.
 
         It has acknowledged nothing above, so this is no loss.
         """
-        known = self.untrusted_above if self.untrusted else last
-        return replace(self, untrusted_above=min(known, last))
+        untrusted_before = self.untrusted_above if self.untrusted else last
+        return replace(self, untrusted_above=min(untrusted_before, last))
 
 
 class PromiseSector(NamedTuple):

@@ -20,6 +20,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Disk
+from polonaise.host.wholefiles import opened_file
 from polonaise.log import segment
 from polonaise.log.control import ControlSlot
 from polonaise.log.promises import SyncEvidence, TrimMark
@@ -70,7 +71,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
             damage = _damage_of(tail, evidence)
         # Only a torn tail is cut here. Nothing that was ever synced is cut before a session has decided where this copy
         # ends: it may be the last one of something.
-        await _settle(slot, tail, cut_above=limit is None and not damage)
+        await _make_durable(slot, tail, cut_above=limit is None and not damage)
         return Recovered(_sealed(chain), tail, damage)
     # A new log has never been synced or trimmed. One that has, and has no file now, has lost everything.
     if not damage and (evidence.offset or evidence.last != NO_TRANSACTION or slot.trimmed.first):
@@ -91,11 +92,8 @@ async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> No
     The index goes before the segment, so that no index ever speaks of a segment that was written later.
     """
     with contextlib.suppress(NotFound):
-        file = await disk.open(_path(directory, first))
-        try:
+        async with opened_file(disk, _path(directory, first)) as file:
             await file.write(0, [segment.REMOVED], sync=True)
-        finally:
-            await file.close()
     for suffix in ("idx", "seq"):
         with contextlib.suppress(NotFound):
             await disk.remove(f"{directory}/{segment.name(first, suffix)}")
@@ -144,16 +142,17 @@ async def _chain(
         # The length is compared with the file's, not with a scan: it costs nothing, and a lost end of a sealed segment
         # shows at once. What rots within one is found when it is read.
         if chain and (header.previous_first != chain[-1].first or header.previous_end != size):
-            return chain, f"the file before segment {segment.name(first)} does not end where that begins"
-        if not chain and not begins(header, slot.trimmed):
-            return chain, f"segment {segment.name(slot.trimmed.first)}, with which the log began, is not there"
+            return chain, f"the segment before {segment.name(first)} does not end where this one begins"
+        if not chain and not begins_log(header, slot.trimmed):
+            return chain, f"segment {segment.name(slot.trimmed.first)}, the first of the log, is missing"
         # A stale segment may fit by its length alone: so its header must also name the CRC of the last batch before.
         # Not for a segment that begins right after the limit: none of its batches is believed, and it must cast no
         # doubt on those below.
         if chain and (limit is None or first <= limit):
             try:
-                if not await _follows(disk, directory, chain[-1], header):
-                    return chain[:-1], f"segment {segment.name(first)} follows another batch than the one before it"
+                async with opened_file(disk, _path(directory, chain[-1].first)) as file_before:
+                    if not await segment.follows(file_before, chain[-1], header):
+                        return chain[:-1], f"segment {segment.name(first)} follows another batch than the one before it"
             except SegmentDamaged as error:
                 return chain, error.text
         chain.append(header)
@@ -161,7 +160,7 @@ async def _chain(
     return chain, ""
 
 
-def begins(header: SegmentHeader, trimmed: TrimMark) -> bool:
+def begins_log(header: SegmentHeader, trimmed: TrimMark) -> bool:
     """Tell whether the log begins with this segment: with its very first one, or with the one that a trim has left."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0
@@ -171,42 +170,31 @@ def begins(header: SegmentHeader, trimmed: TrimMark) -> bool:
 async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:
     """Return the header of a segment, and the length of its file."""
     path = _path(directory, first)
-    file = await disk.open(path)
-    try:
-        return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
-    except (UnsupportedFormat, WrongClusterKey) as error:
-        # The whole partition can't be used, and an operator has to find the file: the message names it.
-        raise type(error)(f"{path}: {error.text}") from error
-    finally:
-        await file.close()
-
-
-async def _follows(disk: Disk, directory: str, before: SegmentHeader, header: SegmentHeader) -> bool:
-    """Tell whether the segment of `header` goes on from the last batch of the segment before it."""
-    file = await disk.open(_path(directory, before.first))
-    try:
-        return await segment.follows(file, before, header)
-    finally:
-        await file.close()
+    async with opened_file(disk, path) as file:
+        try:
+            return await segment.read_header(file, slot.partition, slot.cluster_key, first), await file.size()
+        except (UnsupportedFormat, WrongClusterKey) as error:
+            # The whole partition can't be used, and an operator has to find the file: the message names it.
+            raise type(error)(f"{path}: {error.text}") from error
 
 
 def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
     """Return why bytes above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
-    found = tail.found
+    scanned = tail.scanned
     # Frames after the bad bytes say that these had been synced.
-    if found.bad and not found.torn:
-        return found.bad
+    if scanned.bad and not scanned.torn:
+        return scanned.bad
     # The frames can't tell of the last sync, after which no frame was written: the control file's evidence does, by the
     # offset, and by the id, which also covers a last segment that is missing as a whole.
-    synced = max(found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
-    if synced > found.end:
-        return f"{found.bad or 'it ends'}, and offset {synced} had been synced"
-    if evidence.last > found.last:
-        return f"{found.bad or 'it ends'} after {found.last}, and {evidence.last} had been synced"
+    synced = max(scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
+    if synced > scanned.end:
+        return f"{scanned.bad or 'it ends'}, and offset {synced} had been synced"
+    if evidence.last > scanned.last:
+        return f"{scanned.bad or 'it ends'} after {scanned.last}, and {evidence.last} had been synced"
     return ""
 
 
-async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
+async def _make_durable(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
 
     The dead process's sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody
@@ -217,7 +205,7 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     next opening.
     """
     evidence = slot.evidence
-    proved = max(tail.found.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
+    proved = max(tail.scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     in_doubt = False
     try:
         unproved = await tail.read_again(proved)
@@ -225,7 +213,7 @@ async def _settle(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
         if cut_above:
             await tail.file.truncate(tail.end)
         # Set before the write, not after: the moment it begins, the old bytes may be gone.
-        in_doubt = bool(unproved) and tail.found.last > evidence.last
+        in_doubt = bool(unproved) and tail.scanned.last > evidence.last
         await tail.file.write(tail.end - len(unproved), [unproved], sync=True)
     except BaseException as error:  # also when cancelled: only this call can close the file
         with contextlib.suppress(PolonaiseError):

@@ -54,12 +54,12 @@ def decode(section: bytes | memoryview) -> Iterator[Change]:
     offset = 0
     while offset < len(raw):
         if offset + _CHANGE.size > len(raw):
-            raise BatchDamaged("registers section cut short")
+            raise BatchDamaged("the registers section is cut short")
         kind, key_bytes, value_bytes = _CHANGE.unpack_from(raw, offset)
         offset += _CHANGE.size
         end = offset + key_bytes + value_bytes
         if kind > _DELETE or end > len(raw) or (kind == _DELETE and value_bytes):
-            raise BatchDamaged("registers section does not parse")
+            raise BatchDamaged("the registers section does not parse")
         key = raw[offset : offset + key_bytes]
         yield key, None if kind == _DELETE else raw[offset + key_bytes : end]
         offset = end
@@ -84,10 +84,10 @@ def sets_of(section: bytes) -> Iterator[tuple[bytes, bytes]]:
     try:
         for key, value in decode(section):
             if value is None:
-                raise ProtocolError("a snapshot of registers with a deletion in it")
+                raise ProtocolError("a snapshot of registers has a deletion in it")
             yield key, value
     except BatchDamaged as error:
-        raise ProtocolError(f"a snapshot of registers that does not read: {error.text}") from error
+        raise ProtocolError(f"a snapshot of registers does not parse: {error.text}") from error
 
 
 class RegisterPage(NamedTuple):
@@ -107,18 +107,18 @@ def page(
     unless given.
     """
     count_max = count_max or PAGE_COUNT_MAX
-    taken: list[Change] = []
+    chosen: list[Change] = []
     size = 0
     for position in range(bisect_left(keys, max(prefix, first)), len(keys)):
         key = keys[position]
         if not key.startswith(prefix):
             break
-        if len(taken) == count_max or size >= PAGE_BYTES_MAX:
-            return RegisterPage(taken, True)
+        if len(chosen) == count_max or size >= PAGE_BYTES_MAX:
+            return RegisterPage(chosen, True)
         value = registers[key]
-        taken.append((key, value))
+        chosen.append((key, value))
         size += len(key) + len(value)
-    return RegisterPage(taken, False)
+    return RegisterPage(chosen, False)
 
 
 def after(key: bytes) -> bytes:

@@ -22,12 +22,14 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, SegmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.host import Buffer, Disk, File
+from polonaise.host.wholefiles import write_whole
 from polonaise.log import registers
 from polonaise.log.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from polonaise.log.batch import Batch, padded
@@ -102,7 +104,7 @@ class SegmentHeader(NamedTuple):
     def decode(cls, raw: bytes) -> SegmentHeader:
         """Return the header in `raw`. Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
         if raw[:HEADER_BYTES] == REMOVED:
-            raise SegmentRemoved("a segment that was removed")
+            raise SegmentRemoved("the segment was removed")
         if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
             raise SegmentDamaged("no segment header")
         if crc32(raw[:_HEADER_CRC]) != int.from_bytes(raw[_HEADER_CRC:HEADER_BYTES], "little"):
@@ -112,7 +114,7 @@ class SegmentHeader(NamedTuple):
             raise UnsupportedFormat(f"segment format {version}; this version reads format {FORMAT_VERSION}")
         header = cls(created, bytes(key), partition, previous_crc, *rest)
         if header.first < 0 or header.preamble_bytes > PREAMBLE_BYTES_MAX:
-            raise SegmentDamaged("a segment header with impossible fields")
+            raise SegmentDamaged("the segment header has impossible fields")
         return header
 
     @property
@@ -205,18 +207,10 @@ def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
 
 async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: bytes) -> File:
     """Make a new, empty segment, and return it open. It is durable under its name: whole, or not there."""
-    path = f"{directory}/{name(header.first)}"
-    # Under another name until it is synced: a crash must not leave half a header that looks like damage.
-    file = await disk.open(f"{path}.new", create=True)
-    try:
-        await file.truncate(0)
-        padding = bytes(padded(len(preamble)) - len(preamble))
-        await file.write(0, [header.encode(), preamble, padding], sync=True)
-    finally:
-        await file.close()
-    await disk.rename(f"{path}.new", path)
-    await disk.sync_directory(directory)
-    return await disk.open(path)
+    padding = bytes(padded(len(preamble)) - len(preamble))
+    # Half a header, left by a crash, would look like damage.
+    await write_whole(disk, directory, name(header.first), [header.encode(), preamble, padding])
+    return await disk.open(f"{directory}/{name(header.first)}")
 
 
 async def read_header(file: File, partition: PartitionId, cluster_key: bytes, first: TransactionId) -> SegmentHeader:
@@ -228,7 +222,9 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     if header.cluster_key != cluster_key:
         raise WrongClusterKey(f"segment {name(first)} of partition {partition} belongs to another cluster")
     if header.partition != partition or header.first != first:
-        raise SegmentDamaged(f"segment {name(first)} is one of partition {header.partition} from {header.first}")
+        raise SegmentDamaged(
+            f"the header of segment {name(first)} is of partition {header.partition}, from {header.first} on"
+        )
     return header
 
 
@@ -240,7 +236,7 @@ async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHead
     offset = after.previous_last
     frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
     if frame is None:
-        raise SegmentDamaged(f"segment {name(header.first)} has no frame at offset {offset}, where its last one was")
+        raise SegmentDamaged(f"segment {name(header.first)} has no frame at offset {offset}, where its last batch was")
     return frame.batch_crc == after.previous_crc and offset + FRAME_BYTES + frame.length == after.previous_end
 
 
@@ -274,6 +270,15 @@ class Scan:
     torn: bool = False
     """Whether the bad bytes may be those of a write that never ended, going by the bytes alone."""
 
+    def add(self, batch: Batch) -> None:
+        """Add the next batch of the segment, which was checked."""
+        if batch.registers_bytes:
+            self.changed.append(len(self.index))
+            registers.apply(self.registers, batch.registers)
+        self.index.add(batch.first, self.end, batch.commit_time_us)
+        self.end += FRAME_BYTES + batch.length
+        self.last, self.last_crc = batch.last, batch.crc
+
 
 @dataclass(slots=True)
 class Window:
@@ -295,21 +300,21 @@ class Window:
 
 
 async def scan(
-    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+    file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, limit: TransactionId | None = None
 ) -> Scan:
-    """Read batches from where `found` ends up to offset `stop`, or to the batch that ends at or below `limit`.
+    """Read batches from where `scanned` ends up to offset `stop`, or to the batch that ends at or below `limit`.
 
-    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Returns `found`.
+    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Returns `scanned`.
     """
-    async for _ in walk(file, header, found, stop, limit):
+    async for _ in walk(file, header, scanned, stop, limit):
         pass
-    return found
+    return scanned
 
 
 async def walk(
-    file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, limit: TransactionId | None = None
+    file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Scan, and yield each frame's offset with its batch, which is in `found` by then.
+    """Scan, and yield each frame's offset with its batch, which is in `scanned` by then.
 
     The file may be one that its node is writing to meanwhile. Bytes that were read before the node wrote them look bad
     beside later frames that were read after, and that say these were synced: so what looks like damage is read once
@@ -317,10 +322,10 @@ async def walk(
     """
     window, seed = Window(file, stop), header.seed
     read_again = -1
-    while found.end < stop:
-        if limit is not None and found.last >= limit:
+    while scanned.end < stop:
+        if limit is not None and scanned.last >= limit:
             return
-        offset, frame, bad = found.end, None, "no frame"
+        offset, frame, bad = scanned.end, None, "no frame"
         if await window.need(offset, FRAME_BYTES):
             frame = open_frame(window.view, offset - window.at, offset=offset, seed=seed)
         if frame is None:
@@ -328,9 +333,9 @@ async def walk(
             if await end_of_bytes(file, offset, stop) == offset:
                 return
         else:
-            found.synced = max(found.synced, frame.synced)
+            scanned.synced = max(scanned.synced, frame.synced)
             if not await window.need(offset, FRAME_BYTES + frame.length):
-                await _judge_bad(file, header, found, stop, "a batch cut short")
+                await _judge_bad(file, header, scanned, stop, "a batch cut short")
                 return
             try:
                 batch = open_batch(window.view, offset - window.at, offset=offset, seed=seed)
@@ -339,47 +344,61 @@ async def walk(
             except BatchDamaged as error:
                 bad = error.text
         if bad:
-            await _judge_bad(file, header, found, stop, bad)
-            if found.torn or read_again == offset:
+            await _judge_bad(file, header, scanned, stop, bad)
+            if scanned.torn or read_again == offset:
                 return
-            read_again, found.bad, window = offset, "", Window(file, stop)
+            read_again, scanned.bad, window = offset, "", Window(file, stop)
             continue
-        if batch.first != found.last + 1 or batch.previous_crc != found.last_crc or batch.partition != header.partition:
-            found.bad = f"the batch from {batch.first} does not follow {found.last}"
+        if (
+            batch.first != scanned.last + 1
+            or batch.previous_crc != scanned.last_crc
+            or batch.partition != header.partition
+        ):
+            scanned.bad = f"the batch from {batch.first} does not follow {scanned.last}"
             return
         if limit is not None and batch.last > limit:
             return
-        take(found, batch)
+        scanned.add(batch)
         yield offset, batch
 
 
-async def intact(file: SegmentSource, seed: int, start: int, stop: int) -> AsyncGenerator[tuple[int, Batch], None]:
+async def intact_batches(
+    file: SegmentSource, seed: int, start: int, stop: int
+) -> AsyncGenerator[tuple[int, Batch], None]:
     """Yield every batch in start..stop whose frame and bytes are whole, with its frame's offset.
 
     Bytes between them are passed over, and nothing checks whether one batch follows another: for saving what is left
     behind damage. A frame says at which offset it lies and in which file, so that nothing else is taken for one.
     """
-    offset = start
-    while offset + FRAME_BYTES <= stop:
-        chunk = await file.read(offset, min(SCAN_BYTES, stop - offset))
+    following = start
+    async with aclosing(_frames_in(file, seed, start, stop)) as frames:
+        async for offset, frame in frames:
+            if offset < following:  # within the batch before
+                continue
+            raw = memoryview(await file.read(offset, FRAME_BYTES + frame.length))
+            try:
+                batch = open_batch(raw, 0, offset=offset, seed=seed)
+            except BatchDamaged:
+                continue  # its length may be what rotted: search within it as well
+            yield offset, batch
+            following = offset + FRAME_BYTES + batch.length
+
+
+async def _frames_in(
+    file: SegmentSource, seed: int, start: int, stop: int
+) -> AsyncGenerator[tuple[int, FrameHeader], None]:
+    """Yield every frame header that lies anywhere in start..stop, with its offset."""
+    while start + FRAME_BYTES <= stop:
+        chunk = await file.read(start, min(SCAN_BYTES, stop - start))
         if len(chunk) < FRAME_BYTES:
             return
-        following = offset + len(chunk) - FRAME_BYTES + 1
         at = chunk.find(_FRAME_MAGIC)
         while at >= 0:
-            frame = open_frame(chunk, at, offset=offset + at, seed=seed)
+            frame = open_frame(chunk, at, offset=start + at, seed=seed)
             if frame is not None:
-                raw = memoryview(await file.read(offset + at, FRAME_BYTES + frame.length))
-                try:
-                    batch = open_batch(raw, 0, offset=offset + at, seed=seed)
-                except BatchDamaged:
-                    pass  # its length may be what rotted: search within it as well
-                else:
-                    yield offset + at, batch
-                    following = offset + at + FRAME_BYTES + batch.length
-                    break
+                yield start + at, frame
             at = chunk.find(_FRAME_MAGIC, at + 1)
-        offset = following
+        start += len(chunk) - FRAME_BYTES + 1
 
 
 def check_registers(batch: Batch) -> None:
@@ -387,16 +406,6 @@ def check_registers(batch: Batch) -> None:
     if batch.registers_bytes:
         for _ in registers.decode(batch.registers):
             pass
-
-
-def take(found: Scan, batch: Batch) -> None:
-    """Add the batch, which was checked, to the scan as the next one of this segment."""
-    if batch.registers_bytes:
-        found.changed.append(len(found.index))
-        registers.apply(found.registers, batch.registers)
-    found.index.add(batch.first, found.end, batch.commit_time_us)
-    found.end += FRAME_BYTES + batch.length
-    found.last, found.last_crc = batch.last, batch.crc
 
 
 async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
@@ -409,30 +418,14 @@ async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
     return end
 
 
-async def _judge_bad(file: SegmentSource, header: SegmentHeader, found: Scan, stop: int, why: str) -> None:
-    """Record the bad bytes at `found.end`, and whether later frames say that they had been synced.
+async def _judge_bad(file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, why: str) -> None:
+    """Record the bad bytes at `scanned.end`, and whether later frames say that they had been synced.
 
     A frame of the same write as the bad bytes says nothing about them: the sync after that write may never have
     happened.
     """
-    found.bad = f"{why} at offset {found.end}"
+    scanned.bad = f"{why} at offset {scanned.end}"
     # The frame at the end is the bad one. Frames begin at multiples of 8.
-    found.synced = max(found.synced, await _synced_after(file, header.seed, found.end + 8, stop))
-    found.torn = found.synced <= found.end
-
-
-async def _synced_after(file: SegmentSource, seed: int, start: int, stop: int) -> int:
-    """Return the highest synced offset claimed by a frame that begins anywhere in start..stop."""
-    highest, offset = 0, start
-    while offset + FRAME_BYTES <= stop:
-        chunk = await file.read(offset, min(SCAN_BYTES, stop - offset))
-        if len(chunk) < FRAME_BYTES:
-            break
-        at = chunk.find(_FRAME_MAGIC)
-        while at >= 0:
-            frame = open_frame(chunk, at, offset=offset + at, seed=seed)
-            if frame is not None:
-                highest = max(highest, frame.synced)
-            at = chunk.find(_FRAME_MAGIC, at + 1)
-        offset += len(chunk) - FRAME_BYTES + 1
-    return highest
+    async for _, frame in _frames_in(file, header.seed, scanned.end + 8, stop):
+        scanned.synced = max(scanned.synced, frame.synced)
+    scanned.torn = scanned.synced <= scanned.end

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged
 from polonaise.host import Disk, File
+from polonaise.host.wholefiles import opened_file
 from polonaise.log.batch import Batch
 from polonaise.log.index import Index, IndexFile
 from polonaise.log.segment import (
@@ -24,25 +24,21 @@ from polonaise.log.segment import (
     read_preamble,
     scan,
 )
-from polonaise.log.tail import beginning, load_index
+from polonaise.log.tail import empty_scan, load_index
 from polonaise.terms import TransactionId
 
-T = TypeVar("T")
 
-
+@dataclass(eq=False, slots=True)
 class Opened:
     """A segment's file and index, in use by `users`."""
 
-    __slots__ = ("file", "index", "path", "users", "written")
-
-    def __init__(self, file: File, index: Index, *, written: bool = False) -> None:
-        self.file = file
-        self.index = index
-        self.written = written
-        """Whether the index is the writer's own: then it may grow, and is never the one at fault."""
-        self.users = 1
-        self.path: str | None = None
-        """The path by which the cache knows it; None when the cache does not."""
+    file: File
+    index: Index
+    written: bool = False
+    """Whether the index is the writer's own: then it may grow, and is never the one at fault."""
+    users: int = 1
+    path: str | None = None
+    """The path by which the cache knows it; None when the cache does not."""
 
 
 class SegmentCache:
@@ -90,14 +86,13 @@ class SegmentCache:
 
         Files in use are closed by their last user.
         """
-        unused: list[File] = []
-        for path in paths:
-            opened = self._opened.pop(path, None)
-            if opened is not None:
-                opened.path = None
-                if self._idle.pop(opened, None) is not None:
-                    unused.append(opened.file)
-        await close_all(unused)
+        async with AsyncExitStack() as closing:  # one that fails to close, or a cancelled caller, leaves none open
+            for path in paths:
+                opened = self._opened.pop(path, None)
+                if opened is not None:
+                    opened.path = None
+                    if self._idle.pop(opened, None) is not None:
+                        closing.push_async_callback(opened.file.close)
 
     async def give_up(self, opened: Opened) -> None:
         """Give back a segment that is to be forgotten."""
@@ -105,18 +100,6 @@ class SegmentCache:
             del self._opened[opened.path]
             opened.path = None
         await self.release(opened)
-
-
-async def close_all(files: Iterable[File]) -> None:
-    """Close all of these files, also when the caller is cancelled on the way."""
-    cancelled: asyncio.CancelledError | None = None
-    for file in files:
-        try:
-            await file.close()
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 class Reader:
@@ -144,8 +127,7 @@ class Reader:
         With `part_last`, only those that begin at `first` or above and at that id or below. Not more than `bytes_max`
         bytes unless a single batch is larger. Raises `DamageFound`.
         """
-
-        async def read(opened: Opened) -> list[Batch]:
+        async with self._in_use(segment) as opened:
             try:
                 return await _read(segment, opened, first, last, bytes_max, part_last)
             except BatchDamaged:
@@ -157,40 +139,33 @@ class Reader:
                 position = max(opened.index.position(first), 0)
                 raise DamageFound(error.text, opened.index.firsts[position] - 1) from error
 
-        return await self._use(segment, read)
-
     async def check_beginning(self, segment: Segment) -> int:
         """Verify the header and the preamble of the segment, and return their size in bytes. Raises `DamageFound`."""
-
-        async def check(opened: Opened) -> int:
+        async with self._in_use(segment) as opened:
             header = segment.header
             if await self._disk.identity(self.path(segment)) is None:
                 raise removed(self.path(segment), segment.first)
             try:
-                read = SegmentHeader.decode(await opened.file.read(0, HEADER_BYTES))
+                header_read = SegmentHeader.decode(await opened.file.read(0, HEADER_BYTES))
                 await read_preamble(opened.file, header)
             except SegmentDamaged as error:
                 raise DamageFound(f"segment {name(segment.first)}: {error.text}", segment.first - 1) from error
-            if read != header:
-                raise DamageFound(f"segment {name(segment.first)} has another header", segment.first - 1)
+            if header_read != header:
+                raise DamageFound(f"the header of segment {name(segment.first)} was changed", segment.first - 1)
             return header.data_start
-
-        return await self._use(segment, check)
 
     async def index(self, segment: Segment) -> Index:
         """Return the segment's index: where its batches lie, and when they were committed."""
-
-        async def index(opened: Opened) -> Index:
+        async with self._in_use(segment) as opened:
             return opened.index
 
-        return await self._use(segment, index)
-
-    async def _use(self, segment: Segment, use: Callable[[Opened], Awaitable[T]]) -> T:
-        """Run `use` on the open segment. Raises `DamageFound` when its file is gone."""
+    @asynccontextmanager
+    async def _in_use(self, segment: Segment) -> AsyncIterator[Opened]:
+        """Hold the segment open for the block. Raises `DamageFound` when its file is gone."""
         try:
             opened = self._cache.take(self.path(segment)) or await self._open(segment)
             try:
-                return await use(opened)
+                yield opened
             finally:
                 await self._cache.release(opened)
         except NotFound as error:
@@ -206,42 +181,43 @@ class Reader:
             await file.close()
             raise
         # Another read may have opened the same segment meanwhile: one of the two files is kept.
-        raced = self._cache.take(path)
-        if raced is None:
+        opened_by_other = self._cache.take(path)
+        if opened_by_other is None:
             self._cache.put(path, opened)
             return opened
         await file.close()
-        return raced
+        return opened_by_other
 
     async def _index_of(self, segment: Segment, file: File) -> Index:
         """Return the index of a sealed segment, made from the segment when the file is missing or not whole."""
-        known = await load_index(self._disk, self._directory, segment.header)
-        if known is not None and known[0].end == segment.end and len(known[1]):
-            return known[1]
-        found = await _scanned(segment, file)
-        await self._keep(segment, found)
-        return found.index
+        loaded = await load_index(self._disk, self._directory, segment.header)
+        if loaded is not None:
+            checkpoint, index = loaded
+            if checkpoint.end == segment.end and len(index):
+                return index
+        scanned = await _scanned(segment, file)
+        await self._write_index(segment, scanned)
+        return scanned.index
 
-    async def _keep(self, segment: Segment, found: Scan) -> None:
+    async def _write_index(self, segment: Segment, scanned: Scan) -> None:
         """Write the index that was just made, so that it need not be made again."""
         header = segment.header
         writer = IndexFile(header.cluster_key, header.partition, header.first)
         with suppress(PolonaiseError):
-            file = await self._disk.open(f"{self._directory}/{name(header.first, 'idx')}", create=True)
-            try:
-                await writer.write(file, found.index, end=found.end, last=found.last, with_registers=len(found.changed))
-            finally:
-                await file.close()
+            async with opened_file(self._disk, f"{self._directory}/{name(header.first, 'idx')}", create=True) as file:
+                await writer.write(
+                    file, scanned.index, end=scanned.end, last=scanned.last, with_registers=len(scanned.changed)
+                )
 
     async def _examine(self, segment: Segment, opened: Opened) -> None:
         """Read the whole segment, because what the index points to is not there, to learn which of the two is wrong.
 
         Raises `DamageFound` when the segment is; corrects the index otherwise.
         """
-        found = await _scanned(segment, opened.file)
+        scanned = await _scanned(segment, opened.file)
         if not opened.written:
-            opened.index = found.index
-            await self._keep(segment, found)
+            opened.index = scanned.index
+            await self._write_index(segment, scanned)
 
 
 def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
@@ -251,10 +227,10 @@ def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
 
 async def _scanned(segment: Segment, file: File) -> Scan:
     """Return a scan of the whole segment. Raises `DamageFound` when it does not all read as it was written."""
-    found = await scan(file, segment.header, beginning(segment.header, b""), segment.end)
-    if found.end != segment.end:
-        raise DamageFound(f"segment {name(segment.first)}: {found.bad or 'it is cut short'}", found.last)
-    return found
+    scanned = await scan(file, segment.header, empty_scan(segment.header, b""), segment.end)
+    if scanned.end != segment.end:
+        raise DamageFound(f"segment {name(segment.first)}: {scanned.bad or 'its end is missing'}", scanned.last)
+    return scanned
 
 
 async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int, part_last: int) -> list[Batch]:
@@ -273,7 +249,7 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
     for position, offset in enumerate(offsets):
         batch = open_batch(view, offset - base, offset=offset, seed=segment.header.seed)
         if batch.first != firsts[position]:
-            raise BatchDamaged(f"the index says {firsts[position]} where {batch.first} is")
+            raise BatchDamaged(f"the index names batch {firsts[position]} where batch {batch.first} is")
         batches.append(batch)
     return batches
 

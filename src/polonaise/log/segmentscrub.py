@@ -7,7 +7,7 @@ from polonaise.log.partitionlog import PartitionLog
 from polonaise.terms import TransactionId
 
 
-async def look(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
+async def verify_part(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
     """Verify some of the log, from the batch with `first` on: return how many bytes, and the id that follows.
 
     The id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
@@ -16,11 +16,11 @@ async def look(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple
     """
     try:
         first = max(first, log.first)
-        seen = await log.check_beginning(first)
+        beginning_bytes = await log.check_beginning(first)
         batches = await log.read(first, log.last, bytes_max)
     except HistoryTrimmed:  # trimmed since the look at `log.first`: go on with what is left
         return 0, log.first
     if not batches:
-        return seen, None
+        return beginning_bytes, None
     following = batches[-1].last + 1
-    return seen + sum(batch.length for batch in batches), following if following <= log.last else None
+    return beginning_bytes + sum(batch.length for batch in batches), following if following <= log.last else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
 from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
 from polonaise.host import Buffer, Disk, File
+from polonaise.host.wholefiles import opened_file
 from polonaise.log import index as index_files
 from polonaise.log import registers
 from polonaise.log.batch import Batch
@@ -25,7 +25,6 @@ from polonaise.log.segment import (
     open_batch,
     read_preamble,
     scan,
-    take,
 )
 from polonaise.terms import TransactionId
 
@@ -54,12 +53,11 @@ class Tail:
     Everything up to `end` is synced: nothing else enters the index.
     """
 
-    def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, found: Scan) -> None:
+    def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:
         self._disk = disk
         self._index_path = f"{directory}/{name(header.first, 'idx')}"
         self._index_file = IndexFile(header.cluster_key, header.partition, header.first)
         self._seed = header.seed
-        self._found = found
         self._checkpoint_end = header.data_start
         """The end of the segment as of the last checkpoint of the index."""
         self._zeros_end = 0
@@ -68,8 +66,8 @@ class Tail:
         """Whether the disk has had room for zeros so far."""
         self.header = header
         self.file = file
-        self.checkpoints_failed = 0
-        """How many checkpoints of the index could not be written."""
+        self.scanned = scanned
+        """The scan of the segment, up to date with every write."""
 
     @classmethod
     async def load(
@@ -77,41 +75,37 @@ class Tail:
     ) -> Tail:
         """Read the segment back up to `limit` or the first bad bytes, from its last checkpoint where possible.
 
-        `found` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read.
+        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read.
         """
         preamble = await read_preamble(file, header)
-        known = await load_index(disk, directory, header)
-        found = beginning(header, preamble)
-        resumed = known is not None and await _resume(file, header, found, known, limit)
-        await scan(file, header, found, await file.size(), limit)
-        tail = cls(disk, directory, header, file, found)
-        if known is not None:
+        loaded = await load_index(disk, directory, header)
+        scanned = empty_scan(header, preamble)
+        resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
+        await scan(file, header, scanned, await file.size(), limit)
+        tail = cls(disk, directory, header, file, scanned)
+        if loaded is not None:
+            checkpoint, _ = loaded
             # A checkpoint covers synced batches only: it is evidence of sync even if it can't be resumed from.
-            found.synced = max(found.synced, known[0].end)
+            scanned.synced = max(scanned.synced, checkpoint.end)
             if resumed:
-                tail._index_file.resume(known[0])
-                tail._checkpoint_end = known[0].end
+                tail._index_file.resume(checkpoint)
+                tail._checkpoint_end = checkpoint.end
         return tail
-
-    @property
-    def found(self) -> Scan:
-        """The scan of the segment, up to date with every write."""
-        return self._found
 
     @property
     def index(self) -> Index:
         """The index of the segment's batches."""
-        return self._found.index
+        return self.scanned.index
 
     @property
     def end(self) -> int:
         """The offset after the last batch."""
-        return self._found.end
+        return self.scanned.end
 
     @property
     def segment(self) -> Segment:
         """The segment as it is now, for readers."""
-        return Segment(self.header, self.end, self._found.last)
+        return Segment(self.header, self.end, self.scanned.last)
 
     async def write(self, batches: Sequence[Batch]) -> None:
         """Write and sync the batches as one. On any failure none of them is part of the log."""
@@ -126,7 +120,7 @@ class Tail:
         await self._write(start, offset, buffers)
         # After the sync: readers go by the index, and may see only what is synced.
         for batch in batches:
-            take(self._found, batch)
+            self.scanned.add(batch)
         invariant(self.end == offset, "the index follows the file")
         unwritten = len(self.index) - self._index_file.batches
         # The batches are part of the log by now, whatever becomes of the checkpoint.
@@ -181,22 +175,18 @@ class Tail:
         if self.end == self._checkpoint_end:
             return
         try:
-            file = await self._disk.open(self._index_path, create=True)
-            try:
+            async with opened_file(self._disk, self._index_path, create=True) as file:
                 await self._index_file.write(
-                    file, self.index, end=self.end, last=self._found.last, with_registers=len(self._found.changed)
+                    file, self.index, end=self.end, last=self.scanned.last, with_registers=len(self.scanned.changed)
                 )
-            finally:
-                await file.close()
             self._checkpoint_end = self.end
         except PolonaiseError:
             # After a failed sync nobody knows what the file holds: the next checkpoint writes all entries again.
             self._index_file.rewrite()
-            self.checkpoints_failed += 1
 
-    def place_of_end(self, last: TransactionId) -> int | None:
+    def batches_up_to(self, last: TransactionId) -> int | None:
         """Return how many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
-        if last == self._found.last:
+        if last == self.scanned.last:
             return len(self.index)
         position = bisect_left(self.index.firsts, last + 1)
         if position < len(self.index) and self.index.firsts[position] == last + 1:
@@ -220,17 +210,17 @@ class Tail:
         await self.file.sync()
         self._index_file.rewrite()
         self._checkpoint_end = self.header.data_start
-        found = self._found
+        scanned = self.scanned
         # Registers can't be taken back: when a batch that changed some is cut, the segment is read again from its
         # preamble on.
-        if found.changed and found.changed[-1] >= count:
-            self._found = beginning(self.header, await read_preamble(self.file, self.header))
-            await scan(self.file, self.header, self._found, end)
-            if self._found.last != last:
-                raise DamageFound(self._found.bad, self._found.last)
+        if scanned.changed and scanned.changed[-1] >= count:
+            self.scanned = empty_scan(self.header, await read_preamble(self.file, self.header))
+            await scan(self.file, self.header, self.scanned, end)
+            if self.scanned.last != last:
+                raise DamageFound(self.scanned.bad, self.scanned.last)
             return
         self.index.cut(count)
-        self._found = Scan(self.index, end, last, last_crc, registers=found.registers, changed=found.changed)
+        self.scanned = Scan(self.index, end, last, last_crc, registers=scanned.registers, changed=scanned.changed)
 
     async def read_again(self, start: int) -> bytes:
         """Return the bytes from `start` up to the end."""
@@ -242,34 +232,31 @@ class Tail:
         await self.file.sync()
 
 
-def beginning(header: SegmentHeader, preamble: bytes) -> Scan:
+def empty_scan(header: SegmentHeader, preamble: bytes) -> Scan:
     """Return a scan of the segment that has read nothing yet, with the registers of its preamble."""
-    held: dict[bytes, bytes] = {}
-    registers.apply(held, preamble)
-    return Scan(Index(), header.data_start, header.first - 1, header.previous_crc, registers=held, changed=array("q"))
+    scanned = Scan(Index(), header.data_start, header.first - 1, header.previous_crc)
+    registers.apply(scanned.registers, preamble)
+    return scanned
 
 
 async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple[Checkpoint, Index] | None:
     """Return the last checkpoint of a segment's index; None when no usable one exists."""
     try:
-        file = await disk.open(f"{directory}/{name(header.first, 'idx')}")
+        async with opened_file(disk, f"{directory}/{name(header.first, 'idx')}") as file:
+            return await index_files.load(file, header.cluster_key, header.partition, header.first)
     except NotFound:
         return None
-    try:
-        return await index_files.load(file, header.cluster_key, header.partition, header.first)
-    finally:
-        await file.close()
 
 
 async def _resume(
-    file: File, header: SegmentHeader, found: Scan, known: tuple[Checkpoint, Index], limit: TransactionId | None
+    file: File, header: SegmentHeader, scanned: Scan, loaded: tuple[Checkpoint, Index], limit: TransactionId | None
 ) -> bool:
     """Take what the checkpoint covers as scanned, and tell whether that could be done.
 
     It could if the last batch of the checkpoint is where the checkpoint says, and no registers changed below: batches
     that change registers have to be read.
     """
-    checkpoint, index = known
+    checkpoint, index = loaded
     # A checkpoint that reaches above the limit covers batches that are not believed.
     if not len(index) or checkpoint.with_registers or (limit is not None and checkpoint.last > limit):
         return False
@@ -285,5 +272,5 @@ async def _resume(
         return False
     if (batch.first, batch.last, len(view)) != (index.firsts[-1], checkpoint.last, FRAME_BYTES + batch.length):
         return False
-    found.index, found.end, found.last, found.last_crc = index, checkpoint.end, batch.last, batch.crc
+    scanned.index, scanned.end, scanned.last, scanned.last_crc = index, checkpoint.end, batch.last, batch.crc
     return True

@@ -26,18 +26,18 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     """
     scheme, separator, location = address.partition(":")
     if not separator or not location:
-        raise BadOption(f"{redacted(address)!r} is no coordinator address: write file:PATH")
+        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write file:PATH")
     if "\0" in location:
-        raise BadOption(f"{redacted(address)!r} is no file:PATH: no path holds a zero byte")
+        raise BadOption(f"invalid coordinator address {redacted(address)!r}: a path has no zero byte")
     if scheme != "file":
-        raise BadOption(f"no coordinator of kind {scheme!r}: this version knows file:PATH")
+        raise BadOption(f"unknown kind of coordinator {scheme!r}: write file:PATH")
     path = os.path.abspath(location)
     parent, own = os.path.split(path)
     # The marker is in the embedded log's directory; PATH may name that, or the coordinator's directory within it.
     for directory in (path, parent) if own == COORDINATOR else (path,):
         if os.path.exists(os.path.join(directory, MARKER)):
             raise BadOption(
-                f"{redacted(address)!r} is of an embedded log, which is reached through its directory alone: write "
+                f"{redacted(address)!r} is the coordinator of an embedded log, which is opened by its directory: write "
                 f"embedded:{redacted(directory)}"
             )
     return coordinator_in(host, path)
@@ -47,4 +47,6 @@ def check_storage_address(address: str) -> None:
     """Raise `BadOption` unless a storage node can be reached at this address, also after it was started again."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
-        raise BadOption(f"{redacted(address)!r} is no storage node's address: port 0 is another one at every start")
+        raise BadOption(
+            f"invalid storage node address {redacted(address)!r}: with port 0 it would be another one at every start"
+        )

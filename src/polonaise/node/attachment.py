@@ -41,7 +41,7 @@ _FIRST_HOST_S: Final = 0.02
 """Seconds between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
 """Seconds after which a log that another process does not finish making is complained of."""
-_KNOWN_S: Final = 1.0
+_REMEMBERED_S: Final = 1.0
 """Seconds for which `_Whereabouts` remembers its answer."""
 
 
@@ -57,13 +57,13 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
     election: elections.HostElection | None = None
     coordinator = coordinator_of(host, address.directory)
     try:
-        there = await is_log(host.disk, address.directory)
+        log_exists = await is_log(host.disk, address.directory)
         if address.may_host:
             await host.disk.make_directory(address.directory)
             election = elections.take(address)
             # Shielded: the election is shared by all logs of this process in the directory.
             await asyncio.shield(asyncio.wrap_future(election.settled))
-        elif not there:
+        elif not log_exists:
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
@@ -101,7 +101,7 @@ async def _described(
         if loop.time() >= complain_s:
             complain_s += 5 * _PATIENCE_S
             _log.warning(
-                "the embedded log in %s is not made yet, and whoever holds its lock does not make it: %s",
+                "the embedded log in %s is not made yet, and the process that holds its lock does not make it: %s",
                 address.directory,
                 whereabouts(address.directory, election) or "another log of this process does",
             )
@@ -114,14 +114,14 @@ class _Whereabouts:
     def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
         self._election = election
-        self._known = ""
-        self._asked_s = float("-inf")
+        self._answer = ""
+        self._answered_s = float("-inf")
 
     def __call__(self) -> str:
         now_s = time.monotonic()
-        if now_s - self._asked_s > _KNOWN_S:
-            self._known, self._asked_s = whereabouts(self._directory, self._election), now_s
-        return self._known
+        if now_s - self._answered_s > _REMEMBERED_S:
+            self._answer, self._answered_s = whereabouts(self._directory, self._election), now_s
+        return self._answer
 
 
 def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
@@ -137,7 +137,7 @@ def whereabouts(directory: str, election: elections.HostElection | None = None) 
     except DirectoryInUse:
         return _host_in(path)
     except PolonaiseError as error:
-        return f"who hosts the log in {directory} can't be told: {error}"
+        return f"the host of the log in {directory} is unknown: {error}"
     if election is not None and election.trouble is not None:
         return f"nobody hosts the log in {directory}; this process can't: {election.trouble}"
     return f"nobody hosts the log in {directory}"
@@ -151,15 +151,15 @@ def _host_in(path: str) -> str:
             return ""
         os.kill(pid, 0)
     except ValueError:
-        return f"a process has locked {path} and has not said which it is"
+        return f"a process has locked {path}, and has not written its process id there"
     except ProcessLookupError:
         # The process may run in another container, where process ids mean others.
-        return f"process {pid} hosts the log, says {path}, and is not to be seen from here"
+        return f"process {pid} hosts the log, according to {path}, and can't be seen from here"
     except OSError:  # another user's process, or the file can't be read
         return f"the process that hosts the log is named in {path}: if it is stopped or hangs, continue it or end it"
     return (
-        f"process {pid} hosts the log, says {path}: if it is stopped or hangs, continue it (kill -CONT {pid}) or "
-        "end it, and another one takes over"
+        f"process {pid} hosts the log, according to {path}: if it is stopped or hangs, continue it (kill -CONT {pid}) "
+        "or end it, and another process takes over"
     )
 
 

@@ -84,12 +84,12 @@ async def connect(
         "bodies": bodies, "wants": wants, "header_filter": header_filter,
     }  # fmt: skip
     check_options(settings=settings, **options)
-    used = settings or ClientSettings()
+    settings = settings or ClientSettings()
     async with AsyncExitStack() as stack:
         if wait_s is None:
-            log = await stack.enter_async_context(_opened(address, used, options))
+            log = await stack.enter_async_context(_opened(address, settings, options))
         else:
-            log = await _waited_for(wait_s, address, used, options, stack)
+            log = await _waited_for(wait_s, address, settings, options, stack)
         yield log
 
 
@@ -118,8 +118,7 @@ async def _waited_for(
         left_s = deadline_s - loop.time()
         if left_s < settings.retry_s_min:
             why = "it did not answer" if trouble is None else str(trouble)
-            where = redacted(address)
-            raise DeadlineExceeded(f"no log to connect to at {where} within {wait_s:g} s: {why}") from trouble
+            raise DeadlineExceeded(f"no log at {redacted(address)} within {wait_s:g} s: {why}") from trouble
         # Never more than half of the time that is left, so that the last attempt is close to its end.
         await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
 
@@ -137,7 +136,7 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
     else:
         raise BadOption(
             f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, "
-            "or file:PATH, the directory of a cluster's coordinator"
+            "or file:PATH for the cluster with its coordinator in this directory"
         )
     async with AsyncExitStack() as stack:
         try:
@@ -149,23 +148,23 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
             log.whereabouts = at.whereabouts
             await stack.enter_async_context(log)
         except (DiskFull, DiskFailed, CoordinatorUnavailable) as error:
-            raise _with_a_way_to_read(error, address) from error
+            raise _with_reading_hint(error, address) from error
         yield log
 
 
-def _with_a_way_to_read(error: PolonaiseError, address: str) -> PolonaiseError:
+def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
     """Return a disk's fault with how to read the embedded log meanwhile, which needs neither free space nor a host."""
     if not address.startswith("embedded:"):
         return error
     from polonaise.node.embedded import is_there, parse_embedded, storage_directory
 
-    told, first = fresh(error), storage_directory(parse_embedded(address).directory, 0)
+    fault, first = fresh(error), storage_directory(parse_embedded(address).directory, 0)
     if is_there(address):
-        told.args = (
-            f"{error.text}. Until that is mended the log can't be opened; what each storage directory holds can be "
+        fault.args = (
+            f"{error.text}. The log can't be opened until that is mended; what each storage directory holds can be "
             f"read without it: polonaise segment read {first} --partition 0",
         )
-    return told
+    return fault
 
 
 @asynccontextmanager

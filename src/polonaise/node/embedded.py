@@ -70,10 +70,8 @@ and all of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
 """The name of a file in a directory into which a log is being restored, until that log is whole."""
-_UNFINISHED: Final = MARKER + ".new"
 _STORAGE: Final = "storage-"
 _SOCKETS: Final = "sockets"
-_ADDRESS_BYTES_MAX: Final = 4_096
 _FRAGMENTS: Final = "fragments"
 _USAGE: Final = (
     "write embedded:PATH, with ?storage=3, partitions=4, fragments=URL or host=no after it (joined by &) as needed"
@@ -97,14 +95,14 @@ class EmbeddedAddress(NamedTuple):
 
     def check(self, description: ClusterDescription) -> None:
         """Raise `BadOption` if the existing log contradicts the address."""
-        for option, wanted, there in (
+        for option, given, existing in (
             ("storage", self.storage, len(description.storage)),
             ("partitions", self.partitions, description.partitions),
         ):
-            if wanted is not None and wanted != there:
+            if given is not None and given != existing:
                 raise BadOption(
-                    f"the log in {self.directory} was made with {option}={there}, for good; the address says "
-                    f"{option}={wanted}: leave it out, or choose another directory for another log"
+                    f"the log in {self.directory} was made with {option}={existing}, for good, but the address has "
+                    f"{option}={given}: leave it out, or choose another directory for another log"
                 )
 
 
@@ -116,13 +114,11 @@ def parse_embedded(address: str) -> EmbeddedAddress:
     options: dict[str, str] = {}
     for option, value in parse_qsl(query, keep_blank_values=True):
         if option not in ("storage", "partitions", "host", "fragments") or option in options:
-            raise BadOption(f"{redacted(address)!r}: {option!r} is not known, or said twice: {_USAGE}")
+            raise BadOption(f"{redacted(address)!r}: unknown or repeated option {option!r}: {_USAGE}")
         options[option] = value
     host = options.get("host", "yes")
     if host not in ("yes", "no"):
-        raise BadOption(
-            f"{redacted(address)!r}: host={host!r} can't be meant: host=no only attaches, host=yes may host as well"
-        )
+        raise BadOption(f"{redacted(address)!r}: invalid host={host!r}: write host=no to attach only, or host=yes")
     return EmbeddedAddress(
         os.path.abspath(path),
         _count(address, options, "storage", STORAGE_MAX),
@@ -138,7 +134,7 @@ def _store_address(address: str, url: str | None) -> str | None:
         return None
     if not url.strip() or any(ord(character) < 32 for character in url):
         raise BadOption(
-            f"{redacted(address)!r}: fragments={redacted(url)!r} names no store: a directory, or s3://…, gs://…, az://…"
+            f"{redacted(address)!r}: invalid fragments={redacted(url)!r}: write a directory, or s3://…, gs://…, az://…"
         )
     scheme = urlsplit(url).scheme
     return url if len(scheme) > 1 else os.path.abspath(url)
@@ -149,7 +145,7 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-        raise BadOption(f"{redacted(address)!r}: {option}={text} can't be meant: a number from 1 to {most}")
+        raise BadOption(f"{redacted(address)!r}: invalid {option}={text}: write a number from 1 to {most}")
     return int(text)
 
 
@@ -176,22 +172,22 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
     description = posixpath.join(coordinator, DESCRIPTION)
     if await disk.exists(description):
         return  # then a fault of a storage directory is its node's to tell
-    holding = []
+    not_empty = []
     for name in sorted(await disk.list(directory)):
         if name.startswith(_STORAGE) and name.removeprefix(_STORAGE).isdecimal():
             try:
-                held = set(await disk.list(posixpath.join(directory, name)))
+                contents = set(await disk.list(posixpath.join(directory, name)))
             except PolonaiseError:  # a disk that is away may hold the log
-                held = {name}
-            if held - {LOCK_FILE}:
-                holding.append(name)
-    if not holding or await disk.exists(description):
+                contents = {name}
+            if contents - {LOCK_FILE}:
+                not_empty.append(name)
+    if not not_empty or await disk.exists(description):
         return
-    first = posixpath.join(directory, holding[0])
+    first = posixpath.join(directory, not_empty[0])
     raise CoordinatorDamaged(
-        f"the embedded log in {directory} has lost its coordinator: there is no {description}, and "
-        f"{', '.join(holding)} hold what belongs to it. Nothing was changed. Restore {coordinator} from a "
-        "backup, as it was last: without it nobody can say what was committed. What is in each storage directory can "
+        f"the embedded log in {directory} has lost its coordinator: {description} is missing, but "
+        f"{', '.join(not_empty)} hold data of the log. Nothing was changed. Restore {coordinator} as it was last, "
+        "from a backup: without it nobody can say what was committed. What is in each storage directory can "
         f"be read without it: polonaise segment read {first} --partition 0, or Spark with the cluster storage:{first}"
     )
 
@@ -216,18 +212,14 @@ async def is_log(disk: Disk, directory: str) -> bool:
     except NotFound:
         return False
     if MARKER in names:
-        file = await disk.open(posixpath.join(directory, MARKER))
-        try:
-            _check_marker(directory, await file.read(0, 256))
-        finally:
-            await file.close()
+        _check_marker(directory, await disk.load(posixpath.join(directory, MARKER)))
         return True
     if RESTORING in names:
         raise NotEmbeddedLog(
             f"a restore into {directory} was not finished: run it again, with the same command, or remove the directory"
         )
     # A process that died while it made one leaves no more than this.
-    others = sorted(set(names) - {HOST_LOCK, _UNFINISHED})
+    others = sorted(set(names) - {HOST_LOCK, f"{MARKER}.new"})
     if others:
         raise NotEmbeddedLog(
             f"{directory} is not an embedded log and not empty (it holds {', '.join(others[:3])}): nothing was "
@@ -246,7 +238,7 @@ def _check_marker(directory: str, raw: bytes) -> None:
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
         raise NotEmbeddedLog(
-            f"{directory}/{MARKER} does not read as this version or any other writes it: nothing was touched; "
+            f"{directory}/{MARKER} is not what any version of Polonaise writes: nothing was touched; "
             "restore the directory from a backup, or choose another one"
         )
     if words[1] != str(FORMAT):
@@ -261,15 +253,20 @@ async def make_log(disk: Disk, directory: str) -> None:
     await _write_whole(disk, directory, MARKER, f"{MARKER} {FORMAT}\n")
 
 
+async def write_file(disk: Disk, path: str, contents: bytes) -> None:
+    """Replace the contents of a file, durably, but not its name."""
+    file = await disk.open(path, create=True)
+    try:
+        await file.truncate(0)
+        await file.write(0, [contents], sync=True)
+    finally:
+        await file.close()
+
+
 async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None:
     """Write a small file durably, so that after a crash it is whole or absent."""
     unfinished = posixpath.join(directory, f"{name}.new")
-    file = await disk.open(unfinished, create=True)
-    try:
-        await file.truncate(0)
-        await file.write(0, [text.encode()], sync=True)
-    finally:
-        await file.close()
+    await write_file(disk, unfinished, text.encode())
     # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
     await disk.rename(unfinished, posixpath.join(directory, name))
     await disk.sync_directory(directory)
@@ -278,32 +275,29 @@ async def _write_whole(disk: Disk, directory: str, name: str, text: str) -> None
 async def fragments_of(disk: Disk, directory: str) -> str | None:
     """Return the address of the fragment store that the log's directory names; None if it names none."""
     try:
-        file = await disk.open(posixpath.join(directory, _FRAGMENTS))
+        contents = await disk.load(posixpath.join(directory, _FRAGMENTS))
     except NotFound:
         return None
-    try:
-        return (await file.read(0, _ADDRESS_BYTES_MAX)).decode(errors="replace").strip() or None
-    finally:
-        await file.close()
+    return contents.decode(errors="replace").strip() or None
 
 
-def check_fragments(address: EmbeddedAddress, there: str | None) -> None:
+def check_fragments(address: EmbeddedAddress, existing: str | None) -> None:
     """Raise `BadOption` if the address names another fragment store than the log's directory.
 
     All processes have to use the same store, because any of them may host the log and then relies upon it.
     """
-    if address.fragments is None or address.fragments == there:
+    if address.fragments is None or address.fragments == existing:
         return
-    named, said = posixpath.join(address.directory, _FRAGMENTS), f"fragments={redacted(address.fragments)}"
-    if there is None:
+    file, option = posixpath.join(address.directory, _FRAGMENTS), f"fragments={redacted(address.fragments)}"
+    if existing is None:
         raise BadOption(
-            f"the log in {address.directory} has no fragment store, and another process hosts it: the address with "
-            f"{said} has to be that of the process that hosts; close the others, then open it so"
+            f"the log in {address.directory} has no fragment store, and only the process that hosts it can add "
+            f"{option}: close the log in all processes, then open it first with this address"
         )
     raise BadOption(
-        f"the fragments of the log in {address.directory} are in {redacted(there)}, says {named}; the address says "
-        f"{said}: leave it out; or, if the fragments have moved, write their address into that file while no process "
-        "has the log open"
+        f"the fragments of the log in {address.directory} are in {redacted(existing)}, according to {file}, but the "
+        f"address has {option}: leave it out; or, if the fragments have moved, write their address into that file "
+        "while no process has the log open"
     )
 
 
@@ -312,13 +306,13 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
 
     The latter is then written to the directory, once the store was made and marked. The caller holds the host's lock.
     """
-    there = await fragments_of(disk, address.directory)
-    if there is None and address.fragments is not None:
+    existing = await fragments_of(disk, address.directory)
+    if existing is None and address.fragments is not None:
         await give_store(address.fragments, cluster_key)
         await _write_whole(disk, address.directory, _FRAGMENTS, f"{address.fragments}\n")
         return address.fragments
-    check_fragments(address, there)
-    return there
+    check_fragments(address, existing)
+    return existing
 
 
 async def _clear_sockets(disk: Disk, directory: str) -> None:
@@ -426,10 +420,10 @@ def _too_few(
     """Return the fault of the first storage directory that can't be used; its message has the others, too."""
     fault = fresh(unusable[0][1])
     if len(unusable) > 1:
-        each = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
+        reasons = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)
         fault.args = (
             f"{len(unusable)} of {len(description.storage)} storage directories can't be used, and "
-            f"{quorum(description.storage)} are needed: {each}",
+            f"{quorum(description.storage)} are needed: {reasons}",
         )
     return fault
 

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, PolonaiseError, Retry
 from polonaise.host import Identity
+from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
-from polonaise.host.openfiles import check_room, too_many_open
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
 
@@ -45,8 +45,6 @@ _CANCELS_MAX: Final = 20
 _CLOSE_S_MAX: Final = 20.0
 """Seconds for which the clean end of the nodes is waited for."""
 
-OnFailure: TypeAlias = Callable[[PolonaiseError], None]
-
 
 class HostElection:
     """One process's part in the election at one directory: a thread that tries for the lock, and hosts while it has it.
@@ -65,7 +63,7 @@ class HostElection:
         self._lock_file: Identity | None = None
         """The identity of the lock file that this process has locked; None before the first."""
         self._users = 0
-        self.listeners: list[OnFailure] = []
+        self.listeners: list[Callable[[PolonaiseError], None]] = []
         """The functions that are called, in the election's thread, with the error that ends this part for good."""
         self.settled: Future[None] = Future()
         """Done once a process hosts, this one or another; fails with the reason why this one can't."""
@@ -84,7 +82,7 @@ class HostElection:
         self._thread.join(_CLOSE_S_MAX)
         if self._thread.is_alive():
             _log.error(
-                "the nodes of the log in %s have not ended within %g s, a disk that hangs, perhaps: "
+                "the nodes of the log in %s have not ended within %g s, perhaps because a disk hangs: "
                 "they end with this process",
                 self._address.directory,
                 _CLOSE_S_MAX,
@@ -186,13 +184,13 @@ class HostElection:
         A process that opens the path after that would find another directory or none, and host a second log.
         """
         path = lock_path(self._address.directory)
-        there = self._lock_file
-        while there == self._lock_file:
+        lock_file = self._lock_file
+        while lock_file == self._lock_file:
             await asyncio.sleep(_PRESENCE_S)
             with contextlib.suppress(PolonaiseError):  # not to be read at the moment: that does not mean it is gone
-                there = await host.disk.identity(path)
+                lock_file = await host.disk.identity(path)
         raise DirectoryGone(
-            f"{path} was removed, moved or replaced under the running log, and perhaps all that is in its directory: "
+            f"{path} was removed, moved or replaced while the log ran, and perhaps all that is in its directory: "
             "put back what belongs there"
         )
 

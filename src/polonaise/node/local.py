@@ -67,8 +67,7 @@ class ChildNode:
         line = _first_line(self._process.stdout.fileno(), deadline_s)
         if not line.startswith("listening "):
             self.kill()
-            tail = self.log[-2000:]
-            raise StartFailed(f"{self.name} did not start: {tail.strip() or 'it printed nothing'}")
+            raise StartFailed(f"{self.name} did not start: {self.log[-2000:].strip() or 'it printed nothing'}")
         self.address = line.removeprefix("listening ").strip()
 
     def kill(self) -> None:
@@ -119,20 +118,20 @@ class LocalCluster:
         self.directory = directory
         self.coordinator = f"file:{directory / 'coordinator'}"
         self.storage_directories = [directory / f"storage-{number}" for number in range(storage)]
-        chatty = ["--verbose"] if verbose else []
-        small = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
+        verbosity = ["--verbose"] if verbose else []
+        segment_size = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [
             ChildNode(
                 f"storage {number}",
-                ["storage", "run", "--directory", str(own), *small, *chatty],
+                ["storage", "run", "--directory", str(storage_directory), *segment_size, *verbosity],
                 directory / f"storage-{number}.log",
             )
-            for number, own in enumerate(self.storage_directories)
+            for number, storage_directory in enumerate(self.storage_directories)
         ]
         self._partitions = partitions
         self._server_options = ["--evidence"] if evidence else []
         self._server_options += ["--fragments", fragments] if fragments else []
-        self._server_options += chatty
+        self._server_options += verbosity
         self.server: ChildNode | None = None
 
     def start(self) -> None:

@@ -127,14 +127,15 @@ async def run_server(
         try:
             description = await coordinator.describe()
         except NotInitialized:
-            raise BadOption("no cluster here yet: name its storage nodes with --storage A,B,C") from None
+            raise BadOption("no cluster here yet: give its storage nodes with --storage A,B,C") from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
-            f"this cluster has {description.partitions} partitions for good; --partitions names {partitions}"
+            f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "
+            "can't change that"
         )
     if storage and set(storage) != set(description.storage):
         raise BadOption(
-            f"this cluster's storage nodes are {', '.join(description.storage)}; --storage names {', '.join(storage)}"
+            f"this cluster's storage nodes are {', '.join(description.storage)}, but --storage has {', '.join(storage)}"
         )
     server = Server(host, coordinator, settings, history_in(fragments))
     await server.start()

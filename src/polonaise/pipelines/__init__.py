@@ -1,12 +1,12 @@
-"""Jobs on Spark over the whole history: archive, views, report, audit, restore. Each is a function and a command.
+"""Jobs on Spark over the whole history: archive, views, report, audit. Each is a function and a command.
 
 Begin with `views`, the job most others resemble: `declarations` says what a view is, `viewsource` reads the log for it,
-and `targets` is the interface of the tables, kept as files (`parquet`), Delta (`delta`) or in SQL (`database`); a table
-carries its own position and `definitions` its definition, so a change must keep them in one step with the rows.
-`audit` compares such a table with the log (`comparison`); `logaudit` compares the log's copies with each other
+`targets` is the interface of the tables (`parquettarget`, `deltatarget`, `sqltarget`), and `targetaddress` opens them.
+A table carries its position, and by `definitions` its definition: a change must keep them in one step with the rows.
+`audit` compares such a table with the log (`tablecomparison`); `logaudit` compares the log's copies with each other
 (`copies`, `chains`). `archive` writes fragments, `deltaarchive` a Delta table over them. `report` writes an HTML `page`
-of `tables` and `charts` from `summaries`; `values` formats, `markup` escapes. `tasks` runs functions in Spark's tasks,
-`runs` keeps the outcome of a run. `pip install 'polonaise[spark]'` brings what the jobs need.
+of `tables` and `charts` from `summaries`; `formatting` writes values, `markup` escapes. `tasks` runs functions in
+Spark's tasks, `runs` keeps the outcome of a run. `pip install 'polonaise[spark]'` brings what the jobs need.
 """
 
 from importlib.util import find_spec

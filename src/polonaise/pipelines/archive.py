@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
@@ -21,7 +21,7 @@ from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragme
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
-from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_repr
@@ -95,10 +95,7 @@ class ArchiveReport:
     """The fragments that this run wrote, each verified, in the order of their ids."""
     delta: Registered | None = None
     """The state of the Delta table, if there is one."""
-
-    @property
-    def well(self) -> bool:
-        return True
+    well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -131,50 +128,50 @@ def archive(
     for a store of another log, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
-    register = _registering() if how.delta else None
+    if how.delta:
+        from polonaise.pipelines.deltaarchive import register  # raises `ExtraMissing`, before anything is written
     if how.until is not None and how.until_time is not None:
-        raise BadOption("up to ids, or up to a time: say one of them")
+        raise BadOption("until and until_time are both given: give one of them")
     address = full_address(address)
     with open_log(address) as log:
         limits = _limits(log, how)
-        before = {number: _fragments(log, url, number) for number in limits}
+        fragment_store = clusters.store_at(url, make=True)
+        before = {
+            number: log.call(partial(own_fragments_of, store=fragment_store, partition=number)) for number in limits
+        }
         tasks = [
             each for number in limits for each in _plan(log, url, address, number, limits[number], before[number], how)
         ]
         written = [each for some in run_tasks(spark, _write, tasks, progress, "fragments") for each in some]
-        held = {number: clusters.wait(partial(fragments_of, clusters.store_at(url), number)) for number in limits}
-        left_out = {number: _left_out(log, url, number, last) for number, last in (how.until or {}).items()}
-    everything = {name: size for fragments in held.values() for name, size in fragments.items()}
+        after = {number: clusters.wait(partial(fragments_of, fragment_store, number)) for number in limits}
+        left_out = {
+            number: log.call(partial(batch_left_out, store=fragment_store, partition=number, until=last))
+            for number, last in (how.until or {}).items()
+        }
+    everything = {name: size for fragments in after.values() for name, size in fragments.items()}
     return ArchiveReport(
         url,
         tuple(
-            _summary(number, limits[number], held[number], written)._replace(
+            _summary(number, limits[number], after[number], written)._replace(
                 batch_left_out=left_out.get(number), missing=tuple(missing_in(before[number], limits[number]))
             )
             for number in sorted(limits)
         ),
         tuple(sorted(written)),
-        None if register is None else register(url, everything),
+        register(url, everything) if how.delta else None,
     )
-
-
-def _registering() -> Callable[[str, Mapping[FragmentName, int]], Registered]:
-    """Return `deltaarchive.register`. Raises `ExtraMissing`, before anything is written."""
-    from polonaise.pipelines.deltaarchive import register
-
-    return register
 
 
 def _summary(
     number: PartitionId,
     limit: TransactionId,
-    held: Mapping[FragmentName, int],
+    fragments: Mapping[FragmentName, int],
     written: list[ArchivedFragment],
 ) -> ArchivedPartition:
-    mine = [each for each in written if each.fragment.partition == number]
-    rows = sum(each.fragment.last - each.fragment.first + 1 for each in mine)
-    size = sum(each.bytes for each in mine)
-    return ArchivedPartition(number, limit, archived_up_to(held), len(mine), rows, size)
+    own = [each for each in written if each.fragment.partition == number]
+    rows = sum(each.fragment.last - each.fragment.first + 1 for each in own)
+    size = sum(each.bytes for each in own)
+    return ArchivedPartition(number, limit, archived_up_to(fragments), len(own), rows, size)
 
 
 # ------------------------------------------------------------------ what to write
@@ -197,7 +194,7 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
     """Return the last id to archive of each partition."""
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
-        raise BadOption(f"ids of partitions {sorted(how.until)}, and {numbers} are archived: name one of each")
+        raise BadOption(f"until names partitions {sorted(how.until)}, but {numbers} are archived: give an id of each")
     limits = {number: log.high_water_mark(number, timeout=how.timeout_s) for number in numbers}
     for number, committed in limits.items():
         if how.until is not None and how.until[number] > committed:
@@ -212,18 +209,10 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
 def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
     """Return the last transaction committed up to the time. A batch has one commit time, so this id ends a batch."""
     if how.until_time is None or how.until_time.tzinfo is None:
-        raise BadOption(f"{how.until_time} has no time zone: say which, such as datetime(…, tzinfo=UTC)")
-    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as found:
-        later = next(iter(found), None)
+        raise BadOption(f"{how.until_time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
+    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as transactions:
+        later = next(iter(transactions), None)
     return committed if later is None else min(later.id - 1, committed)
-
-
-def _fragments(log: Log, url: str, number: PartitionId) -> dict[FragmentName, int]:
-    return log.call(lambda opened: own_fragments_of(opened, clusters.store_at(url, make=True), number))
-
-
-def _left_out(log: Log, url: str, number: PartitionId, until: TransactionId) -> Span | None:
-    return log.call(lambda opened: batch_left_out(opened, clusters.store_at(url), number, until))
 
 
 def _plan(
@@ -237,11 +226,11 @@ def _plan(
 ) -> list[_ArchiveTask]:
     if limit == NO_TRANSACTION or not spans_to_write(fragments, limit):
         return []
-    whole = how.rest or how.until is not None or how.until_time is not None
+    to_the_end = how.rest or how.until is not None or how.until_time is not None
     ids_max = _ids_per_fragment(log, number, Span(archived_up_to(fragments) + 1, limit), how)
     return [
         _ArchiveTask(tasks_address(address), url, number, span, limit, how.fragment_bytes, how.timeout_s)
-        for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=whole)
+        for span in spans_to_write(fragments, limit, ids_max=ids_max, rest=to_the_end)
     ]
 
 
@@ -252,8 +241,8 @@ def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchiv
     """
     rows = size = 0
     for at in {new.first, (new.first + new.last) // 2, new.last}:
-        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as found:
-            batch = next(iter(found))
+        with log.read_batches(number, after=at - 1, until=at, timeout=how.timeout_s) as batches:
+            batch = next(iter(batches))
         rows, size = rows + batch.count, size + batch.length
     ids = max(how.fragment_bytes * rows // size, 1)
     return 1 << (ids.bit_length() - 1)

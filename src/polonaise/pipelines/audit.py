@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, ViewUnfit
-from polonaise.pipelines.comparison import Comparison, compare, plain
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
-from polonaise.pipelines.targets import check_target, open_target
+from polonaise.pipelines.tablecomparison import Comparison, compare, plain
+from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -45,18 +45,19 @@ class AuditReport:
         return self.found.equal
 
     def fields(self) -> dict[str, Any]:
-        found = self.found
+        comparison = self.found
         return {
             "view": self.view,
             "table": self.table,
             "high_water_marks": {str(partition): id for partition, id in sorted(self.marks.items())},
             "behind": self.behind,
-            "rows": {"are": found.rows, "should_be": found.rows_expected},
+            "rows": {"are": comparison.rows, "should_be": comparison.rows_expected},
             "sums": {
-                name: {"is": plain(there), "should_be": plain(right)} for name, (there, right) in found.sums.items()
+                name: {"is": plain(actual), "should_be": plain(right)}
+                for name, (actual, right) in comparison.sums.items()
             },
-            "differences": {"total": sum(found.totals.values()), **found.totals},
-            "named": [each.fields() for each in found.differences],
+            "differences": {"total": sum(comparison.totals.values()), **comparison.totals},
+            "named": [each.fields() for each in comparison.differences],
             "undecodable": self.undecodable.fields(),
         }
 
@@ -86,7 +87,7 @@ def audit_table(
     Spark and the database raise.
     """
     if until is not EVERYTHING and marks_table is not None:
-        raise BadOption("up to the marks in a table, or up to what is said: say one of them")
+        raise BadOption("until and marks_table are both given: give one of them")
     check_target(table, there=True)
     progress = progress or Silence()
     policy = policy_of(view, on_undecodable)
@@ -100,17 +101,19 @@ def audit_table(
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
         target.prepare(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
-        with target.held(with_marks=until is EVERYTHING) as held:
-            marks = held.marks if held.marks is not None else source.marks(until)
+        with target.state(with_marks=until is EVERYTHING) as state:
+            marks = state.marks if state.marks is not None else source.marks(until)
             source.check_not_ahead(marks)
             upto = {partition: marks[partition] for partition in committed if partition in marks}
             if not upto:
-                raise ViewUnfit(f"the table of view {view.name} is made of no partition yet: {sorted(committed)} are")
-            found = compare(held.rows, source.rows({}, upto), view.key, named_max)
+                raise ViewUnfit(
+                    f"the table of view {view.name} has no marks of partitions {sorted(committed)}: bring it up to date"
+                )
+            comparison = compare(state.rows, source.rows({}, upto), view.key, named_max)
         with source.letters({}, upto) as letters:
-            left_out = letters.and_then(NO_LETTERS)
+            undecodable = letters.and_then(NO_LETTERS)
     behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
-    return AuditReport(view.name, table, upto, behind, found, left_out)
+    return AuditReport(view.name, table, upto, behind, comparison, undecodable)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def walk(batches: Iterable[Batch]) -> Walk:
     digests: Counter[int] = Counter()
     try:
         for batch in batches:
-            now = _end_of(batch)
+            now = End(batch.first, batch.last, batch.crc, batch.previous_crc, batch.commit_time_us, batch.session)
             trouble = _damage(batch) or ("" if end is None else gap(end, now))
             if trouble:
                 break
@@ -77,22 +77,22 @@ def walk(batches: Iterable[Batch]) -> Walk:
 
 def joined(walks: Sequence[Walk]) -> Walk:
     """Join walks that follow each other into one. Stops at the first trouble in one of them, or between two."""
-    whole = Walk()
+    merged = Walk()
     for each in walks:
-        if whole.end is not None and each.begin is not None and (trouble := gap(whole.end, each.begin)):
-            return replace(whole, trouble=trouble)
-        digests = Counter(whole.digests)
+        if merged.end is not None and each.begin is not None and (trouble := gap(merged.end, each.begin)):
+            return replace(merged, trouble=trouble)
+        digests = Counter(merged.digests)
         digests.update(each.digests)
-        whole = Walk(
-            whole.begin or each.begin,
-            each.end or whole.end,
-            whole.transactions + each.transactions,
+        merged = Walk(
+            merged.begin or each.begin,
+            each.end or merged.end,
+            merged.transactions + each.transactions,
             dict(digests),
             each.trouble,
         )
-        if whole.trouble:
+        if merged.trouble:
             break
-    return whole
+    return merged
 
 
 def gap(before: End, after: End) -> str:
@@ -117,10 +117,10 @@ def suspects(one: Walk, other: Walk) -> list[Span]:
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []
     shared = Span(max(one.begin.first, other.begin.first), min(one.end.last, other.end.last))
-    whole = range(-(-shared.first // BLOCK_IDS), (shared.last + 1) // BLOCK_IDS)
-    blocks = [block for block in whole if _differ(one, other, block)][:1]
+    whole_blocks = range(-(-shared.first // BLOCK_IDS), (shared.last + 1) // BLOCK_IDS)
+    blocks = [block for block in whole_blocks if _differ(one, other, block)][:1]
     if not blocks:
-        parts = {block_of(shared.first), block_of(shared.last)} - set(whole)
+        parts = {block_of(shared.first), block_of(shared.last)} - set(whole_blocks)
         same_extent = (one.begin.first, one.end.last) == (other.begin.first, other.end.last)
         blocks = sorted(block for block in parts if not same_extent or _differ(one, other, block))
     first_last = [(block * BLOCK_IDS, (block + 1) * BLOCK_IDS - 1) for block in blocks]
@@ -139,27 +139,23 @@ def digest_of(batch: Batch) -> int:
     return int.from_bytes(hashlib.sha256(batch.view).digest(), "big")
 
 
-def _end_of(batch: Batch) -> End:
-    return End(batch.first, batch.last, batch.crc, batch.previous_crc, batch.commit_time_us, batch.session)
-
-
 def _damage(batch: Batch) -> str:
-    good = batch.first - 1
+    last_good = batch.first - 1
     try:
         Batch.parse(batch.view)
         for tx in batch.transactions(own=True):
-            good = tx.id
+            last_good = tx.id
     except BatchDamaged as error:
         return f"damaged: {error.text}"
     except DataDamaged:
-        return f"the data of transaction {good + 1} does not fit its CRC"
+        return f"the data of transaction {last_good + 1} does not fit its CRC"
     return ""
 
 
-def begins_at_the_beginning(found: Walk) -> str:
+def begins_at_the_beginning(walked: Walk) -> str:
     """Say why a copy does not begin with the log's first batch; empty if it does, or is empty."""
-    if found.begin is None:
+    if walked.begin is None:
         return ""
-    if found.begin.first != NO_TRANSACTION + 1:
-        return f"it begins with {found.begin.first}"
-    return "" if found.begin.previous_crc == 0 else "its first batch follows another one"
+    if walked.begin.first != NO_TRANSACTION + 1:
+        return f"it begins with {walked.begin.first}"
+    return "" if walked.begin.previous_crc == 0 else "its first batch follows another one"

@@ -5,8 +5,7 @@ Each copy is a value that travels to a task and can be read there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from polonaise.errors import FragmentDamaged
@@ -16,8 +15,8 @@ from polonaise.fragments.protocol.coverage import FragmentRange, Span
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
-from polonaise.storage.files import evidence_in, find
-from polonaise.storage.offline import dump, unwaited
+from polonaise.storage.files import Files, evidence_in, find
+from polonaise.storage.offline import dump, each_unwaited
 from polonaise.terms import PartitionId, TransactionId
 
 
@@ -33,7 +32,7 @@ class PartitionCopy(Protocol):
 
 
 @redacted_repr
-class Served(NamedTuple):
+class ServedCopy(NamedTuple):
     """A partition as the servers give it to readers."""
 
     address: str
@@ -47,8 +46,8 @@ class Served(NamedTuple):
     def batches(self, span: Span) -> Iterator[Batch]:
         log = clusters.log_at(self.address)
         reading = log.read_batches(self.partition, after=span.first - 1, until=span.last, timeout=self.timeout_s)
-        with reading as found:
-            for batch in found:
+        with reading as batches:
+            for batch in batches:
                 if span.first <= batch.first <= span.last:
                     yield batch
 
@@ -73,8 +72,8 @@ class FragmentCopy(NamedTuple):
             raw = clusters.wait(lambda path=name.path: store.get(path))  # type: ignore[misc]
             open_bytes(raw, name)
             try:
-                for found in batches_in(raw):
-                    batch = Batch.parse(found, verify=False)
+                for encoded in batches_in(raw):
+                    batch = Batch.parse(encoded, verify=False)
                     if first <= batch.first <= last:
                         yield batch
             except FragmentDamaged as error:
@@ -92,26 +91,16 @@ class StorageCopy(NamedTuple):
         return f"storage node {self.directory}"
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        walking = self._walked()
-        try:
-            while (batch := unwaited(_next(walking))) is not None and batch.first <= span.last:
-                if batch.first >= span.first:
-                    yield batch
-        finally:
-            unwaited(walking.aclose())
+        for files in self._files():
+            for dumped in each_unwaited(dump(files)):
+                if dumped.batch.first > span.last:
+                    return
+                if dumped.batch.first >= span.first:
+                    yield dumped.batch
 
     def synced(self) -> TransactionId:
         """Return the last id that the node has synced, by its own evidence; -1 for none."""
-        mine = [files for files in find(self.directory) if files.partition == self.partition]
-        return max((evidence_in(files).last for files in mine), default=-1)
+        return max((evidence_in(files).last for files in self._files()), default=-1)
 
-    async def _walked(self) -> AsyncGenerator[Batch, None]:
-        for files in find(self.directory):
-            if files.partition == self.partition:
-                async with aclosing(dump(files)) as batches:
-                    async for each in batches:
-                        yield each.batch
-
-
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
-    return await anext(batches, None)
+    def _files(self) -> list[Files]:
+        return [files for files in find(self.directory) if files.partition == self.partition]

@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
+from polonaise.spark.options import RANGE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,38 +73,38 @@ class TableView:
     def __post_init__(self) -> None:
         """Check the declaration. Raises `BadOption` for one that can't work."""
         if not self.name.isidentifier():
-            raise BadOption(f"a view called {self.name!r}: a name is made of letters, digits and underscores")
+            raise BadOption(f"invalid name of a view, {self.name!r}: use letters, digits and underscores")
         if isinstance(self.query, str) and "{log}" not in self.query:
             raise BadOption(f"view {self.name}: its SQL has to read from {{log}}, as in SELECT … FROM {{log}}")
         if isinstance(self.key, str):
             raise BadOption(f"view {self.name}: key={self.key!r} is a text; write a list of columns, [{self.key!r}]")
         if self.whole and self.merge:
             raise BadOption(
-                f"view {self.name}: merge is for views that are brought up to date; whole=True ones are not"
+                f"view {self.name}: merge and whole=True: a view of the whole log is never merged; keep one of them"
             )
         if self.merge and not self.key:
-            raise BadOption(
-                f"view {self.name}: merge without a key: say also key=[…], the columns that tell rows apart"
-            )
+            raise BadOption(f"view {self.name}: merge without a key: add key=[…], the columns that tell rows apart")
         for column, how in self.merge.items():
             if how not in _MERGES:
-                raise BadOption(f"view {self.name}: merge of {column} is {how!r}; there are {', '.join(_MERGES)}")
+                raise BadOption(f"view {self.name}: merge of {column} is {how!r}: write one of {', '.join(_MERGES)}")
             if column in self.key:
-                raise BadOption(f"view {self.name}: {column} is of the key, and can't be merged as well")
-        places = {name.lower() for name in self.read} & _PLACES
-        if places:
-            raise BadOption(f"view {self.name}: read says {min(places)}; the job says from where to where it reads")
+                raise BadOption(f"view {self.name}: {column} is in the key, so it can't be merged")
+        not_its_own = {name.lower() for name in self.read} & _OPTIONS_OF_JOBS
+        if not_its_own:
+            raise BadOption(
+                f"view {self.name}: read has the option {min(not_its_own)}, which the job sets: leave it out"
+            )
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
         """Run the view's query over these rows of the log. Raises `BadOption` for a query that can't run or fit."""
         try:
-            made = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
+            frame = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
             raise BadOption(f"the query of view {self.name}: {_first_line(error)}") from error
-        if not hasattr(made, "columns"):
-            raise BadOption(f"the query of view {self.name} returns {type(made).__name__} and not a DataFrame")
-        self._check_columns(made.columns)
-        return self._merged(made)
+        if not hasattr(frame, "columns"):
+            raise BadOption(f"the query of view {self.name} returns {type(frame).__name__} and not a DataFrame")
+        self._check_columns(frame.columns)
+        return self._merged(frame)
 
     def merged(self, parts: Sequence[DataFrame]) -> DataFrame:
         """Merge several results of `rows` into one, with the columns and types of the first."""
@@ -122,22 +123,21 @@ class TableView:
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if len(set(columns)) < len(columns):
-            raise BadOption(f"view {self.name}: two columns of the same name among {', '.join(columns)}: use AS")
+            raise BadOption(
+                f"view {self.name}: two columns have the same name among {', '.join(columns)}: rename one with AS"
+            )
         missing = [name for name in [*self.key, *self.merge] if name not in columns]
         if missing:
             raise BadOption(f"view {self.name}: its query makes no column {missing[0]}: it makes {', '.join(columns)}")
-        unsaid = [name for name in columns if name not in self.key and name not in self.merge]
-        if self.key and unsaid and not self.whole:
+        unmerged = [name for name in columns if name not in self.key and name not in self.merge]
+        if self.key and unmerged and not self.whole:
             raise BadOption(
-                f"view {self.name}: what becomes of {unsaid[0]} where two rows have the same key? "
-                f"Say merge={{{unsaid[0]!r}: 'sum'}}, or min or max"
+                f"view {self.name}: how is {unmerged[0]} merged where two rows have the same key? "
+                f"Write merge={{{unmerged[0]!r}: 'sum'}}, or min or max"
             )
 
 
-_PLACES: Final = frozenset(
-    {"cluster", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets", "startingtimestamp",
-     "endingtimestamp", "kafkacolumns"}
-)  # fmt: skip
+_OPTIONS_OF_JOBS: Final = (RANGE_OPTIONS - {"partitions"}) | {"cluster", "kafkacolumns"}
 
 
 def _first_line(error: Exception) -> str:
@@ -155,19 +155,19 @@ def load_view(text: str) -> TableView:
     """
     if "@" in text or "://" in text:
         raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
-    place, name = _place_and_name(text)
-    module = _module(place)
+    origin, name = _origin_and_name(text)
+    module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
-    found = [view for variable, view in views.items() if name in (variable, view.name, "")]
-    if len({id(view) for view in found}) != 1:
-        there = ", ".join(views) or "none"
-        raise BadOption(f"which view of {place}? It declares {there}: write {place}:NAME")
-    return found[0]
+    named = [view for variable, view in views.items() if name in (variable, view.name, "")]
+    if len({id(view) for view in named}) != 1:
+        declared = ", ".join(views) or "none"
+        raise BadOption(f"which view of {origin}? It declares {declared}: write {origin}:NAME")
+    return named[0]
 
 
-def _place_and_name(text: str) -> tuple[str, str]:
-    place, colon, name = text.rpartition(":")
-    return (place, name) if colon and name.isidentifier() else (text, "")
+def _origin_and_name(text: str) -> tuple[str, str]:
+    origin, colon, name = text.rpartition(":")
+    return (origin, name) if colon and name.isidentifier() else (text, "")
 
 
 class Declared:
@@ -203,7 +203,7 @@ _MAKES_SESSION: Final = re.compile(r"\bgetOrCreate\b|\bsession\s*\(")
 
 def _source(text: str) -> str:
     """Return the text of the Python file that declares the view; empty if it is not found."""
-    path = Path(_place_and_name(text)[0])
+    path = Path(_origin_and_name(text)[0])
     if path.suffix != ".py":
         try:
             spec = importlib.util.find_spec(str(path))
@@ -216,35 +216,28 @@ def _source(text: str) -> str:
         return ""
 
 
-def _module(place: str) -> ModuleType:
-    if not place.endswith(".py"):
-        try:
-            return importlib.import_module(place)
-        except (ImportError, ValueError) as error:
-            raise BadOption(f"no views in {place!r}: {error}; write FILE.py:NAME or module:NAME") from error
-        except BadOption:
-            raise
-        except Exception as error:
-            raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
-    path = Path(place).absolute()
-    if not os.path.isfile(path):  # also for a name that no file can have
-        raise BadOption(f"no file {place!r}: write FILE.py:NAME or module:NAME")
-    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise BadOption(f"{place!r} is no Python file that can be loaded")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+def _module(origin: str) -> ModuleType:
     try:
-        spec.loader.exec_module(module)
+        return _file_module(origin) if origin.endswith(".py") else importlib.import_module(origin)
     except BadOption:
         raise
     except Exception as error:
-        raise BadOption(f"{place} fails as it is loaded: {type(error).__name__}: {error}") from error
-    _ship(module)
-    return module
+        if isinstance(error, ImportError | ValueError) and not origin.endswith(".py"):
+            raise BadOption(f"no views in {origin!r}: {error}; write FILE.py:NAME or module:NAME") from error
+        raise BadOption(f"loading {origin} fails: {type(error).__name__}: {error}") from error
 
 
-def _ship(module: ModuleType) -> None:
-    """Make Spark pickle the module's functions by value: workers do not have the file to import them from."""
+def _file_module(file: str) -> ModuleType:
+    path = Path(file).absolute()
+    if not os.path.isfile(path):  # also for a name that no file can have
+        raise BadOption(f"no file {file!r}: write FILE.py:NAME or module:NAME")
+    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    # Workers do not have the file to import functions from: they get them by value.
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(module)
+    return module

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import ViewUnfit, invariant
+from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
 
 if TYPE_CHECKING:
@@ -46,33 +46,26 @@ class Definition(NamedTuple):
 def definition_of(view: TableView, schema: StructType) -> Definition:
     """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
     columns, key = columns_of(schema), tuple(sorted(view.key))
-    read = sorted(_said_of(view.read))
+    options = sorted(_deciding_options(view.read))
     query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
-    said = [query, key, sorted(view.merge.items()), view.whole, read, sorted(columns.items())]
-    return Definition(hashlib.sha256(json.dumps(said).encode()).hexdigest()[:DIGITS], columns, key)
+    parts = [query, key, sorted(view.merge.items()), view.whole, options, sorted(columns.items())]
+    return Definition(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGITS], columns, key)
 
 
-def _said_of(read: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _deciding_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the options that decide which rows there are. What happens to a body that makes no row is none of them."""
-    for name, value in read.items():
-        option, said = name.lower(), str(value)
+    for name, value in options.items():
+        option, text = name.lower(), str(value)
         # An older spelling of the same: tables that were made with either keep their digest.
-        if option == "onundecodable" and said.strip().lower() == "column":
+        if option == "onundecodable" and text.strip().lower() == "column":
             yield "failondecodeerror", "false"
-        elif option not in _HOW and (option != "onundecodable" or said.strip().lower() == "only"):
-            yield option, said
+        elif option not in _HOW and (option != "onundecodable" or text.strip().lower() == "only"):
+            yield option, text
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
     """Return the columns' types, as Spark writes them."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
-
-
-def prepared(definition: Definition | None) -> Definition:
-    """Return a target's definition, which is set before the target is used."""
-    invariant(definition is not None, "a target is prepared before it is used")
-    assert definition is not None
-    return definition
 
 
 def kept_in(fields: Mapping[str, Any]) -> Definition | None:
@@ -93,24 +86,24 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
     if is_same(kept, declared):
         return
     if kept is None:
-        what = "it does not say by which definition of its view it was made"
+        difference = "it does not name the definition of its view"
     else:
-        what = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
+        difference = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
     raise ViewUnfit(
-        f"{table} can't be brought up to date: {what}; make it anew with --rebuild, or choose another table"
+        f"{table} can't be brought up to date: {difference}; rebuild it with --rebuild, or choose another table"
     )
 
 
 def other_shape(kept: Definition, declared: Definition) -> str | None:
     """Describe the first difference in columns, or else in the key; None if there is none."""
     for name in sorted({**kept.columns, **declared.columns}):
-        there, wanted = kept.columns.get(name), declared.columns.get(name)
-        if there is None:
-            return f"the view has a column {name}, which the table has not"
-        if wanted is None:
-            return f"the table has a column {name}, which the view has not"
-        if there != wanted:
-            return f"column {name} is {there} in the table and {wanted} in the view"
+        table_type, view_type = kept.columns.get(name), declared.columns.get(name)
+        if table_type is None:
+            return f"the view has a column {name} that the table lacks"
+        if view_type is None:
+            return f"the table has a column {name} that the view lacks"
+        if table_type != view_type:
+            return f"column {name} is {table_type} in the table and {view_type} in the view"
     if kept.key != declared.key:
         return f"the key is ({', '.join(kept.key)}) in the table and ({', '.join(declared.key)}) in the view"
     return None

@@ -42,8 +42,8 @@ class Registered(NamedTuple):
     """Fragments left out because other fragments in the table have ids of theirs: each id is in the table once."""
 
 
-def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
-    """Add a store's fragments that are not in its Delta table yet; `held` gives the size of each in bytes.
+def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
+    """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
 
     All of them become one version of the table, or none does. If killed in between, run it again. Several may do it at
     the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words.
@@ -51,31 +51,33 @@ def register(url: str, held: Mapping[FragmentName, int]) -> Registered:
     try:
         for _ in range(_ATTEMPTS_MAX):
             table = _table(url)
-            new, overlapping = to_register(held, _registered(table))
+            new, overlapping = to_register(fragments, _registered(table))
             if not new:
                 return Registered(table.version(), 0, overlapping)
             try:
-                _commit(table, {name: held[name] for name in new})
+                _commit(table, {name: fragments[name] for name in new})
             except CommitFailedError:
                 continue  # another writer was faster: read the table again
             table.update_incremental()
             return Registered(table.version(), len(new), overlapping)
     except (DeltaError, OSError) as error:
         raise StoreUnavailable(f"the Delta table in {redacted(url)}: {redacted(error)}") from error
-    raise StoreUnavailable(f"the Delta table in {redacted(url)} is written by others all the time: run this again")
+    raise StoreUnavailable(
+        f"the Delta table in {redacted(url)} was changed by other writers at every attempt: run this again"
+    )
 
 
 def to_register(
-    held: Iterable[FragmentName], there: Iterable[FragmentName]
+    fragments: Iterable[FragmentName], registered: Iterable[FragmentName]
 ) -> tuple[list[FragmentName], tuple[FragmentName, ...]]:
     """Return the fragments to add, which share no id with the table, and those that overlap it."""
-    there = set(there)
+    registered = set(registered)
     taken: dict[PartitionId, list[Span]] = {}
-    for name in sorted(there):
+    for name in sorted(registered):
         taken.setdefault(name.partition, []).append(Span(name.first, name.last))
     new: list[FragmentName] = []
     overlapping: list[FragmentName] = []
-    for name in sorted(set(held) - there, key=lambda each: (each.partition, each.first, -each.last)):
+    for name in sorted(set(fragments) - registered, key=lambda each: (each.partition, each.first, -each.last)):
         before = new[-1] if new and new[-1].partition == name.partition else None
         if (before is not None and name.first <= before.last) or _meets(taken.get(name.partition, []), name):
             overlapping.append(name)
@@ -86,8 +88,8 @@ def to_register(
 
 def _meets(spans: Sequence[Span], name: FragmentName) -> bool:
     """Whether one of the spans has an id of the fragment. The spans are ascending and disjoint."""
-    place = bisect_right(spans, name.last, key=lambda span: span.first)
-    return place > 0 and spans[place - 1].last >= name.first
+    index = bisect_right(spans, name.last, key=lambda span: span.first)
+    return index > 0 and spans[index - 1].last >= name.first
 
 
 # ------------------------------------------------------------------ delta-rs

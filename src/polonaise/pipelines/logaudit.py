@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
-from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.pipelines.chains import (
     BLOCK_IDS,
@@ -22,8 +22,8 @@ from polonaise.pipelines.chains import (
     suspects,
     walk,
 )
-from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, Served, StorageCopy
-from polonaise.pipelines.logs import full_address, open_log, tasks_address
+from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, ServedCopy, StorageCopy
+from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted
@@ -129,12 +129,12 @@ def audit_log(
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
         copies: dict[PartitionId, list[PartitionCopy]] = {
-            number: [Served(tasks_address(full), number, timeout_s)] for number in numbers
+            number: [ServedCopy(tasks_address(full), number, timeout_s)] for number in numbers
         }
-        wrong: dict[PartitionId, list[str]] = {number: [] for number in numbers}
+        fragment_troubles: dict[PartitionId, list[str]] = {number: [] for number in numbers}
         for number in numbers:
             if url is not None:
-                archived, wrong[number] = _archived(url, number, committed[number], log.cluster_key)
+                archived, fragment_troubles[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
             copies[number] += [StorageCopy(directory, number) for directory in storage]
         walks = _walked(spark, copies, committed, progress)
@@ -142,7 +142,9 @@ def audit_log(
             full,
             tuple(
                 PartitionAudit(
-                    number, committed[number], _judged(copies[number], walks[number], committed[number], wrong[number])
+                    number,
+                    committed[number],
+                    _judged(copies[number], walks[number], committed[number], fragment_troubles[number]),
                 )
                 for number in numbers
             ),
@@ -153,28 +155,23 @@ def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
 ) -> tuple[FragmentCopy, list[str]]:
     """Return the partition's good fragments, and what is wrong with or between the others, by their footers."""
-    store, wrong = clusters.store_at(url), []
+    store, troubles = clusters.store_at(url), []
     good = []
     for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
         try:
-            footer = _footer(url, name, size)
+            footer = clusters.wait(partial(footer_of, store, name, size))
         except FragmentDamaged as error:
-            wrong.append(error.text)
+            troubles.append(error.text)
             continue
         if footer.cluster_key != cluster_key:
-            wrong.append(f"{name.path} is of another cluster")
+            troubles.append(f"{name.path} is of another cluster")
         else:
             good.append((name, footer))
-    wrong += contradictions(good)
+    troubles += contradictions(good)
     covered = cover([name for name, _ in good], Span(0, committed))
     inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
-    wrong += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
-    return FragmentCopy(url, covered.pieces), wrong
-
-
-def _footer(url: str, name: FragmentName, size: int) -> Any:
-    store = clusters.store_at(url)
-    return clusters.wait(lambda: footer_of(store, name, size))
+    troubles += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
+    return FragmentCopy(url, covered.pieces), troubles
 
 
 # ------------------------------------------------------------------ walking
@@ -191,36 +188,31 @@ def _walked(
     committed: dict[PartitionId, TransactionId],
     progress: JobProgress,
 ) -> dict[PartitionId, list[Walk]]:
-    """Walk over each copy, in Spark's tasks or in this process."""
-    here = {number: [each for each in some if isinstance(each, StorageCopy)] for number, some in copies.items()}
-    tasks = [
-        _AuditTask(copy, span)
-        for number, some in copies.items()
-        for copy in some
-        if not isinstance(copy, StorageCopy)
-        for span in _spans(copy, committed[number])
-    ]
-    parts = dict(zip(tasks, run_tasks(spark, _walk, tasks, progress, "servers and fragments"), strict=True))
-    progress.begin("storage directories", sum(map(len, here.values())))
-    done = 0
-    found: dict[PartitionId, list[Walk]] = {}
-    for number, some in copies.items():
-        found[number] = []
-        for copy in some:
-            if isinstance(copy, StorageCopy):
-                found[number].append(_walk(_AuditTask(copy, Span(0, committed[number]))))
-                done += 1
-                progress.done(done)
-            else:
-                spans = _spans(copy, committed[number])
-                found[number].append(joined([parts[_AuditTask(copy, span)] for span in spans]))
-    return found
+    """Walk over each copy: servers and fragments in Spark's tasks, storage directories in this process."""
+    tasks = {
+        (number, copy): [_AuditTask(copy, span) for span in _spans(copy, committed[number])]
+        for number, of_partition in copies.items()
+        for copy in of_partition
+    }
+    remote = [task for some in tasks.values() for task in some if not isinstance(task.copy, StorageCopy)]
+    local = [task for some in tasks.values() for task in some if isinstance(task.copy, StorageCopy)]
+    walks = dict(zip(remote, run_tasks(spark, _walk, remote, progress, "servers and fragments"), strict=True))
+    progress.begin("storage directories", len(local))
+    for done, task in enumerate(local, start=1):
+        walks[task] = _walk(task)
+        progress.done(done)
+    return {
+        number: [joined([walks[task] for task in tasks[number, copy]]) for copy in of_partition]
+        for number, of_partition in copies.items()
+    }
 
 
 def _spans(copy: PartitionCopy, committed: TransactionId) -> list[Span]:
     """Divide a copy into spans, one for each task."""
     if isinstance(copy, FragmentCopy):
         return [piece.span for piece in copy.pieces]
+    if isinstance(copy, StorageCopy):
+        return [Span(0, committed)]
     return [Span(first, min(first + _TASK_IDS - 1, committed)) for first in range(0, committed + 1, _TASK_IDS)]
 
 
@@ -232,41 +224,41 @@ def _walk(task: _AuditTask) -> Walk:
 
 
 def _judged(
-    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, wrong_fragments: Sequence[str]
+    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, fragment_troubles: Sequence[str]
 ) -> tuple[CopyReport, ...]:
     """Return the report on each copy. The first is the servers', with which the others are compared."""
     reports = []
-    for copy, found in zip(copies, walks, strict=True):
-        troubles = [found.trouble] if found.trouble else []
+    for copy, walked in zip(copies, walks, strict=True):
+        troubles = [walked.trouble] if walked.trouble else []
         if isinstance(copy, FragmentCopy):
-            troubles += wrong_fragments
-        if isinstance(copy, Served):
-            troubles += filter(None, [begins_at_the_beginning(found)])
-            if not troubles and _last(found) != committed:
-                troubles.append(f"it ends with {_last(found)}, and {committed} was committed")
+            troubles += fragment_troubles
+        if isinstance(copy, ServedCopy):
+            troubles += filter(None, [begins_at_the_beginning(walked)])
+            if not troubles and _last(walked) != committed:
+                troubles.append(f"it ends with {_last(walked)}, but {committed} was committed")
         else:
-            troubles += filter(None, [_fork(copies[0], walks[0], copy, found)])
-        last = _last(found)
-        if isinstance(copy, StorageCopy) and not found.trouble and last < (synced := min(copy.synced(), committed)):
-            troubles.append(f"it ends with {last}, and {synced} had been synced")
+            troubles += filter(None, [_fork(copies[0], walks[0], copy, walked)])
+        last = _last(walked)
+        if isinstance(copy, StorageCopy) and not walked.trouble and last < (synced := min(copy.synced(), committed)):
+            troubles.append(f"it ends with {last}, but {synced} was synced")
         reports.append(
-            CopyReport(copy.where, found.transactions, last, committed - last, found.digest, tuple(troubles))
+            CopyReport(copy.where, walked.transactions, last, committed - last, walked.digest, tuple(troubles))
         )
     return tuple(reports)
 
 
-def _last(found: Walk) -> TransactionId:
-    return -1 if found.end is None else found.end.last
+def _last(walked: Walk) -> TransactionId:
+    return -1 if walked.end is None else walked.end.last
 
 
-def _fork(served: PartitionCopy, one: Walk, copy: PartitionCopy, other: Walk) -> str:
+def _fork(served: PartitionCopy, served_walk: Walk, copy: PartitionCopy, copy_walk: Walk) -> str:
     """Say where a copy differs from the servers', reading a block again from both. Empty if it does not differ."""
-    shared = min(_last(one), _last(other))
-    for span in suspects(one, other):
+    shared = min(_last(served_walk), _last(copy_walk))
+    for span in suspects(served_walk, copy_walk):
         pairs = itertools.zip_longest(*(_up_to(each.batches(span), shared) for each in (served, copy)))
-        for left, right in pairs:
-            if left is None or right is None or digest_of(left) != digest_of(right):
-                at = min(batch.first for batch in (left, right) if batch is not None)
+        for served_batch, copy_batch in pairs:
+            if served_batch is None or copy_batch is None or digest_of(served_batch) != digest_of(copy_batch):
+                at = min(batch.first for batch in (served_batch, copy_batch) if batch is not None)
                 return f"the batch from {at} is another one than the servers': a fork"
     return ""
 

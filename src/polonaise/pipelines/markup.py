@@ -36,13 +36,13 @@ def joined(*children: str) -> Markup:
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
     """Make an element. Underscores in attributes become hyphens, `class_` is `class`; None leaves one out."""
-    said = "".join(
+    written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
     end = "" if tag in _EMPTY else f"</{tag}>"
-    return Markup(f"<{tag}{said}>{joined(*children)}{end}")
+    return Markup(f"<{tag}{written}>{joined(*children)}{end}")
 
 
 def _text(value: str | float) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from polonaise.pipelines.charts.figure import Chart
+from polonaise.pipelines.formatting import read
 from polonaise.pipelines.markup import Markup, element, joined
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import read
 
 _STYLE: Final = Markup(Path(__file__).with_name("page.css").read_text())
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

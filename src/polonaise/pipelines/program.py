@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
 
 
-def main(job: str) -> None:
-    """Run `polonaise pipeline JOB` with this process's arguments."""
-    from polonaise.cli import main as command
+def main(job: str) -> NoReturn:
+    """Become `polonaise pipeline JOB`, with this process's arguments.
 
-    sys.argv[1:1] = ["pipeline", job]
-    command()
+    The command line imports the jobs, so it is started here and not imported. The process stays the same one, with the
+    environment by which `spark-submit` passes its settings on.
+    """
+    os.execv(sys.executable, [sys.executable, "-m", "polonaise.cli", "pipeline", job, *sys.argv[1:]])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,13 +17,14 @@ import pyarrow.parquet as pq
 
 from polonaise.errors import BadOption, DiskFailed
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
-from polonaise.pipelines.logs import open_log
+from polonaise.pipelines.formatting import quoted
+from polonaise.pipelines.joblog import open_log
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import quoted
+from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
 
 if TYPE_CHECKING:
@@ -64,10 +65,7 @@ class LogReport:
     transactions: int
     bytes: int
     """Bytes of bodies."""
-
-    @property
-    def well(self) -> bool:
-        return True
+    well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -93,12 +91,12 @@ def report(
     step, the page last; if killed on the way, run it again. Raises what reading raises, `BadOption` for invalid
     options, and `DiskFailed` if the directory can't be written to.
     """
-    how, hearing = how or HowToReport(), progress or Silence()
+    how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
     if snapshot.cluster.startswith(FRAGMENTS):
-        return _written(snapshot, Path(directory), how, hearing)
+        return _written(snapshot, Path(directory), how, shown_progress)
     with open_log(snapshot.cluster):
-        return _written(snapshot, Path(directory), how, hearing)
+        return _written(snapshot, Path(directory), how, shown_progress)
 
 
 def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: JobProgress) -> LogReport:
@@ -126,9 +124,9 @@ def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Jo
 
 
 def _ids_of(snapshot: Snapshot) -> str:
-    there = [f"{number}: {span.first:,} to {span.last:,}" for number, span in snapshot.spans.items()]
-    shown = ", ".join(there[:4]) + (f" and {len(there) - 4} more" if len(there) > 4 else "")
-    return f"transactions of partition {shown}" if there else "no partitions"
+    ranges = [f"{number}: {span.first:,} to {span.last:,}" for number, span in snapshot.spans.items()]
+    shown = ", ".join(ranges[:4]) + (f" and {len(ranges) - 4} more" if len(ranges) > 4 else "")
+    return f"transactions of partition {shown}" if ranges else "no partitions"
 
 
 # ------------------------------------------------------------------ what the page says
@@ -161,28 +159,27 @@ def _rate(count: int, first: datetime | None, last: datetime | None) -> int | No
 
 
 def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, period: str) -> Chart:
-    """Bars for days and months; a line for shorter ones, of which there are many."""
-    sums: dict[datetime, int] = {}
+    """Chart a column: bars for days and months, a line for shorter periods, of which there are many."""
+    sums: Counter[datetime] = Counter()
     for row in periods:
-        sums[row["period"]] = sums.get(row["period"], 0) + row[column]
+        sums[row["period"]] += row[column]
     if period in ("day", "month"):
         return Bars(title, [(at.date(), value) for at, value in sorted(sums.items())], unit=column)
     return Lines(title, [Series(column, sorted(sums.items()))], unit=column)
 
 
 def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
-    """The headers with the most transactions; a period without any is a zero."""
-    totals: dict[int, dict[datetime, int]] = {}
+    """Chart the headers with the most transactions; a period without any is a zero."""
+    totals: defaultdict[int, Counter[datetime]] = defaultdict(Counter)
     for row in periods:
-        points = totals.setdefault(row["header"], {})
-        points[row["period"]] = points.get(row["period"], 0) + row["transactions"]
-    order = sorted(totals, key=lambda header: -sum(totals[header].values()))
+        totals[row["header"]][row["period"]] += row["transactions"]
+    order = sorted(totals, key=lambda header: -totals[header].total())
     times = sorted({row["period"] for row in periods})
     if len(times) < 2:  # no line can be drawn
-        sums = [(f"header {header}", sum(totals[header].values())) for header in order]
+        sums = [(f"header {header}", totals[header].total()) for header in order]
         return Bars("Transactions by header", sums, unit="transactions")
     drawn = sorted(order[:_HEADERS_DRAWN])
-    series = [Series(f"header {header}", [(at, totals[header].get(at, 0)) for at in times]) for header in drawn]
+    series = [Series(f"header {header}", [(at, totals[header][at]) for at in times]) for header in drawn]
     left_out = len(totals) - len(drawn)
     note = f"{left_out} headers with fewer transactions are not drawn." if left_out else ""
     return Lines(f"Transactions per {period}, by header", series, unit="transactions", note=note)
@@ -202,14 +199,13 @@ _PARTITION_COLUMNS: Final = {
 
 
 def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]]) -> Table:
-    found = {row["partition"]: row for row in partitions}
-    rows = [
-        [number, *(found.get(number, {}).get(column) for column in list(_PARTITION_COLUMNS.values())[1:])]
-        for number in snapshot.spans
-    ]
+    # Partitions without transactions have no row among the sums.
+    sums: dict[int, Mapping[str, Any]] = {number: {"partition": number} for number in snapshot.spans}
+    sums |= {row["partition"]: row for row in partitions}
+    rows = [[row.get(column) for column in _PARTITION_COLUMNS.values()] for row in sums.values()]
     note = (
-        "Refused: appends of the clients that are not in the log, by the gaps in their numbers: conflicts, failed "
-        "expectations, given up. Those before a client's first and after its last transaction are not counted."
+        "Refused: appends that are not in the log (conflicts, failed expectations, given up), by the gaps in the "
+        "clients' numbers. Those before a client's first and after its last transaction are not counted."
     )
     return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
 
@@ -218,8 +214,8 @@ def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> Non
     page.section("Most frequent values")
     rows = values.to_pylist()
     for key in keys:
-        mine = [(quoted(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
-        page.chart(Bars(f"Transactions by {key}", mine, unit="transactions"))
+        counts = [(quoted(row["value"]), row["transactions"]) for row in rows if row["column"] == key]
+        page.chart(Bars(f"Transactions by {key}", counts, unit="transactions"))
 
 
 # ------------------------------------------------------------------ files
@@ -243,7 +239,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to. When the block has ended well, what is there replaces the file in one step."""
+    """Give a path to write to. When the block has ended well, what was written replaces the file in one step."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
@@ -254,14 +250,10 @@ def _replaced(path: Path) -> Iterator[Path]:
 
 def sections_named(path: str) -> Sections:
     """Import the function `module:name`, which adds an application's part to a report. Raises `BadOption`."""
-    module, _, name = path.partition(":")
-    try:
-        found: Sections = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadOption(f"{path!r} can't be imported here: {error}; write module:function") from error
-    if not callable(found):
-        raise BadOption(f"{path!r} is no function: it takes a snapshot and a page, and returns tables by name")
-    return found
+    function: Sections = imported("sections", path, "write module:function")
+    if not callable(function):
+        raise BadOption(f"sections={path!r} is no function: it takes a snapshot and a page, and returns tables by name")
+    return function
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class ReportFile:
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
         if self._path.is_dir() or not os.access(self._path.parent, os.W_OK | os.X_OK):
-            raise BadOption(f"no report can be written to {path}: name a file in a directory that can be written to")
+            raise BadOption(f"the report can't be written to {path}: name a file in a writable directory")
 
     def write(self, run: Run) -> None:
         """Replace the file in one step: readers see the report before, or this one. Raises `DiskFailed`."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.pipelines.logs import full_address
-from polonaise.spark.options import FRAGMENTS, read_options
+from polonaise.pipelines.joblog import full_address
+from polonaise.spark.options import FRAGMENTS, RANGE_OPTIONS, range_options, read_options
 from polonaise.spark.query import read
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId
@@ -16,14 +15,6 @@ from polonaise.terms import PartitionId
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-_PLACES: Final = frozenset(
-    {
-        "partitions", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets",
-        "startingtimestamp", "endingtimestamp",
-    }
-)  # fmt: skip
-"""Options that select transactions, and are evaluated only once."""
 
 
 class Snapshot:
@@ -39,10 +30,9 @@ class Snapshot:
         given = dict(options or {})
         self.spans: Mapping[PartitionId, Span] = QueryHistory(read_options({"cluster": self.cluster, **given})).wanted()
         """First and last id of each partition; the last is below the first if the partition has nothing."""
-        self._options = {name: value for name, value in given.items() if name.lower() not in _PLACES}
-        self._options["partitions"] = ",".join(map(str, self.spans))
-        self._options["startingTransactions"] = _ids({number: span.first for number, span in self.spans.items()})
-        self._options["endingTransactions"] = _ids({number: span.last + 1 for number, span in self.spans.items()})
+        # What was selected by time or as "latest" is evaluated only once.
+        others = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
+        self._options = {**others, **range_options(self.spans)}
 
     @property
     def transactions(self) -> int:
@@ -57,7 +47,3 @@ class Snapshot:
     def query(self, sql: str, *, where: str | None = None, schema: str | None = None) -> pa.Table:
         """Run SQL in which `{log}` stands for the log. The result has to fit into this process's memory."""
         return self.spark.sql(sql, log=self.read(where=where, schema=schema)).toArrow()
-
-
-def _ids(ids: Mapping[PartitionId, int]) -> str:
-    return json.dumps({str(partition): id for partition, id in ids.items()})

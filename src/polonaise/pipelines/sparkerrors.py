@@ -45,19 +45,19 @@ def translating() -> Iterator[None]:
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
     """Return the error that a task of ours raised; or else what Spark says, in its first line, as `SparkFailed`."""
-    said = str(error)
-    if found := _OURS.findall(said):
-        code, text = found[-1]
+    message = str(error)
+    if matches := _OURS.findall(message):
+        code, text = matches[-1]
         return error_of(code, text.strip())
-    raised = _JAVAS.search(said) if isinstance(error, Py4JError) else None
+    raised = _JAVAS.search(message) if isinstance(error, Py4JError) else None
     if isinstance(error, PySparkException) and error.getCondition() == _JAVA_ENDED:
-        return SparkFailed("Spark's Java has ended as it began, and said why on stderr: correct the settings of Spark")
-    first = next((line for line in said.splitlines() if line.strip()), type(error).__name__).strip()
+        return SparkFailed("Spark's Java ended while it started, and said why on stderr: correct Spark's settings")
+    first = next((line for line in message.splitlines() if line.strip()), type(error).__name__).strip()
     words = raised[1].strip() if raised else first
-    if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(said):
+    if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(message):
         return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
-    if found := _PYTHONS.findall(said):
-        return SparkFailed(f"{words}: {found[-1].strip()}")
-    if _WORKER_GONE.search(said):
+    if matches := _PYTHONS.findall(message):
+        return SparkFailed(f"{words}: {matches[-1].strip()}")
+    if _WORKER_GONE.search(message):
         return SparkFailed(f"a Python process of Spark's, in which it reads the log, is gone ({words}), {_AGAIN}")
     return SparkFailed(words)

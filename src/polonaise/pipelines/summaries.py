@@ -146,7 +146,7 @@ def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]
     if missing:
-        raise BadOption(f"no column {', '.join(missing)} to count the values of: there are {', '.join(log.columns)}")
+        raise BadOption(f"no column {', '.join(missing)}: there are {', '.join(log.columns)}")
     pairs = F.array(
         *(F.struct(F.lit(name).alias("column"), F.col(name).cast("string").alias("value")) for name in columns)
     )

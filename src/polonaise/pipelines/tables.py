@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from polonaise.errors import BadOption
+from polonaise.pipelines.formatting import number, read
 from polonaise.pipelines.markup import Markup, element, joined
-from polonaise.pipelines.values import number, read
 
 ROWS_MAX: Final = 500
 
@@ -36,12 +36,12 @@ class Table:
     def html(self) -> Markup:
         """Return the table, with its title as caption, and its note."""
         shown = self.rows[: self.rows_max]
-        numeric = [any(_is_number(row[place]) for row in shown) for place in range(len(self.columns))]
+        numeric = [any(_is_number(row[index]) for row in shown) for index in range(len(self.columns))]
         head = element("tr", *(_cell("th", name, right) for name, right in zip(self.columns, numeric, strict=True)))
         body = [
             element("tr", *(_cell("td", read(value), right, value) for value, right in zip(row, numeric, strict=True)))
             for row in shown
-        ] or [element("tr", element("td", "Nothing.", colspan=len(self.columns), class_="nothing"))]
+        ] or [element("tr", element("td", "No data.", colspan=len(self.columns), class_="nothing"))]
         table = element(
             "table", element("caption", self.title), element("thead", head), element("tbody", joined(*body))
         )

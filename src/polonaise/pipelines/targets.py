@@ -7,16 +7,16 @@ the table or belong to another one, and rows of two definitions never mix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from polonaise.errors import BadOption, NotFound, ViewUnfit
+from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
-from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 LOCK: Final = ".lock"
 """Name of the lock file in a table's directory, held by the one process that writes the table."""
-PARQUET: Final = "parquet:"
-DELTA: Final = "delta:"
 
 
 class TableState(NamedTuple):
@@ -37,87 +35,76 @@ class TableState(NamedTuple):
     rows: DataFrame
 
 
-class Target(Protocol):
+class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
 
     `merge` also does if the table's rows were made by another definition. `letters` are rows for the dead-letter table
     beside this one, which changes in the same step.
     """
 
-    def prepare(self, schema: StructType) -> None:
-        """Tell the columns of the view's rows. Called first, and once. Raises if the table can't have them."""
+    _schema: StructType
+    """Columns of the view's rows. Set by `prepare`, as is the definition."""
+    _definition: Definition
 
+    def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
+        self._spark = spark
+        self._view = view
+        self._cluster = cluster
+
+    def prepare(self, schema: StructType) -> None:
+        """Tell the columns of the view's rows. Called before all else. Raises if the table can't have them."""
+        self._schema = schema
+        self._definition = definition_of(self._view, schema)
+
+    @abstractmethod
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log."""
 
+    @abstractmethod
     def check(self) -> None:
         """Raise `ViewUnfit` if the table was made by another definition of the view, or does not say by which."""
 
+    @abstractmethod
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         """Add rows, or with a key merge them with the table's, and move the marks to `after`."""
 
+    @abstractmethod
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         """Replace all rows and letters by these, and set the marks to `after`."""
 
+    @abstractmethod
     def letters(self) -> str:
         """Return the location of the dead-letter table, for people to read."""
 
-    @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    @abstractmethod
+    def state(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
         """Give the table's present state, undisturbed by writers. Without marks it may be any table, not a view's."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close what is open between two calls, if anything is."""
+        return
 
 
-def open_target(
-    spark: SparkSession, text: str, view: TableView, cluster: str, *, marks_table: str | None = None
-) -> Target:
-    """Open the view's table at `parquet:DIRECTORY`, `delta:DIRECTORY`, or in the database at an SQLAlchemy URL.
+class DirectoryTarget(Target):
+    """A table in a directory that Spark's driver and tasks both reach."""
 
-    In a database the table has the view's name. `cluster` is the log's key, in hexadecimal. Raises `BadOption`,
-    `ExtraMissing`.
-    """
-    if text.startswith(PARQUET):
-        from polonaise.pipelines.parquet import ParquetTarget
+    kind: ClassVar[str]
+    """The word before the directory in the table's address."""
 
-        return ParquetTarget(spark, text.removeprefix(PARQUET), view, cluster)
-    if text.startswith(DELTA):
-        from polonaise.pipelines.delta import DeltaTarget
+    def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
+        if not directory or "://" in directory:
+            raise BadOption(f"{self.kind}:{directory}: name a directory of a file system that all of Spark reaches")
+        super().__init__(spark, view, cluster)
+        self._directory = Path(directory).absolute()
 
-        return DeltaTarget(spark, text.removeprefix(DELTA), view, cluster)
-    _check_url(text)
-    from polonaise.pipelines.database import SqlTarget
+    def _check_unused(self, *own: str) -> None:
+        """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and names that match `own`.
 
-    return SqlTarget(spark, text, view, cluster, marks_table)
-
-
-def check_unused(directory: Path, *own: str) -> None:
-    """Raise `ViewUnfit` unless a new table's directory is empty, but for names that match the patterns `own`.
-
-    Those are what a run that died before there was a table may have left.
-    """
-    for name in sorted(each.name for each in directory.iterdir()) if directory.is_dir() else ():
-        if not any(fnmatchcase(name, pattern) for pattern in own):
-            raise ViewUnfit(f"{directory} holds {name}, and no such table: choose a new directory, or an empty one")
-
-
-def check_target(text: str, *, there: bool) -> None:
-    """Check the text of `open_target` as far as that is possible without a session.
-
-    `there` says that the table is only read, so it has to exist. Raises `BadOption`, `ExtraMissing`, `NotFound` for a
-    directory or a SQLite file that does not exist, and `ViewUnfit` for a file that is no SQLite database.
-    """
-    kind = next((each for each in (PARQUET, DELTA) if text.startswith(each)), None)
-    if kind is None:
-        _check_url(text)
-        from polonaise.views.database import check_file
-
-        check_file(text, there=there)
-    elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
-        raise NotFound(f"no directory {redacted(text.removeprefix(kind))}: correct the path of the table")
-
-
-def _check_url(text: str) -> None:
-    if "://" not in text:
-        shown = redacted(text)
-        raise BadOption(f"no table at {shown!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")
+        Those patterns are of what a run that died before there was a table may have left.
+        """
+        names = sorted(path.name for path in self._directory.iterdir()) if self._directory.is_dir() else ()
+        for name in names:
+            if not any(fnmatchcase(name, pattern) for pattern in (LOCK, *own)):
+                raise ViewUnfit(
+                    f"{self._directory} holds {name}, and no such table: choose a new directory, or an empty one"
+                )

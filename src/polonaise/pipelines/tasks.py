@@ -9,6 +9,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -43,7 +44,8 @@ def run_tasks(
     progress.begin(what, len(items))
     if not items:
         return []
-    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(_Calls(function, items), "place long, result binary")
+    calls: Any = partial(_call, function, items)
+    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(calls, "item long, result binary")
     group = f"polonaise-{uuid.uuid4()}"
     with ThreadPoolExecutor(1, "polonaise job") as thread:
         collecting = thread.submit(_collected, spark, group, frame)
@@ -58,23 +60,17 @@ def run_tasks(
     except PySparkException as error:
         raise translated(error) from error
     progress.done(len(items))
-    return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.place)]
+    return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.item)]
 
 
-class _Calls:
-    """The code of a task: calls the function for the items whose places it gets, one in practice."""
-
-    def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
-        self._function = function
-        self._items = items
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                result = pickle.dumps(self._function(self._items[place]))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([place], pa.int64()), pa.array([result], pa.binary())], names=["place", "result"]
-                )
+def _call(
+    function: Callable[[Any], Any], items: Sequence[Any], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Call the function for the items whose indexes a task gets, one in practice. This is the code of a task."""
+    for batch in batches:
+        for index in batch.column(0).to_pylist():
+            result = pickle.dumps(function(items[index]))
+            yield pa.RecordBatch.from_pydict({"item": pa.array([index], pa.int64()), "result": [result]})
 
 
 def _collected(spark: SparkSession, group: str, frame: Any) -> list[Any]:

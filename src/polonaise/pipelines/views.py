@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
-from polonaise.pipelines.targets import Target, open_target
+from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -62,10 +63,7 @@ class ViewReport:
     """The undecodable bodies among them, which are not in the table."""
     letters: str | None = None
     """Location of the dead-letter table, if undecodable bodies are kept in one."""
-
-    @property
-    def well(self) -> bool:
-        return True
+    well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -115,9 +113,9 @@ def rebuild(
             # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
                 if target.replace(rows, target.marks(), upto, letters.kept):
-                    made = Commit({}, upto, letters.and_then(NO_LETTERS))
-                    return _report(view, table, "rebuilt", target, source, [made])
-    raise _too_late(view)
+                    commit = Commit({}, upto, letters.and_then(NO_LETTERS))
+                    return _report(view, table, "rebuilt", target, source, [commit])
+    raise _changed_by_others(view)
 
 
 def update(
@@ -200,7 +198,7 @@ def _report(
 
 def _prepare(source: ViewSource, view: TableView, target: Target) -> None:
     if view.whole:
-        raise BadOption(f"view {view.name} sees the whole log at once: it can be rebuilt, and not brought up to date")
+        raise BadOption(f"view {view.name} sees the whole log at once, so it can't be brought up to date: rebuild it")
     # An empty range of the log has the columns too, and costs no reading.
     nothing = dict.fromkeys(source.marks(), NO_TRANSACTION)
     target.prepare(source.rows({}, nothing).schema)
@@ -235,7 +233,7 @@ def _commits(
         # A refusal after which the marks have moved is progress, though another run's: it does not count.
         refused = 0 if done or now != before else refused + 1
         if refused == _TRIES:
-            raise _too_late(view)
+            raise _changed_by_others(view)
         before = now
 
 
@@ -248,9 +246,9 @@ def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId
     return {partition: end - 1 for partition, end in reached.items() if end > starts[partition]}
 
 
-def _too_late(view: TableView) -> ViewUnavailable:
+def _changed_by_others(view: TableView) -> ViewUnavailable:
     return ViewUnavailable(
-        f"the table of view {view.name} was being changed by others, {_TRIES} times in a row: let one of them do it"
+        f"other runs changed the table of view {view.name} {_TRIES} times in a row: let only one of them go on"
     )
 
 

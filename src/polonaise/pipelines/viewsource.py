@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.storagelevel import StorageLevel
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, BeyondLog, ClientAhead
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
+from polonaise.spark import query
+from polonaise.spark.options import microseconds, range_options, read_options
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import REASON
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +30,9 @@ NAMED_MAX: Final = 20
 """Undecodable bodies that a report names, at most. A dead-letter table has all of them."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
+_WAIT_S: Final = 1.0
+_STORE_WAIT_S: Final = 5.0
+"""Seconds between two looks at a store of fragments, which does not tell when it grows."""
 _OPTION: Final = "onUndecodable"
 _OLDER: Final = "failondecodeerror"
 _IN_ROWS: Final = ("column", "only")
@@ -41,7 +50,7 @@ class UndecodablePolicy(enum.Enum):
     """Leave the body out, and add it to the dead-letter table beside the view's, in the same step."""
 
 
-class Named(NamedTuple):
+class UndecodableBody(NamedTuple):
     """An undecodable body, named by its transaction."""
 
     partition: PartitionId
@@ -57,7 +66,7 @@ class Letters:
     """The undecodable bodies of a part of the log."""
 
     count: int = 0
-    named: Sequence[Named] = ()
+    named: Sequence[UndecodableBody] = ()
     """The first of them, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
     """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
@@ -73,14 +82,14 @@ class Letters:
 NO_LETTERS: Final = Letters()
 
 
-def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
-    """Return the policy given for this run (`said`), or else the view's. Raises `BadOption`."""
-    read = {name.lower(): value for name, value in view.read.items()}
-    declared = str(read[_OPTION.lower()]).strip().lower() if _OPTION.lower() in read else None
-    if declared is not None and _OLDER in read:
-        raise BadOption(f"view {view.name}: read says {_OPTION} and failOnDecodeError: say {_OPTION} alone")
-    in_rows = declared in _IN_ROWS or str(read.get(_OLDER, "true")).strip().lower() == "false"
-    policy = policy_called(said or ("fail" if in_rows else declared) or "fail")
+def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
+    """Return the policy given for this run (`given`), or else the view's. Raises `BadOption`."""
+    options = {name.lower(): value for name, value in view.read.items()}
+    declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
+    if declared is not None and _OLDER in options:
+        raise BadOption(f"view {view.name}: read has both {_OPTION} and failOnDecodeError: keep {_OPTION} only")
+    in_rows = declared in _IN_ROWS or str(options.get(_OLDER, "true")).strip().lower() == "false"
+    policy = policy_named(given or ("fail" if in_rows else declared) or "fail")
     if policy is UndecodablePolicy.FAIL:
         return policy
     if in_rows:
@@ -89,12 +98,12 @@ def policy_of(view: TableView, said: str | None = None) -> UndecodablePolicy:
             f"(failOnDecodeError=false, {_OPTION}=column or only): take that out of read and rebuild, then {_OPTION} "
             "can be changed from run to run"
         )
-    if "decoder" not in read:
+    if "decoder" not in options:
         raise BadOption(f"view {view.name} has no decoder, so no body is undecodable: leave {_OPTION} out")
     return policy
 
 
-def policy_called(word: str) -> UndecodablePolicy:
+def policy_named(word: str) -> UndecodablePolicy:
     """Return the policy of this name. Raises `BadOption` for an unknown one."""
     try:
         return UndecodablePolicy(word.strip().lower())
@@ -118,16 +127,45 @@ class ViewSource:
         }
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """Return the last id of each partition that the view's query reads, up to `until`. See `LogSource.marks`."""
-        return self._source.marks(self._read, until)
+        """Return the last id of each partition that the view's query reads, up to `until`.
+
+        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed.
+        """
+        options = read_options({"cluster": self._source.address, **self._source.options, **self._read})
+        if until.time is not None:
+            options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
+        committed = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
+        if until.ids is None:
+            return committed
+        if set(until.ids) != set(committed):
+            raise BadOption(
+                f"until names partitions {sorted(until.ids)}, but {sorted(committed)} are read: give an id of each"
+            )
+        for partition, id in until.ids.items():
+            if not NO_TRANSACTION <= id <= committed[partition]:
+                raise BeyondLog(
+                    f"partition {partition} is committed up to {committed[partition]}: there is no transaction {id}"
+                )
+        return dict(until.ids)
 
     def check_not_ahead(self, marks: Marks) -> None:
         """Raise `ClientAhead` for a table that holds more than is committed now."""
-        self._source.check_not_ahead(self._view.name, marks, self._read)
+        committed = self.marks()
+        for partition, mark in marks.items():
+            if mark > committed.get(partition, mark):
+                raise ClientAhead(
+                    f"the table of view {self._view.name} is made up to {mark} of partition {partition}, and the log "
+                    f"there ends at {committed[partition]}: it is of another log, or the log was restored from a "
+                    "backup; compare them, then rebuild the table"
+                )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Return when there is more than `marks`, and from time to time. See `LogSource.wait_beyond`."""
-        self._source.wait_beyond(marks)
+        """Return when there is more than `marks`, and from time to time: there may be a new partition."""
+        history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
+        if history.log is None:
+            time.sleep(_STORE_WAIT_S)
+        else:
+            history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:
         """Return the view's rows of the transactions above `after` and up to `upto`."""
@@ -140,18 +178,23 @@ class ViewSource:
         if self.policy is UndecodablePolicy.FAIL:
             yield NO_LETTERS
             return
-        found = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
-        kept = found.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
+        undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
+        rows = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
         try:
-            count = kept.count()
-            first = kept.orderBy("partition", "transaction_id").select(*Named._fields).limit(NAMED_MAX)
-            named = [Named(*row) for row in first.collect()] if count else []
-            yield Letters(count, named, kept if count and self.policy is UndecodablePolicy.TABLE else None)
+            count = rows.count()
+            first = rows.orderBy("partition", "transaction_id").select(*UndecodableBody._fields).limit(NAMED_MAX)
+            named = [UndecodableBody(*row) for row in first.collect()] if count else []
+            yield Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
         finally:
-            kept.unpersist()
+            rows.unpersist()
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
+        """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""
         read = self._read
         if how:  # the older option would contradict the one that is set here
             read = {name: value for name, value in read.items() if name.lower() != _OLDER}
-        return self._source.frame(self._spark, {**read, **how}, after, upto)
+        spans = {
+            partition: Span(after.get(partition, NO_TRANSACTION) + 1, upto[partition]) for partition in sorted(upto)
+        }
+        options = {**read, **how, **self._source.options, **range_options(spans)}
+        return query.read(self._spark, self._source.address, **options)

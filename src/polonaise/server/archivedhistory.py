@@ -16,7 +16,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
-from polonaise.server.replicas import expect
+from polonaise.server.storagelinks import expect
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, Trim, Trimmed
@@ -78,15 +78,15 @@ async def read_to_copy(
     request: ReadBatches,
     partition: PartitionId,
     history: ArchivedHistory | None,
-    nobody: PolonaiseError,
+    no_source: PolonaiseError,
 ) -> ToCopy:
     """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
     The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
-    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `nobody` when
-    there is no source, and `HistoryTrimmed` in a server without fragments.
+    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `no_source`
+    when there is none, and `HistoryTrimmed` in a server without fragments.
     """
-    error = nobody
+    error = no_source
     trimmed: HistoryTrimmed | None = None
     held_from: list[TransactionId] = []
     for source in sources:
@@ -94,7 +94,7 @@ async def read_to_copy(
             answer = expect(await ask(source, request), Batches)
             if answer.payload:
                 return ToCopy(memoryview(answer.payload[0]), 0)
-            error = ProtocolError(f"{source} sent nothing")
+            error = ProtocolError(f"{source} sent no batches")
         except HistoryTrimmed as refused:
             trimmed = refused
             held_from.append(refused.first)
@@ -102,8 +102,9 @@ async def read_to_copy(
             error = failed
     if trimmed is None:
         raise error
-    found = await needed(history, trimmed, partition).read(partition, request.first, request.last, request.bytes_max)
-    return ToCopy(memoryview(b"".join(batch.view for batch in found)), min(held_from))
+    history = required(history, trimmed, partition)
+    batches = await history.read(partition, request.first, request.last, request.bytes_max)
+    return ToCopy(memoryview(b"".join(batch.view for batch in batches)), min(held_from))
 
 
 async def copy_on(
@@ -116,7 +117,7 @@ async def copy_on(
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
-        raise ProtocolError(f"{name} took a copy and did not grow")
+        raise ProtocolError(f"{name} acknowledged a copy, but its log did not grow")
     await _drop_refilled(ask, session, done.last, read.held_from)
     return done
 
@@ -140,12 +141,13 @@ async def _drop_refilled(
         return
 
 
-def needed(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
+def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition: PartitionId) -> ArchivedHistory:
     """Return the history; raise `HistoryTrimmed`, which says what to do, if there is none."""
     if history is None:
         raise HistoryTrimmed(
             f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
-            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read that itself"
+            "start it with --fragments and the address of the archive (embedded: ?fragments=), or read the archive "
+            "itself"
         )
     return history
 

@@ -17,9 +17,9 @@ def take_over(
     """
     owners = dict(assignment.owners)
     for partition in range(partitions):
-        held = owners.get(partition)
-        if held is None or (held.server not in alive and held.server != server):
-            owners[partition] = Owner(server, address, held.generation + 1 if held else 1)
+        owner = owners.get(partition)
+        if owner is None or (owner.server not in alive and owner.server != server):
+            owners[partition] = Owner(server, address, owner.generation + 1 if owner else 1)
     return Assignment(owners)
 
 

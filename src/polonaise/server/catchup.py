@@ -9,15 +9,14 @@ from functools import partial
 
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol import recovery
-from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import Session
-from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.sessionstart import answer_of
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import StorageId, TransactionId
-from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     Confirm,
     Done,
@@ -44,9 +43,8 @@ class CatchUp:
         host: Host,
         settings: ServerSettings,
         links: Mapping[StorageId, StorageLink],
-        owner: PartitionOwner,
+        reader: PartitionReader,
         session: Session,
-        history: ArchivedHistory | None,
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
         turns: asyncio.Semaphore,
@@ -59,9 +57,9 @@ class CatchUp:
         self._host = host
         self._settings = settings
         self._links = links
-        self._owner = owner
+        self._reader = reader
+        self._owner = reader.owner
         self._session = session
-        self._history = history
         self._readmit = readmit
         self._readmitted_s = readmitted_s
         self._turns = turns
@@ -70,19 +68,19 @@ class CatchUp:
         """Bring late replicas up to date until the session ends."""
         late = [name for name in self._session.value.members if name not in self._session.engaged]
         while self._owner.session is self._session:
-            await self._until_one_is_there(late)
+            await self._wait_for_late_node(late)
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
             for name in late:
                 if self._links[name].bulk is None:
                     continue
                 try:
-                    await self._bring_up(name)
+                    await self._copy_to(name)
                     await self._let_back_in(name)
                 except PolonaiseError as error:
                     self._owner.readiness.replica_late(name, str(error))
                     _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
 
-    async def _until_one_is_there(self, late: Sequence[StorageId]) -> None:
+    async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
         """Wait until the node of one late replica is connected: polling in thousands of partitions would cost much."""
         if any(self._links[name].session is not None for name in late):
             return
@@ -101,15 +99,15 @@ class CatchUp:
         if self._owner.session is self._session:
             self._readmit(name)
 
-    async def _bring_up(self, name: StorageId) -> None:
+    async def _copy_to(self, name: StorageId) -> None:
         """Copy committed batches to one replica until it nearly reaches the committed high-water mark.
 
         Each round of copying takes one turn: a busy partition may need many rounds, and others wait for theirs.
         """
-        session = self._session.id
+        session, ask = self._session.id, self._reader.ask
         # Fenced for the session that writes already: then it obeys this owner, and no older one.
         async with self._turns:
-            info = expect(await self._ask(name, LastSessionInfo(session)), SessionInfo)
+            info = expect(await ask(name, LastSessionInfo(session)), SessionInfo)
         answer = answer_of(info)
         if answer.joined == session:
             # It joined and was left out of the engagement: in this session it takes neither cuts nor copies. The caller
@@ -118,7 +116,7 @@ class CatchUp:
         last: TransactionId = answer.max_synced
         clean = recovery.clean_to(self._session.value, name, answer, self._session.closing)
         if last > clean or answer.lost_above is not None:
-            last = expect(await self._ask(name, Truncate(session, clean)), Done).last
+            last = expect(await ask(name, Truncate(session, clean)), Done).last
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
             if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
@@ -128,21 +126,17 @@ class CatchUp:
             async with self._turns:
                 began_s = self._host.clock.monotonic_s()
                 read = await self._read(last + 1, self._owner.committed)
-                done = await copy_on(partial(self._ask, name), session, name, last, read)
+                done = await copy_on(partial(ask, name), session, name, last, read)
                 copied, last = done.last - last, done.last
                 # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
-                await self._ask(name, Confirm(session, last))
+                await ask(name, Confirm(session, last))
                 worked_s = self._host.clock.monotonic_s() - began_s
             await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
-
-    async def _ask(self, name: StorageId, message: Message) -> Message:
-        """Ask over the bulk connection, where copies do not stand in front of acknowledgements."""
-        return await self._links[name].ask_bulk(message, self._owner.partition)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
         """Read batches from an engaged replica; what all of them have dropped, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
-        nobody = ProtocolError("no engaged replica has a bulk connection")
+        no_source = ProtocolError("no engaged replica is connected for copying")
         return await read_to_copy(
-            self._ask, self._session.engaged, request, self._owner.partition, self._history, nobody
+            self._reader.ask, self._session.engaged, request, self._owner.partition, self._reader.history, no_source
         )

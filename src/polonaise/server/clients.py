@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import TypeAlias, cast
 
 from polonaise.errors import ProtocolError
 from polonaise.link.connection import Connection
 from polonaise.server.protocol.effects import Answer, CutOff, Effect, FeedBatch, RefuseRequest, TellFailures
 from polonaise.server.protocol.moment import Moment
+from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import INLINE_BYTES_MAX, check_bodies, check_frame
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import Generation, PartitionId
@@ -26,6 +26,9 @@ from polonaise.wire.messages import (
     Mount,
     Unmount,
 )
+
+ClientEffect: TypeAlias = FeedBatch | TellFailures | Answer | RefuseRequest | CutOff
+"""An effect that is a message to a client."""
 
 
 def receive(
@@ -59,42 +62,25 @@ def receive(
         case GetRegister() | ListRegisters():
             return owner.ask_registers(connection, request, message, now)
         case _:
-            raise ProtocolError(f"{type(message).__name__} is nothing that a client says")
+            raise ProtocolError(f"{type(message).__name__} is not a message that a client sends")
 
 
-class ClientMessages:
-    """Sends clients the messages that the effects of one partition's owner ask for."""
-
-    def __init__(self, partition: PartitionId, generation: Generation) -> None:
-        self._partition = partition
-        self._generation = generation
-        self.senders: dict[type[Effect], Callable[[Any], None]] = {
-            FeedBatch: self._feed,
-            TellFailures: self._tell_failures,
-            Answer: self._answer,
-            RefuseRequest: self._refuse,
-            CutOff: self._cut_off,
-        }
-        """The method that carries out each kind of effect."""
-
-    def _feed(self, effect: FeedBatch) -> None:
-        message = Feed(effect.committed, payload=[effect.payload])
-        _connection(effect.mount.connection).send(message, partition=self._partition, shared=effect.shared)
-
-    def _tell_failures(self, effect: TellFailures) -> None:
-        message = AppendsFailed(self._generation, encode_failures(effect.failures))
-        _connection(effect.mount.connection).send(message, partition=self._partition)
-
-    def _answer(self, effect: Answer) -> None:
-        _connection(effect.connection).send(effect.message, request=effect.request, partition=self._partition)
-
-    def _refuse(self, effect: RefuseRequest) -> None:
-        _connection(effect.connection).refuse(effect.error, request=effect.request, partition=self._partition)
-
-    def _cut_off(self, effect: CutOff) -> None:
-        _connection(effect.connection).close(effect.error)
+def send(effect: ClientEffect, partition: PartitionId, generation: Generation) -> None:
+    """Send a client the message that an effect of its partition's owner asks for."""
+    match effect:
+        case FeedBatch(mount, committed, payload, shared):
+            connection_of(mount).send(Feed(committed, payload=[payload]), partition=partition, shared=shared)
+        case TellFailures(mount, failures):
+            message = AppendsFailed(generation, encode_failures(failures))
+            connection_of(mount).send(message, partition=partition)
+        case Answer():
+            connection_of(effect).send(effect.message, request=effect.request, partition=partition)
+        case RefuseRequest():
+            connection_of(effect).refuse(effect.error, request=effect.request, partition=partition)
+        case CutOff():
+            connection_of(effect).close(effect.error)
 
 
-def _connection(given: object) -> Connection:
-    """Return the connection, which the owner knows only as something to compare."""
-    return cast(Connection, given)
+def connection_of(holder: ClientMount | Answer | RefuseRequest | CutOff) -> Connection:
+    """Return the connection of a mount or an effect: the owner knows it only as something to compare."""
+    return cast(Connection, holder.connection)

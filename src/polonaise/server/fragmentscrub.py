@@ -12,7 +12,6 @@ from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
     HistoryTrimmed,
-    InvariantViolated,
     NotFound,
     PartitionNotReady,
     PolonaiseError,
@@ -74,13 +73,11 @@ class FragmentScrubbing:
         """List the store, and tell the scrub which fragments are of this server's partitions."""
         clock, owned = self._clock, self._readers()
         try:
-            held = await self._history.held()
-        except InvariantViolated:
-            raise
+            fragments = await self._history.held()
         except PolonaiseError as error:
             self._unreachable(error)
             return
-        own = {name: size for name, size in held.items() if name.partition in owned}
+        own = {name: size for name, size in fragments.items() if name.partition in owned}
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:
@@ -98,8 +95,6 @@ class FragmentScrubbing:
             await self._mend(reader, step)
         except NotFound:
             scrub.gone(self._clock.wall_us(), name)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             await self._not_read(step, error)
         else:
@@ -110,8 +105,6 @@ class FragmentScrubbing:
         clock = self._clock
         try:
             await self._history.held()
-        except InvariantViolated:
-            raise
         except PolonaiseError:
             self._unreachable(error)
             return
@@ -124,15 +117,13 @@ class FragmentScrubbing:
         try:
             step = step._replace(size=await self._history.mend(name, self._batches(reader, name)))
             await self._history.check(name, step.size, self._pause)
-        except InvariantViolated:
-            raise
         except (HistoryTrimmed, FragmentMissing) as error:
-            why = f"the storage nodes hold its transactions no more ({error.text}): restore {name.path} from a copy"
+            why = f"the storage nodes no longer hold its transactions ({error.text}): restore {name.path} from a copy"
             self._not_mended(step, why, passing=False)
         except PolonaiseError as error:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
         else:
-            self._scrub.repaired(self._clock.wall_us(), name)
+            self._scrub.good(self._clock.wall_us(), name)
             _log.warning("scrub of %s: %s was written again from the log", self._history, name.path)
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
@@ -151,7 +142,9 @@ class FragmentScrubbing:
                 raise FragmentMissing(error.text) from error
             batches = split(raw)
             if not batches:
-                raise PartitionNotReady(f"nobody told what follows {following - 1} of partition {name.partition}")
+                raise PartitionNotReady(
+                    f"no replica sent what follows transaction {following - 1} of partition {name.partition}"
+                )
             for batch in batches:
                 yield batch
             following = batches[-1].last + 1

@@ -9,15 +9,14 @@ from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.replicas import StorageLink
+from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 """The seconds between two looks."""
-_FAULT_LASTS_S: Final = 10.0
-"""Faults that are no farther apart than this many seconds count as one trouble."""
 _NAMED_MAX: Final = 8
 """The most partitions that a warning names; of the others it tells how many."""
 
@@ -35,20 +34,20 @@ class _Trouble:
         self._since_s: float | None = None
         self._warn_at_s = 0.0
         self._warned = False
-        self._holds = 0
+        self._size = 0
 
-    def due(self, now: float, holds: int) -> float | None:
+    def due(self, now: float, size: int) -> float | None:
         """Return the seconds that the trouble has lasted if a warning is due now, else None.
 
-        `holds` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
+        `size` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
         """
-        if not holds:
+        if not size:
             if self._warned and self._over:
                 _log.warning("%s", self._over)
             self._since_s, self._warned = None, False
             return None
-        less, self._holds = holds < self._holds, holds
-        if self._since_s is None or (less and not self._warned):
+        shrank, self._size = size < self._size, size
+        if self._since_s is None or (shrank and not self._warned):
             self._since_s, self._warn_at_s = now, now + self._patience_s
         if now < self._warn_at_s:
             return None
@@ -89,7 +88,7 @@ class HealthWarnings:
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
-            late = self._left_out(owners)
+            late = self._late_replicas(owners)
             # Not before all partitions are ready: who takes part in the others is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
@@ -97,11 +96,11 @@ class HealthWarnings:
             if faults > self._faults_seen:
                 self._last_fault_s = now
             self._faults_seen = faults
-            if self._faults.due(now, now - self._last_fault_s < _FAULT_LASTS_S) is not None:
+            if self._faults.due(now, now - self._last_fault_s < FAULTS_LAST_S) is not None:
                 last = max(owners, key=lambda owner: owner.readiness.faults.total)
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
 
-    def _left_out(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
+    def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
         """Return each storage node that is late in some partition, with the owners of these partitions."""
         late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
@@ -117,26 +116,26 @@ class HealthWarnings:
             for name, owners in late.items()
         ]
         return (
-            f"storage nodes take no part for {for_s:.0f} s: {'; '.join(troubles)}. "
-            "Commits go on with the others, and with fewer to spare"
+            f"storage nodes have not taken part for {for_s:.0f} s: {'; '.join(troubles)}. "
+            "Commits go on with the others, with fewer copies to spare"
         )
 
     def _trouble_of(self, name: StorageId, reason: str = "") -> str:
         """Return what is wrong with a storage node, as far as this server knows."""
         link = self._links[name]
         if link.session is not None:
-            return f"connected, is being brought up to date{': ' if reason else ''}{reason}"
+            return f"connected, being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 
     def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
         """Return the warning about partitions that are not ready."""
-        waits_for = waiting[0].readiness.waits_for or "its next session"
-        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. What is waited for: {waits_for}"
+        waits_for = waiting[0].readiness.waits_for or "waiting for its next session"
+        text = f"not ready for {for_s:.0f} s: {_named(waiting)}. Reason: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
         if missing:
-            there = len(self._links) - len(missing)
+            connected = len(self._links) - len(missing)
             text += (
-                f". {there} of {len(self._links)} storage nodes are connected; "
+                f". {connected} of {len(self._links)} storage nodes are connected; "
                 f"start these, or see why they can't be reached: {'; '.join(missing)}"
             )
         return text

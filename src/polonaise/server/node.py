@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -31,11 +32,11 @@ from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
-from polonaise.server.replicas import StorageLink, StorageLinks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
 from polonaise.server.storagehealth import StorageHealth
+from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
@@ -71,7 +72,8 @@ class Server:
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
-        self._description: ClusterDescription | None = None
+        self._description: ClusterDescription
+        """What the coordinator says of the cluster, from `start` on."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
@@ -79,12 +81,7 @@ class Server:
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
         self._ticks = Ticks()
-        self._starts = SessionStarts(
-            self._settings.session_starts_max,
-            self._settings.session_start_turn_s,
-            self._settings.session_start_wait_s_max,
-            self._storage_is_there,
-        )
+        self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
@@ -133,10 +130,9 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        assert self._description is not None
         return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
 
-    def _storage_is_there(self) -> bool:
+    def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
 
         A majority of all nodes, because each partition has its replicas on every storage node of the cluster.
@@ -170,26 +166,26 @@ class Server:
         """Follow the assignment for ever: take partitions without a living owner, serve this server's, close others."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        lived: set[ServerId] = set()
+        alive_before: set[ServerId] = set()
         while True:
             try:
-                held = await self._coordinator.assignment()
+                current = await self._coordinator.assignment()
                 alive = {member.server for member in await self._coordinator.members()}
                 # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
                 # its partitions each time it takes them back.
                 if self.id not in alive:
                     self._membership = await self._coordinator.register(Registration(self.id, self.address))
                 # Both matter: an owner that died changes who is alive, and leaves the assignment as it is.
-                if held.value is not followed or alive != lived:
-                    written = await self._take_over(held, alive)
+                if current.value is not followed or alive != alive_before:
+                    written = await self._take_over(current, alive)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
-                    held, followed, lived = written, written.value, alive
+                    current, followed, alive_before = written, written.value, alive
                 pause_s = self._settings.retry_s_min
                 try:
                     async with asyncio.timeout(self._settings.coordinator_s_max / 5):
-                        await self._coordinator.assignment_after(held.version)
+                        await self._coordinator.assignment_after(current.version)
                 except TimeoutError:
                     pass
             except CoordinatorUnavailable as error:
@@ -201,15 +197,13 @@ class Server:
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
-                pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
-    async def _take_over(self, held: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
+    async def _take_over(self, current: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
         """Write an assignment in which every partition has a living owner; None if another server wrote one first."""
-        assert self._description is not None
-        wanted = take_over(held.value, self.id, self.address, self._description.partitions, alive)
-        if wanted == held.value:
-            return held
-        return await self._coordinator.set_assignment(wanted, held.version)
+        assignment = take_over(current.value, self.id, self.address, self._description.partitions, alive)
+        if assignment == current.value:
+            return current
+        return await self._coordinator.set_assignment(assignment, current.version)
 
     def _follow(self, assignment: Assignment) -> None:
         """Serve the partitions that the assignment gives this server, and no others."""
@@ -249,7 +243,6 @@ class Server:
 
     def _accept(self) -> Connection:
         """Make the connection for a client that has just connected."""
-        assert self._description is not None
         return Connection(
             self._host,
             hello=hello(ROLE_SERVER, f"server {self.id}", cluster_key=self._description.key, node=self.id),
@@ -280,7 +273,7 @@ class Server:
             # tells how it is, even while it owns nothing.
             if partition != NO_PARTITION and partition not in self.partitions:
                 raise self._not_owner(partition)
-            self._answer(connection, partition, request, self._told_health(), self._storage_health.ask())
+            self._answer(connection, partition, request, self._health_answer(), self._storage_health.ask())
             return
         served = self._served(partition)
         # Somebody waits for this partition now: its session start goes before those that nobody waits for.
@@ -311,10 +304,10 @@ class Server:
 
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
         """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
-        assert self._description is not None
         if not 0 <= partition < self._description.partitions:
             return UnknownPartition(
-                f"partition {partition}; this cluster has partitions 0 to {self._description.partitions - 1}"
+                f"there is no partition {partition}: this cluster has partitions 0 to "
+                f"{self._description.partitions - 1}"
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
@@ -361,7 +354,7 @@ class Server:
 
     # ------------------------------------------------------------------ health
 
-    async def _told_health(self) -> HealthIs:
+    async def _health_answer(self) -> HealthIs:
         """Return this server's health as a message."""
         return HealthIs(json.dumps({**self.health(), "tasks": len(asyncio.all_tasks())}).encode())
 
@@ -374,7 +367,7 @@ class Server:
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {
                 name: {
-                    **self._storage_health.told.get(name, {}),
+                    **self._storage_health.answers.get(name, {}),
                     "connected": link.session is not None,
                     "error": str(link.last_error or ""),
                 }
@@ -402,13 +395,11 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     }
 
 
+@dataclass(slots=True, eq=False)
 class _ServerRequests:
     """Counts the requests of one connection."""
 
-    __slots__ = ("turn", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        """The number of requests that are not answered yet."""
-        self.turn = asyncio.Semaphore(_ANSWERS_MAX)
-        """Held while an answer waits for its client to read, is made, and is sent."""
+    waiting: int = 0
+    """The number of requests that are not answered yet."""
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
+    """Held while an answer waits for its client to read, is made, and is sent."""

@@ -15,12 +15,11 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.log.batch import HEADER_BYTES, Batch
-from polonaise.server.archivedhistory import ArchivedHistory, needed
-from polonaise.server.protocol.feed import Committed
+from polonaise.server.archivedhistory import ArchivedHistory, required
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import NO_TRANSACTION, StorageId, TransactionId
+from polonaise.server.storagelinks import StorageLink, expect
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import WHOLE, Batches, Bodies, Fetch, Read, ReadBatches
@@ -50,38 +49,28 @@ class PartitionReader:
         self._links = links
         self._settings = settings
         self._on_damage = on_damage
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._moved = asyncio.Event()
+        """Set for a moment only, which wakes those who wait at that moment."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
 
     def mark_moved(self) -> None:
         """Wake all reads that wait: more is committed, or nothing will be any more."""
-        waiting, self._waiting = self._waiting, {}
-        for news in waiting:
-            if not news.done():
-                news.set_result(None)
+        self._moved.set()
+        self._moved.clear()
 
     async def wait(self, request: Read) -> None:
         """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
         if request.first < 0:
-            raise ProtocolError(f"a read from {request.first}")
+            raise ProtocolError(f"invalid read: {request.first} is below the first transaction, 0")
         if request.first > self.owner.committed and request.wait_ms:
             try:
                 async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
                     while self.owner.committed < request.first and self.owner.stopped is None:
-                        await self._moved()
+                        await self._moved.wait()
             except TimeoutError:
                 pass
-
-    async def _moved(self) -> None:
-        """Wait for the next `mark_moved`."""
-        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[news] = None
-        try:
-            await news
-        finally:
-            self._waiting.pop(news, None)
 
     # ------------------------------------------------------------------ ranges and bodies
 
@@ -119,17 +108,17 @@ class PartitionReader:
 
     def _from_cache(self, request: Read, bytes_max: int) -> list[bytes] | None:
         """Read from the cache; None if it lacks the ids, an empty list if no batch begins in the part asked for."""
-        found: list[bytes] = []
+        batches: list[bytes] = []
         first, size, in_part = request.first, 0, request.part_last >= 0
         while size < bytes_max and (batch := self.owner.cache.holding(first)) is not None:
             if not in_part or batch.first >= request.first:
-                raw = batch.raw if request.with_data else _without_data(batch)
-                found.append(raw)
+                raw = batch.raw if request.with_data else Batch(memoryview(batch.raw)).without_data()
+                batches.append(raw)
                 size += len(raw)
             first = batch.last + 1
             if in_part and first > request.part_last:
-                return found
-        return found or None
+                return batches
+        return batches or None
 
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
@@ -138,7 +127,7 @@ class PartitionReader:
         `PartitionNotReady`.
         """
         if len(request.ids) > 8 * FETCH_MAX:
-            raise ProtocolError(f"a fetch of more than {FETCH_MAX} bodies")
+            raise ProtocolError(f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}")
         self._check_opened()
         bodies: list[bytes] = []
         crcs: list[int] = []
@@ -146,13 +135,16 @@ class PartitionReader:
         size = 0
         for transaction in parse_fetch(request):
             if not 0 <= transaction <= self.owner.committed:
-                raise BeyondLog(f"transaction {transaction}; the committed high-water mark is {self.owner.committed}")
+                raise BeyondLog(
+                    f"transaction {transaction} is not committed: the committed high-water mark is "
+                    f"{self.owner.committed}"
+                )
             if batch is None or not batch.first <= transaction <= batch.last:
                 batch = await self._batch_holding(transaction)
             body = batch.body(transaction)
             size += len(body)
             if size > 4 * self._settings.read_bytes_max + self._settings.inline_bytes_max:
-                raise ProtocolError("a fetch of more bytes than one answer holds: ask for fewer ids at a time")
+                raise ProtocolError("a fetch of more bytes than fit into one answer: ask for fewer ids at a time")
             bodies.append(body)
             crcs.append(batch.data_crcs[transaction - batch.first])
         return encode_bodies(bodies, crcs)
@@ -164,13 +156,15 @@ class PartitionReader:
             return Batch.parse(cached.raw, verify=False)
         raw = await self.read_history(transaction, self.owner.committed, HEADER_BYTES)
         if not raw:
-            raise PartitionNotReady(f"no replica told transaction {transaction}")
+            raise PartitionNotReady(f"no replica sent transaction {transaction}")
         try:
             batch = Batch.parse(raw)
         except BatchDamaged as error:  # damaged on its way here: the replica has checked what it read
-            raise PartitionNotReady(f"transaction {transaction} came damaged from a replica: {error}") from None
+            raise PartitionNotReady(f"a replica sent transaction {transaction} damaged: {error}") from None
         if not batch.first <= transaction <= batch.last:
-            raise PartitionNotReady(f"a replica told {batch.first} to {batch.last} for transaction {transaction}")
+            raise PartitionNotReady(
+                f"a replica sent transactions {batch.first} to {batch.last} in place of {transaction}"
+            )
         return batch
 
     # ------------------------------------------------------------------ history
@@ -194,31 +188,26 @@ class PartitionReader:
         """
         owner = self.owner
         if last > owner.committed:
-            raise BeyondLog(f"{last} is above the committed high-water mark {owner.committed}")
+            raise BeyondLog(f"transaction {last} is above the committed high-water mark {owner.committed}")
+        request = ReadBatches(NO_SESSION, first, last, bytes_max, int(with_data), after_time_us, part_last)
         try:
-            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
+            return await self._from_replicas(request)
         except HistoryTrimmed as trimmed:
-            history = needed(self.history, trimmed, owner.partition)
+            history = required(self.history, trimmed, owner.partition)
         # Asked before the fragments are read: what is archived meanwhile is not in what was read.
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
         if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
-            first = max(first, reached + 1)
-            return await self._from_replicas(first, last, bytes_max, with_data, after_time_us, part_last)
+            request.first = max(first, reached + 1)
+            return await self._from_replicas(request)
         if part_last >= 0:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
-    async def _from_replicas(
-        self,
-        first: TransactionId,
-        last: TransactionId,
-        bytes_max: int,
-        with_data: bool,
-        after_time_us: int,
-        part_last: TransactionId,
-    ) -> memoryview:
-        """Read from an engaged replica. Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
+    async def _from_replicas(self, request: ReadBatches) -> memoryview:
+        """Read from an engaged replica, in the present session, whose number the request gets here.
+
+        Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
 
         A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
         replica can read, `PartitionNotReady` is raised, whatever they say: for a reader the trouble passes.
@@ -226,7 +215,7 @@ class PartitionReader:
         session = self.owner.session
         if session is None:
             raise PartitionNotReady(f"partition {self.owner.partition} is not ready: {self.owner.readiness.waits_for}")
-        request = ReadBatches(session.id, first, last, bytes_max, int(with_data), after_time_us, part_last)
+        request.session = session.id
         trimmed: HistoryTrimmed | None = None
         names = list(session.engaged)
         # Each read begins with another replica, so that they share the work.
@@ -245,13 +234,13 @@ class PartitionReader:
                     self._on_damage(troubles[-1])
         if trimmed is not None:
             raise trimmed
-        raise PartitionNotReady(f"no engaged replica could read {first} just now: {'; '.join(troubles) or 'none'}")
+        raise PartitionNotReady(
+            f"no engaged replica could read transaction {request.first} just now: {'; '.join(troubles) or 'none'}"
+        )
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """Return a replica's answer over the bulk connection. Raises what it refused with, or `ConnectionLost`."""
+        """Return a replica's answer over the bulk connection, which leaves the other one to acknowledgements.
+
+        Raises what it refused with, or `ConnectionLost`.
+        """
         return await self._links[name].ask_bulk(message, self.owner.partition)
-
-
-def _without_data(batch: Committed) -> bytes:
-    """Return a batch without its bodies."""
-    return Batch(memoryview(batch.raw)).without_data()

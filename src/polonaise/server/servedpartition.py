@@ -23,9 +23,9 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.carrying import EffectQueue
 from polonaise.server.catchup import CatchUp
-from polonaise.server.clients import ClientMessages, receive
+from polonaise.server.clients import connection_of, receive, send
+from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     AwaitRoom,
@@ -37,15 +37,15 @@ from polonaise.server.protocol.effects import (
     ReadHistory,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.replicas import StorageLink
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
-from polonaise.server.starts import SessionStarts
+from polonaise.server.startturns import StartTurns
+from polonaise.server.storagelinks import StorageLink
 from polonaise.terms import Generation, PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Confirm, Store
@@ -68,9 +68,9 @@ class ServedPartition:
         settings: ServerSettings,
         partition: PartitionId,
         generation: Generation,
-        starts: SessionStarts,
+        starts: StartTurns,
         busy: Callable[[PartitionId], None],
-        history: ArchivedHistory | None = None,
+        history: ArchivedHistory | None,
     ) -> None:
         """Make a partition that is not started.
 
@@ -94,18 +94,8 @@ class ServedPartition:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._readmitted_s = -1e9
-        self._carry_out = EffectQueue(lambda effect: self._carriers[type(effect)](effect))
-        self._said = ""
-        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
-            **ClientMessages(partition, generation).senders,
-            Replicate: self._replicate,
-            MarkMoved: self._mark_moved,
-            AwaitTurn: self._await_turn,
-            AwaitRoom: self._await_room,
-            ReadHistory: self._read_history,
-            ConfirmClean: self._confirm,
-            EndSession: self._end_session,
-        }
+        self._carry_out = EffectQueue(self._carry_out_one)
+        self._logged = ""
 
     # ------------------------------------------------------------------ life
 
@@ -161,17 +151,15 @@ class ServedPartition:
         The pauses between attempts grow and are partly random, so that partitions that failed together spread out.
         """
         pause_s = self._settings.retry_s_min
-        # Until the first session: a server that has just started is not connected to all storage nodes yet. And only
-        # the first one has to be compared with the fragments; later ones rest on what this owner has seen committed.
-        patient = True
+        first = True
         while True:
             try:
                 start = SessionStart(
                     self._host, self._coordinator, self._links, self._settings,
-                    partition=self.partition, generation=self.generation, patient=patient, report=self._report,
-                    known=self.owner.known, history=self._history, compare=patient,
+                    partition=self.partition, generation=self.generation, first=first, report=self._report,
+                    known=self.owner.known, history=self._history,
                 )  # fmt: skip
-                async with self._starts.turn(self, wanted=self.owner.wanted, waits=self.owner.readiness.attempt_waits):
+                async with self._starts.turn(self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits):
                     started = await start.run()
             except NotOwner as error:
                 self.close(error)
@@ -181,27 +169,27 @@ class ServedPartition:
                 self.close(error)
                 return
             except (PolonaiseError, TimeoutError) as error:
-                self._say(str(error))
+                self._log_news(str(error))
                 self._carry_out(self.owner.session_not_started(error, operator=isinstance(error, FragmentsAhead)))
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
                 continue
-            pause_s, patient = self._settings.retry_s_min, False
-            reason = await self._write(started)
-            self._say(f"session {started.value.session} ended: {reason}")
+            pause_s, first = self._settings.retry_s_min, False
+            reason = await self._run_session(started)
+            self._log_news(f"session {started.value.session} ended: {reason}")
 
-    def _report(self, what: str) -> None:
+    def _report(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, in the health and in the server's log."""
-        self.owner.readiness.attempt_waits(what)
-        self._say(what)
+        self.owner.readiness.attempt_waits(waits_for)
+        self._log_news(waits_for)
 
-    def _say(self, what: str) -> None:
+    def _log_news(self, news: str) -> None:
         """Write a line to the server's log, unless it is the one written last."""
-        if what != self._said:
-            self._said = what
-            _log.info("partition %d: %s", self.partition, what)
+        if news != self._logged:
+            self._logged = news
+            _log.info("partition %d: %s", self.partition, news)
 
-    async def _write(self, started: StartedSession) -> str:
+    async def _run_session(self, started: StartedSession) -> str:
         """Run an engaged session until it ends, and return why it ended."""
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -221,8 +209,8 @@ class ServedPartition:
             session = self.owner.session
             if session is not None and len(session.engaged) < len(session.value.members):
                 catching_up = CatchUp(
-                    self._host, self._settings, self._links, self.owner, session, self._history, self._readmit,
-                    self._readmitted_s, self._starts.catch_ups,
+                    self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
+                    self._starts.catch_ups,
                 )  # fmt: skip
                 catch_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
             return await ended
@@ -262,9 +250,26 @@ class ServedPartition:
 
     # ------------------------------------------------------------------ effects
 
-    def _confirm(self, effect: ConfirmClean) -> None:
-        for connection in self._engaged.values():
-            connection.send(Confirm(effect.session, effect.closing), partition=self.partition)
+    def _carry_out_one(self, effect: Effect) -> None:
+        """Carry out one effect. Nothing here waits: what takes time gets a task, and comes back as an event."""
+        match effect:
+            case Replicate():
+                self._replicate(effect)
+            case MarkMoved():
+                self.reader.mark_moved()
+            case AwaitTurn():
+                asyncio.get_running_loop().call_soon(self._turn)
+            case AwaitRoom(mount):
+                self._spawn(self._wait_for_room(mount), f"feed of client {mount.client_id}")
+            case ReadHistory(mount):
+                self._spawn(self._read_history_for(effect), f"history for client {mount.client_id}")
+            case ConfirmClean(session, closing):
+                for connection in self._engaged.values():
+                    connection.send(Confirm(session, closing), partition=self.partition)
+            case EndSession():
+                self._end_session(effect)
+            case _:
+                send(effect, self.partition, self.generation)
 
     def _replicate(self, effect: Replicate) -> None:
         """Send a numbered message to each engaged replica, encoded once for all of them."""
@@ -274,19 +279,13 @@ class ServedPartition:
         for connection in self._engaged.values():
             connection.send_frame(frame)
 
-    def _mark_moved(self, effect: MarkMoved) -> None:
-        self.reader.mark_moved()
-
     def _end_session(self, effect: EndSession) -> None:
-        """Let `_write` return. The connections of late replicas are closed: they may be alive and hang."""
+        """Let `_run_session` return. The connections of late replicas are closed: they may be alive and hang."""
         self._busy(self.partition)
         for name in effect.late:
             self._engaged[name].abort(DeadlineExceeded(effect.reason))
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(effect.reason)
-
-    def _await_turn(self, effect: AwaitTurn) -> None:
-        asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         """Tell the owner that the awaited turn is over; a callback of the loop, so a broken invariant is told here."""
@@ -296,21 +295,15 @@ class ServedPartition:
             self._host.fail(error)
             raise
 
-    def _await_room(self, effect: AwaitRoom) -> None:
-        self._spawn(self._room(effect.mount), f"feed of client {effect.mount.client_id}")
-
-    async def _room(self, mount: ClientMount) -> None:
+    async def _wait_for_room(self, mount: ClientMount) -> None:
         """Wait until a mount's connection has taken enough, then tell the owner."""
         try:
-            await _connection(mount).wait_writable()
+            await connection_of(mount).wait_writable()
         except PolonaiseError:
             return  # its connection is gone, and with it the mount
         self._carry_out(self.owner.room(mount))
 
-    def _read_history(self, effect: ReadHistory) -> None:
-        self._spawn(self._history_for(effect), f"history for client {effect.mount.client_id}")
-
-    async def _history_for(self, effect: ReadHistory) -> None:
+    async def _read_history_for(self, effect: ReadHistory) -> None:
         """Read history for a lagging mount, and bring it to the owner when the connection has room."""
         mount = effect.mount
         batches: list[Committed] = []
@@ -328,7 +321,7 @@ class ServedPartition:
             await asyncio.sleep(self._settings.retry_s_min)
         # After the read, so that several mounts are read for while others wait for their clients.
         try:
-            await _connection(mount).wait_writable()
+            await connection_of(mount).wait_writable()
         except PolonaiseError:
             return
         self._carry_out(self.owner.history_read(mount, batches))
@@ -341,7 +334,7 @@ class ServedPartition:
             try:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
-                _log.warning("partition %d: a damaged batch from a replica: %s", self.partition, error)
+                _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
                 break
             offset += batch.length
             batches.append(Committed(batch.first, batch.last, bytes(batch.view)))
@@ -352,8 +345,3 @@ class ServedPartition:
         task = self._host.spawn(work, name)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
-
-
-def _connection(mount: ClientMount) -> Connection:
-    """Return a mount's connection, which the owner knows only as something to compare."""
-    return cast(Connection, mount.connection)

@@ -33,8 +33,8 @@ from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.replicas import StorageLink, expect
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED, Generation, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -68,16 +68,14 @@ class SessionStart:
         partition: PartitionId,
         generation: Generation,
         known: recovery.Known,
-        patient: bool,
+        first: bool,
         report: Callable[[str], None],
         history: ArchivedHistory | None = None,
-        compare: bool = False,
     ) -> None:
         """Prepare an attempt.
 
-        `known` is the last commit that this owner has seen. With `patient` the attempt waits a moment for replicas
-        whose nodes are not connected yet, too. `report` is called with what the attempt waits for. With `compare` and a
-        `history` the fragments are asked, before anything is engaged, whether they hold more than the replicas.
+        `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
+        is called with what the attempt waits for. `history` is the fragments of the log, if there are any.
         """
         self._host = host
         self._coordinator = coordinator
@@ -86,10 +84,9 @@ class SessionStart:
         self._partition = partition
         self._generation = generation
         self._known = known
-        self._patient = patient
+        self._first = first
         self._report = report
         self._history = history
-        self._compare = compare
         self._session: SessionId = 0
         self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
@@ -111,9 +108,10 @@ class SessionStart:
         except Fenced as error:
             await self._check_coordinator(error)
             raise
-        # Before any replica is cut, and while the partition can still stop without having given out an id twice.
-        if self._compare and self._history is not None:
-            self._report(f"the fragment store {self._history} to tell how far it reaches")
+        # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
+        # is enough: later sessions rest on what this owner has seen committed.
+        if self._first and self._history is not None:
+            self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
         # From clean replicas, so that they are of the log that was decided; before the engagement, so that no session
@@ -133,11 +131,11 @@ class SessionStart:
     async def _claim(self) -> Versioned[PartitionValue]:
         """Take the next session number. Raises `NotOwner`, and `PartitionNotReady` if another owner was faster."""
         async with self._coordinating():
-            held = await self._coordinator.partition(self._partition)
-            claimed = recovery.claim(held.value, self._generation)
+            current = await self._coordinator.partition(self._partition)
+            claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
-                raise NotOwner(f"partition {self._partition} has generation {held.value.generation}")
-            written = await self._coordinator.set_partition(self._partition, claimed, held.version)
+                raise NotOwner(f"partition {self._partition} has generation {current.value.generation}")
+            written = await self._coordinator.set_partition(self._partition, claimed, current.version)
         if written is None:
             raise PartitionNotReady("another owner claimed a session at the same time")
         return written
@@ -148,8 +146,8 @@ class SessionStart:
         Session numbers that it gave out once would be given out again, to owners that believe to be alone.
         """
         async with self._coordinating():
-            held = await self._coordinator.partition(self._partition)
-        if held.value.session == self._session:
+            current = await self._coordinator.partition(self._partition)
+        if current.value.session == self._session:
             raise ConsistencyLost(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
@@ -167,15 +165,14 @@ class SessionStart:
         # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
         try:
-            decided = await self._until_decided(value)
-            await self._gather(names)
+            await self._until_decided(value)
+            await self._wait_for_more(names)
+            # Decided again with the answers that came during the wait, because these replicas take part too: one of
+            # them may hold more, or contradict. More answers never make it undecided again.
+            return await self._until_decided(value)
         finally:
             for task in fencing:
                 task.cancel()
-        # Decided again with the answers that came during the wait, because these replicas take part too: one of them
-        # may hold more, or contradict. More answers never make it undecided again.
-        final = self._decide(value)
-        return final if isinstance(final, Decided) else decided
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
         """Decide by the answers so far. Raises `Fenced` after a newer fence, and `ConsistencyLost`."""
@@ -201,16 +198,17 @@ class SessionStart:
                 self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
             await self._answered.wait()
 
-    async def _gather(self, names: tuple[StorageId, ...]) -> None:
+    async def _wait_for_more(self, names: tuple[StorageId, ...]) -> None:
         """Wait a moment for replicas whose node is there but has not answered: so they need not become late.
 
-        A late replica has to be caught up with, and costs another session.
+        A late replica has to be caught up with, and costs another session. For an owner's first session any replica is
+        waited for: a server that has just started is not connected to all storage nodes yet.
         """
         clock = self._host.clock
         until_s = clock.monotonic_s() + self._settings.gather_s
         while (left_s := until_s - clock.monotonic_s()) > 0:
             missing = [name for name in names if name not in self._answers]
-            if not missing or not (self._patient or any(self._links[name].session for name in missing)):
+            if not missing or not (self._first or any(self._links[name].session for name in missing)):
                 return
             self._answered.clear()
             try:
@@ -345,7 +343,7 @@ class SessionStart:
                 f"partition {self._partition}: {name} says {error.text}: the log has forked"
             ) from error
         except (NotOwner, ConsistencyLost) as error:
-            raise ProtocolError(f"{name} refused with what only an owner can know: {error}") from error
+            raise ProtocolError(f"{name} refused with an error that only an owner can know of: {error}") from error
 
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
@@ -353,8 +351,8 @@ class SessionStart:
         """Read batches for `reader` from another source of the decision; what all have dropped, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
-        nobody = SegmentDamaged("no other replica holds the log's end")
-        return await read_to_copy(self._ask, others, request, self._partition, self._history, nobody)
+        no_source = SegmentDamaged("no other replica holds the log's end")
+        return await read_to_copy(self._ask, others, request, self._partition, self._history, no_source)
 
     # ------------------------------------------------------------------ what the session starts from
 
@@ -365,7 +363,7 @@ class SessionStart:
             try:
                 answer = expect(await self._ask(name, GetRegisters(self._session)), RegistersAre)
                 if answer.last != closing:
-                    raise ProtocolError(f"{name} told its registers at {answer.last}, not at {closing}")
+                    raise ProtocolError(f"{name} sent its registers at {answer.last}, not at {closing}")
                 values: dict[bytes, bytes] = {}
                 registers.apply(values, answer.snapshot)
                 return values
@@ -394,12 +392,12 @@ class SessionStart:
                 async with self._coordinating():
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
-                    held = await self._coordinator.partition(self._partition)
+                    current = await self._coordinator.partition(self._partition)
                 # Refused although the value is ours: an earlier try of this loop was written, and its answer was lost.
-                if held.value == value:
+                if current.value == value:
                     return
-                raise PartitionNotReady(f"session {self._session} was overtaken by session {held.value.session}")
+                raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except (CoordinatorUnavailable, TimeoutError):
-                self._report("the coordinator does not tell whether the session is engaged")
+                self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

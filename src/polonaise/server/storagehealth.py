@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
-from polonaise.server.replicas import StorageLink, expect
+from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import StorageId
 from polonaise.wire.messages import Health, HealthIs
 
@@ -27,11 +27,11 @@ class StorageHealth:
         self._links = links
         self._asking: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
-        self.told: dict[StorageId, dict[str, Any]] = {}
+        self.answers: dict[StorageId, dict[str, Any]] = {}
         """The last answers; nodes that did not answer are left out."""
 
     async def ask(self) -> None:
-        """Bring `told` up to date, within about a second. Raises nothing: nodes that do not answer are left out."""
+        """Bring `answers` up to date, within about a second. Raises nothing: nodes that do not answer are left out."""
         if self._asking is None:
             if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
                 return
@@ -43,7 +43,7 @@ class StorageHealth:
         try:
             names = list(self._links)
             answers = await asyncio.gather(*(self._ask_one(self._links[name]) for name in names))
-            self.told = {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
+            self.answers = {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
         finally:
             self._asked_s = self._host.clock.monotonic_s()
             self._asking = None
@@ -63,9 +63,9 @@ class StorageHealth:
 def _parsed(document: bytes) -> dict[str, Any]:
     """Parse a storage node's health document. Raises `ProtocolError`."""
     try:
-        found = json.loads(document)
+        health = json.loads(document)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("a storage node's health is no JSON document") from error
-    if not isinstance(found, dict) or not isinstance(found.get("scrub"), dict):
-        raise ProtocolError("a storage node's health does not tell of its scrub")
-    return found
+        raise ProtocolError("a storage node's health is not a JSON document") from error
+    if not isinstance(health, dict) or not isinstance(health.get("scrub"), dict):
+        raise ProtocolError("a storage node's health lacks its scrub")
+    return health

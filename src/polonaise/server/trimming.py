@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from polonaise.errors import BeyondLog, NotArchived, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.fragments.protocol.names import fingerprint
 from polonaise.log.batch import Batch
-from polonaise.server.replicas import expect
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.partitionreader import PartitionReader
+from polonaise.server.protocol.session import Session
+from polonaise.server.storagelinks import expect
 from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
-
-if TYPE_CHECKING:
-    from polonaise.server.archivedhistory import ArchivedHistory
-    from polonaise.server.partitionreader import PartitionReader
-    from polonaise.server.protocol.session import Session
 
 _STEP_S: Final = 1.0
 """The seconds for which one request drops segments; then it is answered with how far that went, and asked again."""
@@ -32,9 +30,11 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     if session is None:
         raise PartitionNotReady(f"partition {partition} is not ready: {owner.readiness.waits_for}")
     if before < 0:
-        raise ProtocolError(f"a trim below {before}")
+        raise ProtocolError(f"invalid trim: {before} is below the first transaction, 0")
     if before > owner.committed:
-        raise BeyondLog(f"nothing is trimmed at {before}: partition {partition} is committed up to {owner.committed}")
+        raise BeyondLog(
+            f"nothing was trimmed: partition {partition} is committed up to {owner.committed} only, not to {before}"
+        )
     if reader.history is None:
         raise NotArchived(
             "this server was started without --fragments (embedded: ?fragments=URL in the address): it trims only what "
@@ -50,8 +50,8 @@ async def _check_archived(reader: PartitionReader, history: ArchivedHistory, req
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
         raise NotArchived(
-            f"the fragments that were verified are not those that {history} has for partition {partition}, "
-            "which this server relies upon: name the same store, and try again"
+            f"the fragments that were verified are not those in {history}, the store that this server uses, for "
+            f"partition {partition}: name the same store, and try again"
         )
     if request.before:
         await _check_same_log(reader, history, request.before)
@@ -63,13 +63,14 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
     Each batch carries the CRC of the one before it, so these two batches speak for everything below.
     """
     raw = await reader.read_history(before, reader.owner.committed, 1)
-    held = Batch.parse(raw)
-    if not held.first:
+    following = Batch.parse(raw)
+    if not following.first:
         return
-    archived = await history.read(reader.owner.partition, held.first - 1, held.first - 1, 1)
-    if not archived or archived[-1].last != held.first - 1 or archived[-1].crc != held.previous_crc:
+    last = following.first - 1
+    archived = await history.read(reader.owner.partition, last, last, 1)
+    if not archived or archived[-1].last != last or archived[-1].crc != following.previous_crc:
         raise NotArchived(
-            f"the fragments in {history} are not of this log: they have another batch at {held.first - 1} of partition "
+            f"the fragments in {history} are not of this log: they have another batch at {last} of partition "
             f"{reader.owner.partition}"
         )
 
@@ -77,16 +78,16 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 async def _drop(reader: PartitionReader, session: Session, before: TransactionId) -> LogTrimmed:
     """Drop one segment of each replica in turn, until none has another one to drop, or the time is over."""
     until_s = asyncio.get_running_loop().time() + _STEP_S
-    held: dict[StorageId, Trimmed] = {}
+    answers: dict[StorageId, Trimmed] = {}
     while reader.owner.session is session and asyncio.get_running_loop().time() < until_s:
-        behind = [name for name in session.engaged if name not in held or not held[name].done]
+        behind = [name for name in session.engaged if name not in answers or not answers[name].done]
         if not behind:
             break
         for name in behind:
-            held[name] = await _drop_one(reader, session, name, before, confirm=name not in held)
-    if len(held) < len(session.engaged):
+            answers[name] = await _drop_one(reader, session, name, before, confirm=name not in answers)
+    if len(answers) < len(session.engaged):
         raise PartitionNotReady(f"session {session.id} of partition {reader.owner.partition} ended during a trim")
-    return LogTrimmed(max(each.first for each in held.values()), all(each.done for each in held.values()))
+    return LogTrimmed(max(answer.first for answer in answers.values()), all(answer.done for answer in answers.values()))
 
 
 async def _drop_one(

@@ -2,8 +2,8 @@
 
 The nodes run the code of production; only their machines are simulated. Begin with `schedule`: one run of one seed.
 
-- The machines: `world` has them all; `loop` is virtual time, `process` one life of a node, which a crash ends at any
-  await; `network`, `transport`, `disk` and `coordinator` fail as the real ones do.
+- The machines: `world` has them all, `environment` what they share; `loop` is virtual time, `process` one life of a
+  node, which a crash ends at any await; `network`, `transport`, `disk` and `coordinator` fail as the real ones do.
 - The cluster and its trouble: `cluster`, `nemesis`, `diskfaults`, `trials`, `disaster`; its work: `workload`.
 - The verdict: `observations` has what clients asked and were told, `diskaudit` reads the disks, `checkers` has one
   check for each promise, and `mutations` are bugs put in on purpose that must be found.
@@ -19,10 +19,11 @@ from polonaise.simulator.configuration import (
     DiskConfiguration,
     NetworkConfiguration,
 )
+from polonaise.simulator.environment import ProcessFailed
 from polonaise.simulator.faultcounts import FAULTS, FaultCounts
 from polonaise.simulator.loop import Deadlock, Killed, ScheduleFailed, StepsExceeded
 from polonaise.simulator.process import Process
-from polonaise.simulator.world import Machine, ProcessFailed, World
+from polonaise.simulator.world import Machine, World
 
 __all__ = [
     "FAULTS",

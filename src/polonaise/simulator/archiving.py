@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
@@ -22,13 +21,11 @@ from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.checkers import check_trims
 from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
-from polonaise.simulator.store import SimulatedStore
 from polonaise.terms import PartitionId, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.simulator.nemesis import Nemesis
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
@@ -95,22 +92,22 @@ class Archiving:
         if covered.holes:
             seen = f"no fragment has {covered.holes}"
             raise Violation("P1 durability", f"partition {partition} below {first}, which was trimmed", seen)
-        held: dict[TransactionId, Batch] = {}
+        batches: dict[TransactionId, Batch] = {}
         for piece in covered.pieces:
             for raw in batches_in(fragments[piece.fragment]):
                 batch = Batch.parse(raw)
-                held[batch.first] = batch
-        return [batch for _, batch in sorted(held.items()) if batch.last < first]
+                batches[batch.first] = batch
+        return [batch for _, batch in sorted(batches.items()) if batch.last < first]
 
     def check(self, log: FinalLog) -> Iterator[Violation]:
         """P2: fragments hold the log's own batches, byte by byte, and nothing else."""
-        held = {batch.first: bytes(batch.view) for batch in log.batches}
+        batches = {batch.first: bytes(batch.view) for batch in log.batches}
         for name, written in self.store.fragments().items():
             if name.partition != log.partition:
                 continue
             for raw in batches_in(written):
                 first = Batch.parse(raw).first
-                if held.get(first) != raw:
+                if batches.get(first) != raw:
                     yield Violation("P2 agreement", f"the log's own bytes in {name.path}", f"others from {first} on")
                     break
 

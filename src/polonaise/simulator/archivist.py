@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
-from typing import TYPE_CHECKING
 
 from polonaise.admin.archive import archive
 from polonaise.admin.trimming import trim
@@ -19,13 +18,10 @@ from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint, partition_prefix
 from polonaise.host import Host
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, ReadCheck
 from polonaise.terms import PartitionId
-
-if TYPE_CHECKING:
-    from polonaise.client.settings import ClientSettings
-    from polonaise.simulator.cluster import Cluster, Node
-    from polonaise.simulator.store import SimulatedStore
 
 
 def history_settings(source: random.Random) -> HistorySettings:
@@ -57,7 +53,6 @@ class Archivist:
         self._store = store
         self._history = history
         self._random: random.Random = cluster.world.random("archivist")
-        self._settings: ClientSettings = cluster.knobs.client
         self._history_settings = history_settings(self._random)
         self._task = ArchivistTask.WORK
         self._done: set[PartitionId] = set()
@@ -71,7 +66,7 @@ class Archivist:
 
     async def run(self, node: Node, host: Host) -> None:
         """Run one life of the archivist's process: it does its task until the process dies."""
-        log = Log(host, self._cluster.coordinator(node, host), settings=self._settings)
+        log = Log(host, self._cluster.coordinator(node, host), settings=self._cluster.knobs.client)
         async with log:
             while True:
                 await asyncio.sleep(self._random.choice((0.05, 0.3, 0.6)) * self._random.random())
@@ -133,10 +128,11 @@ class Archivist:
             if self._history.told[partition] >= 0:
                 await trim(log, self._store, partition)
                 self.trims += 1
-            self._done.add(partition)
         elif self._task is ArchivistTask.READ_ALL:
             await self._read_all(log, partition)
-            self._done.add(partition)
+        else:
+            return
+        self._done.add(partition)
 
     async def _read_all(self, log: Log, partition: PartitionId) -> None:
         known = self._history.told[partition]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from struct import Struct
 from typing import Final
 
 from polonaise.log import registers
@@ -26,11 +27,11 @@ Checker = Callable[[FinalLog, History], Iterator[Violation]]
 
 def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
     """Run every checker on the log of each partition. Return all violations, those noted during the run first."""
-    found = list(history.violations)
+    violations = list(history.violations)
     for log in logs:
         for checker in CHECKERS:
-            found.extend(checker(log, history))
-    return found
+            violations.extend(checker(log, history))
+    return violations
 
 
 def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[str]) -> Iterator[Violation]:
@@ -39,11 +40,11 @@ def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[s
     One whose disk was damaged (`spoilt`) may lack batches, but holds none other than the log's. The others hold all
     of the log that is not trimmed (P1), and read without damage (P10).
     """
-    held = {batch.first: batch for batch in log.batches}
+    batches = {batch.first: batch for batch in log.batches}
     for replica in replicas:
         for batch in replica.batches:
-            same = held.get(batch.first)
-            if same is None or bytes(same.view) != bytes(batch.view):
+            in_log = batches.get(batch.first)
+            if in_log is None or bytes(in_log.view) != bytes(batch.view):
                 seen = f"{replica.name} holds ids {batch.first} to {batch.last} with CRC {batch.crc:#010x}"
                 yield Violation("P2 agreement", f"the log's own bytes in partition {log.partition}", seen)
         if replica.name in spoilt:
@@ -120,10 +121,10 @@ def _order(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P3 order and density", f"a batch from {following}", f"one from {batch.first}")
         following = batch.last + 1
     for before, after in pairwise(log.batches):
-        for what in ("commit_time_us", "session", "generation"):
-            if getattr(after, what) < getattr(before, what):
-                seen = f"{getattr(before, what)} before {after.first} and {getattr(after, what)} from it on"
-                yield Violation("P3 order and density", f"{what} never to decrease", seen)
+        for field in ("commit_time_us", "session", "generation"):
+            if getattr(after, field) < getattr(before, field):
+                seen = f"{getattr(before, field)} before {after.first} and {getattr(after, field)} from it on"
+                yield Violation("P3 order and density", f"{field} never to decrease", seen)
         if after.previous_crc != before.crc:
             yield Violation("P2 agreement", f"the batch from {after.first} to name its predecessor", "another CRC")
     for transaction, body in enumerate(log.bodies):
@@ -190,26 +191,37 @@ def _bank(log: FinalLog, history: History) -> Iterator[Violation]:
         if body is None or body.kind is not Kind.MOVE:
             continue
         source, target, amount, source_seen, target_seen = MOVE.unpack_from(body.rest)
-        there = balances.get(source, ACCOUNT_START), balances.get(target, ACCOUNT_START)
-        if there != (source_seen, target_seen):
+        source_held, target_held = balances.get(source, ACCOUNT_START), balances.get(target, ACCOUNT_START)
+        if (source_held, target_held) != (source_seen, target_seen):
             seen = f"the transfer {transaction} was built on {source_seen} and {target_seen}"
-            yield Violation("P5 serializability", f"balances {there[0]} and {there[1]}", seen)
-        balances[source], balances[target] = there[0] - amount, there[1] + amount
+            yield Violation("P5 serializability", f"balances {source_held} and {target_held}", seen)
+        balances[source], balances[target] = source_held - amount, target_held + amount
         if balances[source] < 0:
             yield Violation("P5 serializability", "no negative balance", f"{balances[source]} after {transaction}")
 
 
 def _counters(log: FinalLog, history: History) -> Iterator[Violation]:
     """P5: each step of a counter, made by compare-and-set of a register, is in the log once and in order."""
-    counters: dict[int, int] = {}
+    for seen, expected in _out_of_order(log, Kind.COUNT, COUNT, "counter", first=1):
+        yield Violation("P5 serializability", f"{expected} next", seen)
+
+
+def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
+    """P6: the numbers of an idempotent producer are in the log once each, in order, without gaps."""
+    for seen, expected in _out_of_order(log, Kind.PRODUCED, PRODUCED, "producer", first=0):
+        yield Violation("P6 fate", f"{expected} next", seen)
+
+
+def _out_of_order(log: FinalLog, kind: Kind, fields: Struct, name: str, first: int) -> Iterator[tuple[str, str]]:
+    """Yield what was seen and expected where the numbers of one counter or producer do not follow each other."""
+    following: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
-        if body is None or body.kind is not Kind.COUNT:
+        if body is None or body.kind is not kind:
             continue
-        counter, value = COUNT.unpack_from(body.rest)
-        if value != counters.get(counter, 0) + 1:
-            seen = f"{value} at {transaction}"
-            yield Violation("P5 serializability", f"{counters.get(counter, 0) + 1} of counter {counter} next", seen)
-        counters[counter] = value
+        owner, number = fields.unpack_from(body.rest)
+        if number != following.get(owner, first):
+            yield f"{number} at {transaction}", f"number {following.get(owner, first)} of {name} {owner}"
+        following[owner] = number + 1
 
 
 def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -227,10 +239,10 @@ def _answers(log: FinalLog, history: History) -> Iterator[Violation]:
                 seen = f"{answer.client} was answered at {answer.mark}"
                 yield Violation("P4 no dirty read", f"a log that ends at {len(log) - 1}", seen)
             continue
-        values = [held.get(answer.key) for _, held in stages[bisect_right(ends, answer.floor) - 1 :]]
-        if answer.value not in values:
+        possible = [values.get(answer.key) for _, values in stages[bisect_right(ends, answer.floor) - 1 :]]
+        if answer.value not in possible:
             seen = f"{answer.client} was told {answer.value!r}"
-            yield Violation("P2 agreement", f"register {answer.key!r} = one of {values} from {answer.floor} on", seen)
+            yield Violation("P2 agreement", f"register {answer.key!r} = one of {possible} from {answer.floor} on", seen)
 
 
 def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -243,8 +255,8 @@ def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
             continue
         stage, first = bisect_right(ends, listing.floor) - 1, listing.prefix
         # A page that is full says nothing about what follows, so an empty one comes behind a last page that is full.
-        for start in range(0, len(listing.found) + 1, count):
-            page = listing.found[start : start + count]
+        for start in range(0, len(listing.registers) + 1, count):
+            page = listing.registers[start : start + count]
             last = page[-1][0] if len(page) == count else None
             while stage < len(stages) and _listed(stages[stage][1], listing.prefix, first, last) != page:
                 stage += 1
@@ -255,9 +267,11 @@ def _listings(log: FinalLog, history: History) -> Iterator[Violation]:
             first = registers.after(last) if last is not None else first
 
 
-def _listed(held: Mapping[bytes, bytes], prefix: bytes, first: bytes, last: bytes | None) -> list[tuple[bytes, bytes]]:
-    keys = [key for key in sorted(held) if key.startswith(prefix) and key >= first and (last is None or key <= last)]
-    return [(key, held[key]) for key in keys]
+def _listed(
+    values: Mapping[bytes, bytes], prefix: bytes, first: bytes, last: bytes | None
+) -> list[tuple[bytes, bytes]]:
+    keys = [key for key in sorted(values) if key.startswith(prefix) and key >= first and (last is None or key <= last)]
+    return [(key, values[key]) for key in keys]
 
 
 # ------------------------------------------------------------------ P6, P9, P10: fates, groups, bytes
@@ -268,7 +282,7 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
 
     P10: every transaction in the log is one that an application wrote, or the library's own.
     """
-    found: dict[int, list[TransactionId]] = {}
+    by_try: dict[int, list[TransactionId]] = {}
     for transaction, body in enumerate(log.bodies):
         if log.transactions[transaction].own:
             continue
@@ -276,10 +290,10 @@ def _fates(log: FinalLog, history: History) -> Iterator[Violation]:
             seen = describe(log.transactions[transaction])
             yield Violation("P10 corruption", "only what an application wrote", f"{seen} at {transaction}")
         else:
-            found.setdefault(body.number, []).append(transaction)
+            by_try.setdefault(body.number, []).append(transaction)
     for attempt in history.tries:
         if attempt.partition == log.partition:
-            yield from _fate(log, attempt, found.get(attempt.number, []))
+            yield from _fate(log, attempt, by_try.get(attempt.number, []))
 
 
 def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
@@ -292,37 +306,24 @@ def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
             yield Violation("P6 fate", expected, f"{attempt}, resting on {attempt.rests_on}")
 
 
-def _fate(log: FinalLog, attempt: Try, there: list[TransactionId]) -> Iterator[Violation]:
-    if attempt.fate is Fate.FAILED and there:
-        yield Violation("P6 fate", str(attempt), f"it is in the log as {there}")
-    if attempt.fate is Fate.COMMITTED and there[:1] != [attempt.id]:
-        yield Violation("P6 fate", str(attempt), f"it is in the log as {there}")
-    if not there:
+def _fate(log: FinalLog, attempt: Try, ids: list[TransactionId]) -> Iterator[Violation]:
+    if attempt.fate is Fate.FAILED and ids:
+        yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")
+    if attempt.fate is Fate.COMMITTED and ids[:1] != [attempt.id]:
+        yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")
+    if not ids:
         return
-    first = there[0]
-    if there != list(range(first, first + attempt.count)):
+    first = ids[0]
+    if ids != list(range(first, first + attempt.count)):
         promise = "P6 fate" if attempt.count == 1 else "P9 all-or-nothing"
-        yield Violation(promise, f"{attempt.count} transactions, once: {attempt}", f"it is in the log as {there}")
+        yield Violation(promise, f"{attempt.count} transactions, once: {attempt}", f"it is in the log as {ids}")
         return
-    if log.batch_places[first] != log.batch_places[there[-1]]:
-        yield Violation("P9 all-or-nothing", "a group in one batch", f"ids {there} of {attempt} are in several")
-    if [log.transactions[transaction].data for transaction in there] != attempt.bodies:
-        yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {there}")
+    if log.batch_places[first] != log.batch_places[ids[-1]]:
+        yield Violation("P9 all-or-nothing", "a group in one batch", f"ids {ids} of {attempt} are in several")
+    if [log.transactions[transaction].data for transaction in ids] != attempt.bodies:
+        yield Violation("P10 corruption", f"the bodies of {attempt}", f"other bytes at {ids}")
     if attempt.position is not None and first != attempt.position:
         yield Violation("P6 fate", f"{attempt} at the demanded position {attempt.position}", f"it got {first}")
-
-
-def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P6: the numbers of an idempotent producer are in the log once each, in order, without gaps."""
-    numbers: dict[int, int] = {}
-    for transaction, body in enumerate(log.bodies):
-        if body is None or body.kind is not Kind.PRODUCED:
-            continue
-        producer, number = PRODUCED.unpack_from(body.rest)
-        if number != numbers.get(producer, -1) + 1:
-            seen = f"{number} at {transaction}"
-            yield Violation("P6 fate", f"number {numbers.get(producer, -1) + 1} of producer {producer} next", seen)
-        numbers[producer] = number
 
 
 CHECKERS: Final[tuple[Checker, ...]] = (

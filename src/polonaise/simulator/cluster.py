@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from polonaise import errors
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
@@ -25,10 +24,7 @@ from polonaise.link.connection import LinkSettings
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.coordinator import (
-    CoordinatorConfiguration,
-    SimulatedCoordinator,
-)
+from polonaise.simulator.coordinator import CoordinatorConfiguration, SimulatedCoordinator
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
@@ -38,7 +34,7 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId, StorageId
 
 if TYPE_CHECKING:
-    from polonaise.simulator.store import SimulatedStore
+    from polonaise.simulator.object_store import SimulatedStore
 
 CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"
@@ -48,13 +44,6 @@ _LEASE_SHARE: Final = 0.08
 """The share, of seeds with several servers, that have real leases. Few: waiting for one takes as long as the rest."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
-
-MAY_END_A_NODE: Final[tuple[type[PolonaiseError], ...]] = tuple(
-    kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, PolonaiseError) and kind is not PolonaiseError
-)
-"""Faults of which a node may die, to be started again. A broken invariant is not among them: that is our mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +202,18 @@ class Node:
     def let_up(self) -> None:
         self._may_run.set()
 
+    def crash(self) -> None:
+        if self.process is not None:
+            self.process.crash()
+
+    def lose_power(self) -> None:
+        self.machine.power_loss()
+
     def start(self) -> None:
         if not self.running:
             self.away_since = None
-            self.process = self.machine.start(self._run, may_fail=MAY_END_A_NODE)
+            # A fault may end a node, which starts again then. A broken invariant is none: that is our mistake.
+            self.process = self.machine.start(self._run, may_fail=(PolonaiseError,))
 
     async def _run(self, host: Host) -> None:
         await self._main(self, host)
@@ -332,6 +329,9 @@ class Cluster:
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+
+    def partition_values(self) -> list[PartitionValue]:
+        return [self.partition_value(partition) for partition in range(self.knobs.partitions)]
 
     # ------------------------------------------------------------------ what the processes run
 

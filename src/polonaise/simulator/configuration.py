@@ -50,11 +50,6 @@ class DiskConfiguration:
     spike_chance: float = 0.0
     """The chance of a call to take up to `spike_s` longer."""
     spike_s: float = 0.5
-    sync_failure_chance: float = 0.0
-    write_failure_chance: float = 0.0
-    read_failure_chance: float = 0.0
-    capacity_bytes: int | None = None
-    """The room for all files together; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,20 +126,20 @@ class SimulatedCoordinator:
         return self._values.get(key)
 
     def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        found = self._values.get(key)
-        if found is None:
+        entry = self._values.get(key)
+        if entry is None:
             raise missing(_place(key))
-        if present is not None and found != present:
+        if present is not None and entry != present:
             return None
-        entry = self._values[key] = Entry(found.cluster_key, found.version + 1, contents)
+        changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)
-        return entry
+        return changed
 
     async def changed(self, key: str, version: int) -> None:
-        found = self._values.get(key)
-        if found is None or found.version != version:
+        entry = self._values.get(key)
+        if entry is None or entry.version != version:
             return
         watch = key, asyncio.get_running_loop().create_future()
         self._watching.append(watch)
@@ -159,10 +159,10 @@ class SimulatedCoordinator:
             self._names[name] = entry._replace(version=entry.version + 1), backend
 
     def leave(self, name: str, backend: SimulatedBackend) -> bool:
-        held = name in self._names and self._names[name][1] is backend
-        if held:
+        is_holder = name in self._names and self._names[name][1] is backend
+        if is_holder:
             del self._names[name]
-        return held
+        return is_holder
 
     def registered(self, folder: str) -> dict[str, Entry]:
         """Return the entries of the names in `folder` whose processes live, by name.
@@ -242,25 +242,22 @@ class SimulatedBackend:
         answer: asyncio.Future[T] = loop.create_future()
         arrival_s = max(loop.time() + self._service.delay_s(), self._last_arrival_s + _APART_S)
         self._last_arrival_s = arrival_s
-        loop.call_at(arrival_s, self._arrive, loop, work, changes, answer, context=Context())
+        loop.call_at(arrival_s, self._arrive, work, changes, answer, context=Context())
         return await answer
 
-    def _arrive(
-        self, loop: asyncio.AbstractEventLoop, work: Callable[[], T], changes: bool, answer: asyncio.Future[T]
-    ) -> None:
+    def _arrive(self, work: Callable[[], T], changes: bool, answer: asyncio.Future[T]) -> None:
         """Carry out a request that has arrived, and send its answer.
 
         It runs in an empty context, which belongs to no process: a request outlives the process that sent it.
         """
         service, census = self._service, self._service.census
-        timeout_s = service.configuration.timeout_s
         if not self._is_reachable():
             census[UNREACHABLE] += 1
-            self._later(loop, timeout_s, answer, _unavailable("not reached"))
+            _refuse_later(service.configuration.timeout_s, answer, "not reached")
             return
         if service.strikes(service.configuration.unavailable_chance):
             census[UNAVAILABLE] += 1
-            self._later(loop, service.delay_s(), answer, _unavailable("refused the request"))
+            _refuse_later(service.delay_s(), answer, "refused the request")
             return
         if answer.done() or not self.is_alive():
             census[ORPHANED] += 1
@@ -272,36 +269,30 @@ class SimulatedBackend:
         except PolonaiseError as error:
             settle = functools.partial(answer.set_exception, error)
         lost = service.strikes(service.configuration.lost_result_chance)
-        loop.call_later(service.delay_s(), self._return, loop, answer, settle, changed, lost, context=Context())
+        _later(service.delay_s(), self._return, answer, settle, changed, lost)
 
-    def _return(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        answer: asyncio.Future[T],
-        settle: Callable[[], None],
-        changed: bool,
-        lost: bool,
-    ) -> None:
+    def _return(self, answer: asyncio.Future[T], settle: Callable[[], None], changed: bool, lost: bool) -> None:
         """Give the answer to the caller by `settle`, unless it is lost on its way."""
         if lost or not self._is_reachable():
             if changed:
                 self._service.census[LOST_RESULT] += 1
-            self._later(loop, self._service.configuration.timeout_s, answer, _unavailable("gave no answer"))
+            _refuse_later(self._service.configuration.timeout_s, answer, "gave no answer")
         elif not answer.done():
             settle()
 
-    def _later(
-        self, loop: asyncio.AbstractEventLoop, delay_s: float, answer: asyncio.Future[T], error: PolonaiseError
-    ) -> None:
-        def refuse() -> None:
-            if not answer.done():
-                answer.set_exception(error)
 
-        loop.call_later(delay_s, refuse, context=Context())
+def _refuse_later(delay_s: float, answer: asyncio.Future[T], why: str) -> None:
+    def refuse() -> None:
+        if not answer.done():
+            message = f"the simulated coordinator {why}: if this was a change, read again"
+            answer.set_exception(CoordinatorUnavailable(message))
+
+    _later(delay_s, refuse)
 
 
-def _unavailable(what: str) -> CoordinatorUnavailable:
-    return CoordinatorUnavailable(f"the simulated coordinator {what}: if this was a change, read again")
+def _later(delay_s: float, callback: Callable[..., object], *arguments: object) -> None:
+    """Call it after the delay, in a context that belongs to no process."""
+    asyncio.get_running_loop().call_later(delay_s, callback, *arguments, context=Context())
 
 
 def _place(key: str) -> str:

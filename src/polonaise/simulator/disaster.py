@@ -6,14 +6,13 @@ Health has to say why. A disaster comes last in its schedule.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from polonaise.coordination.values import Engagement, PartitionValue, partition_key
-from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.cluster import DIRECTORY, Node
 from polonaise.simulator.diskaudit import durable_last
-from polonaise.simulator.observations import Fate, History, Kind, Violation
+from polonaise.simulator.observations import Fate, Kind, Violation
 from polonaise.simulator.observer import Observer
 from polonaise.terms import StorageId, TransactionId
 
@@ -29,15 +28,12 @@ _UNMOUNTED_SHARE = 0.5
 class Disaster:
     """Strike a healthy cluster beyond what replication can bear, and check what it does then."""
 
-    def __init__(
-        self, cluster: Cluster, history: History, applications: Mapping[str, Application], observer: Observer
-    ) -> None:
-        self.census = {"gone_back": 0}
-        self._cluster = cluster
-        self._history = history
+    def __init__(self, observer: Observer) -> None:
+        self._cluster = observer.cluster
+        self._history = observer.history
         self._observer = observer
-        self._applications = applications
-        self._random = cluster.world.random("disaster")
+        self._applications = observer.applications
+        self._random = self._cluster.world.random("disaster")
 
     async def strike(self, overtake: Callable[[bool], None] | None = None) -> None:
         """Lose what can't be made up for, and check that nothing is accepted afterwards, and that health says why.
@@ -108,10 +104,10 @@ class Disaster:
         self._crash([*self._cluster.clients, *self._cluster.storage])
         for disk, snapshot in zip(disks, snapshots, strict=True):
             disk.restore(snapshot)
-        held = [max(durable_last(disk, DIRECTORY, p) for disk in disks) for p in range(len(known))]
-        if engaged != self._engaged() or any(last >= told for last, told in zip(held, known, strict=True)):
+        lasts = [max(durable_last(disk, DIRECTORY, p) for disk in disks) for p in range(len(known))]
+        if engaged != self._engaged() or any(last >= told for last, told in zip(lasts, known, strict=True)):
             return  # nothing is missing, or the coordinator knows of a later session than the replicas
-        self.census["gone_back"] += 1
+        self._cluster.world.faults.count("gone_back")
         # New views: the old ones have applied what is gone, and would tell by their marks that it is missing.
         for application in self._applications.values():
             application.ledger = application.new_ledger()
@@ -120,14 +116,13 @@ class Disaster:
 
     def _engaged(self) -> list[dict[StorageId, Engagement]]:
         """Return, by partition, the engagement of each replica at the coordinator."""
-        return [dict(self._cluster.partition_value(p).engagements) for p in range(self._cluster.knobs.partitions)]
+        return [dict(value.engagements) for value in self._cluster.partition_values()]
 
     def _crash(self, nodes: Sequence[Node]) -> None:
         """Kill these nodes, which start again after `Node.let_up`."""
         for node in nodes:
             node.hold_down()
-            if node.process is not None:
-                node.process.crash()
+            node.crash()
 
     async def _until_told(self, reason: str) -> None:
         """Wait until health names this reason, for 5 s at most. Raises `Violation`.
@@ -158,9 +153,9 @@ class Disaster:
         snapshot = service.snapshot()
         initial = PartitionValue.initial(self._cluster.description.storage).encode()
         for partition in range(self._cluster.knobs.partitions):
-            held = snapshot[partition_key(partition)]
+            entry = snapshot[partition_key(partition)]
             # Another version: a write of a server that has just died must not bring back what was forgotten.
-            snapshot[partition_key(partition)] = held._replace(version=held.version + 1, contents=initial)
+            snapshot[partition_key(partition)] = entry._replace(version=entry.version + 1, contents=initial)
         service.restore(snapshot)
 
     def _wipe_quorums(self) -> list[set[str]]:
@@ -170,9 +165,9 @@ class Disaster:
         be enough: if some of those were not engaged, the engaged ones that are left may hold all that was committed.
         """
         quorum = len(self._cluster.storage) // 2 + 1
-        values = [self._cluster.partition_value(partition) for partition in range(self._cluster.knobs.partitions)]
         engaged = [
-            {name.partition(":")[0] for name, held in value.engagements.items() if held.unresolved} for value in values
+            {name.partition(":")[0] for name, engagement in value.engagements.items() if engagement.unresolved}
+            for value in self._cluster.partition_values()
         ]
         wiped: set[str] = set()
         for node in self._random.sample(self._cluster.storage, len(self._cluster.storage)):

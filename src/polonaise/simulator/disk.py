@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from polonaise.errors import DiskFailed, DiskFull, NotADirectory, NotFound
-from polonaise.simulator import trace
 from polonaise.simulator.diskimages import SECTOR_BYTES, DirectoryImage, FileImage, NameChange, Node
-
-if TYPE_CHECKING:
-    from polonaise.simulator.disk_port import DiskPort
-    from polonaise.simulator.process import Process
-    from polonaise.simulator.world import World
+from polonaise.simulator.environment import Environment
+from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 
 class SimulatedDisk:
     """A machine's files, and the faults and damage that scenarios inflict on them."""
 
-    def __init__(self, world: World, name: str, source: random.Random) -> None:
-        self.world = world
-        self.configuration = world.configuration.disk
-        self.capacity_bytes = self.configuration.capacity_bytes
-        self.subject = world.trace.subject(f"disk of {name}")
+    def __init__(self, environment: Environment, name: str, source: random.Random) -> None:
+        self.configuration = environment.configuration.disk
+        self.capacity_bytes: int | None = None
+        """The room for all files together; None for no limit."""
+        self.trace = environment.trace
+        self.subject = environment.trace.subject(f"disk of {name}")
         self.random = source
         self.locks: dict[FileImage, Process] = {}
-        self.ports: list[DiskPort] = []
-        """The ports of the living processes."""
+        self.users: set[Process] = set()
+        """The living processes."""
         self.epoch = 0
         """The number of power losses so far: a sync that began before one does not end after it."""
+        self._faults = environment.faults
         self._root = DirectoryImage()
         self._unsynced_names: list[NameChange] = []
         # By kind of call: how many of the next ones fail; -1 for all until it is set to 0.
@@ -72,18 +69,11 @@ class SimulatedDisk:
         """Let every call take `seconds` longer from now on; 0 ends it."""
         self._extra_s = seconds
 
-    def calm(self) -> None:
+    def mend(self) -> None:
         """End all faults of the running disk; damage that is done stays."""
         self._failures = dict.fromkeys(self._failures, 0)
         self._extra_s = 0.0
         self.free()
-        self.configuration = replace(
-            self.configuration,
-            spike_chance=0.0,
-            sync_failure_chance=0.0,
-            write_failure_chance=0.0,
-            read_failure_chance=0.0,
-        )
 
     # -------------------------------------------------------------- for scenarios: damage at rest
 
@@ -115,8 +105,8 @@ class SimulatedDisk:
         """Cut a file to `length` bytes; nothing happens to a shorter one."""
         file = self.file(path)
         if length < len(file.cache):
-            self.world.faults.count("corrupt_file")
-            self.world.trace.add(trace.DAMAGE, self.subject, length)
+            self._faults.count("corrupt_file")
+            self.trace.add(Event.DAMAGE, self.subject, length)
             del file.cache[length:]
             del file.durable[length:]
 
@@ -127,35 +117,36 @@ class SimulatedDisk:
     def restore(self, snapshot: DirectoryImage) -> None:
         """Put an older state back: all that was written since is gone. No process may run on the machine."""
         before = self._replace(snapshot.copy())  # a copy, so that a snapshot can be restored again
-        if before != self._state():
-            self.world.faults.count("stale_disk")
+        if before != self.files():
+            self._faults.count("stale_disk")
 
     def wipe(self) -> None:
         """Put an empty disk in place of this one. No process may run on the machine."""
         if self._replace(DirectoryImage()):
-            self.world.faults.count("wiped_disk")
+            self._faults.count("wiped_disk")
 
     def _damage(self, path: str, offset: int, data: bytes, fault: str) -> None:
         file = self.file(path)
         stop = offset + len(data)
         if file.cache[offset:stop] == data and file.durable[offset:stop] == data:
             return
-        self.world.faults.count(fault)
-        self.world.trace.add(trace.DAMAGE, self.subject, offset, data)
+        self._faults.count(fault)
+        self.trace.add(Event.DAMAGE, self.subject, offset, data)
         file.cache[offset:stop] = data
         if offset < len(file.durable):
             file.durable[offset:stop] = data[: len(file.durable) - offset]
 
     def _replace(self, root: DirectoryImage) -> dict[str, bytes]:
-        if self.ports:
+        if self.users:
             raise RuntimeError("a disk can be replaced only while no process runs on it")
-        before = self._state()
-        self.world.trace.add(trace.DAMAGE, self.subject, -1)
+        before = self.files()
+        self.trace.add(Event.DAMAGE, self.subject, -1)
         self._root = root
         self._unsynced_names.clear()
         return before
 
-    def _state(self) -> dict[str, bytes]:
+    def files(self) -> dict[str, bytes]:
+        """Return the contents of all files by path, as a process would read them now."""
         return {path: bytes(file.cache) for path, file in self._root.files().items()}
 
     # -------------------------------------------------------------- names
@@ -194,7 +185,7 @@ class SimulatedDisk:
             return self.file(path)
         directory, name = self.parent(path)
         if self.capacity_bytes is not None and self.used_bytes() >= self.capacity_bytes:
-            self.world.faults.count("full_disk")
+            self._faults.count("full_disk")
             raise DiskFull(f"no room for a new file {path!r}")
         file = FileImage()
         self.change_names((directory, name, file))
@@ -203,7 +194,7 @@ class SimulatedDisk:
     def change_names(self, *steps: tuple[DirectoryImage, str, Node | None]) -> None:
         self._unsynced_names.append(NameChange(*steps))
         for _, name, node in steps:
-            self.world.trace.add(trace.NAME, self.subject, int(node is not None), name.encode())
+            self.trace.add(Event.NAME, self.subject, int(node is not None), name.encode())
 
     def unsynced_names(self, directory: DirectoryImage) -> list[NameChange]:
         return [change for change in self._unsynced_names if change.touches(directory)]
@@ -223,53 +214,47 @@ class SimulatedDisk:
         configuration, draw = self.configuration, self.random.random
         delay = configuration.sync_s * (1.0 + 2.0 * draw()) if sync else configuration.operation_s * (1.0 + draw())
         if self._extra_s:
-            self.world.faults.count("delay")
+            self._faults.count("delay")
             delay += self._extra_s
         if configuration.spike_chance and draw() < configuration.spike_chance:
-            self.world.faults.count("delay")
+            self._faults.count("delay")
             delay += configuration.spike_s * draw()
         return delay
 
-    def fails(self, what: str, chance: float) -> bool:
-        """Whether this call (`what`: read, write, sync or append) is to fail, on request or by its `chance`."""
-        due = self._failures[what]
-        if not due and not (chance and self.random.random() < chance):
-            return False
+    def fails(self, kind: str) -> bool:
+        """Whether this call, which is a read, write, sync or append, is to fail."""
+        due = self._failures[kind]
         if due > 0:
-            self._failures[what] = due - 1
-        self.world.faults.count(f"failed_{what}")
-        return True
+            self._failures[kind] = due - 1
+        if due:
+            self._faults.count(f"failed_{kind}")
+        return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
         """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing only a part."""
-        if self.fails("write", self.configuration.write_failure_chance):
+        if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")
         if self.capacity_bytes is not None:
             growth = offset + len(data) - len(file.cache)
             if growth > 0 and self.used_bytes() + growth > self.capacity_bytes:
-                self.world.faults.count("full_disk")
+                self._faults.count("full_disk")
                 room = max(0, len(file.cache) + self.capacity_bytes - self.used_bytes() - offset)
                 self.write_part(file, offset, data[:room])
                 raise DiskFull("no space left on the disk")
         file.write(offset, data)
-        self.world.trace.add(trace.WRITE, self.subject, offset, data)
+        self.trace.add(Event.WRITE, self.subject, offset, data)
 
     def write_part(self, file: FileImage, offset: int, data: bytes) -> None:
         """Write some first bytes of a write that is broken off."""
         part = data[: int(self.random.random() * (len(data) + 1))]
         if part:
             file.write(offset, part)
-            self.world.trace.add(trace.WRITE, self.subject, offset, part)
+            self.trace.add(Event.WRITE, self.subject, offset, part)
 
-    def process_ended(self, process: Process, *, powerless: bool) -> None:
-        """Free the locks of a process that has ended, and break off its calls under way."""
-        for port in [port for port in self.ports if port.process is process]:
-            self.ports.remove(port)
-            port.break_off(powerless=powerless)
-        for file, holder in list(self.locks.items()):
-            if holder is process:
-                del self.locks[file]
+    def free_locks(self, process: Process) -> None:
+        """Free the locks of a process that has ended."""
+        self.locks = {file: holder for file, holder in self.locks.items() if holder is not process}
 
     def lose_power(self) -> None:
         """Decide what is left of everything that was not synced, names and contents."""
@@ -287,8 +272,8 @@ class SimulatedDisk:
         # Only now, for a later change that is kept may have made the same name again: then nothing is lost.
         for change, keep in zip(changes, kept, strict=True):
             if not keep and change.lost():
-                self.world.faults.count("lost_directory_entry")
-        self._root.lose_power(self.random, self.world.faults)
+                self._faults.count("lost_directory_entry")
+        self._root.lose_power(self.random, self._faults)
 
 
 def parts_of(path: str) -> list[str]:

@@ -7,17 +7,15 @@ killed meanwhile, the call happens, or does not, or happens in part; a sync that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
 from polonaise.host import Buffer, DirectoryLock, File, Identity
-from polonaise.simulator import trace
 from polonaise.simulator.disk import SimulatedDisk, parts_of
 from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
-
-if TYPE_CHECKING:
-    from polonaise.simulator.process import Process
+from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 T = TypeVar("T")
 
@@ -40,12 +38,11 @@ class DiskPort:
     def __init__(self, process: Process, disk: SimulatedDisk) -> None:
         self.process = process
         self.disk = disk
-        self._loop = process.world.loop
+        self._loop = process.environment.loop
         self._under_way: dict[int, _Call] = {}
         self._calls = 0
-        self.handles: dict[OpenFile | _Lock, str] = {}
-        """The files and locks that the process has open, each with its path."""
-        disk.ports.append(self)
+        disk.users.add(process)
+        process.at_end.append(self._break_off)
 
     def submit(
         self,
@@ -109,8 +106,8 @@ class DiskPort:
         disk = self.disk
         if epoch != disk.epoch:  # the power went meanwhile, and has decided what is left of the changes
             return
-        failed = disk.fails("sync", disk.configuration.sync_failure_chance) or (fresh and disk.fails("append", 0.0))
-        disk.world.trace.add(trace.SYNC, disk.subject, int(failed))
+        failed = disk.fails("sync") or (fresh and disk.fails("append"))
+        disk.trace.add(Event.SYNC, disk.subject, int(failed))
         settle(not failed)
         if future.done() or self.process.dead:
             return
@@ -119,12 +116,11 @@ class DiskPort:
         else:
             future.set_result(None)
 
-    def break_off(self, *, powerless: bool) -> None:
+    def _break_off(self, powerless: bool) -> None:
         """Let each call under way happen, or not, or in part, because the process was killed; without power, none."""
+        self.disk.users.remove(self.process)
         calls, self._under_way = self._under_way, {}
-        if powerless:
-            return
-        for call in calls.values():
+        for call in () if powerless else calls.values():
             fate = self.disk.random.random()
             try:
                 if fate < 0.4:
@@ -133,6 +129,7 @@ class DiskPort:
                     call.partly()
             except PolonaiseError:
                 continue  # the process that would get the error is dead
+        self.disk.free_locks(self.process)
 
     # -------------------------------------------------------------- polonaise.host.Disk
 
@@ -219,10 +216,10 @@ class _Lock:
     def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
         self._port = port
         self._file = file
-        port.handles[self] = path
+        port.process.open_files[self] = path
 
     def release(self) -> None:
-        self._port.handles.pop(self, None)
+        self._port.process.open_files.pop(self, None)
         if self._port.disk.locks.get(self._file) is self._port.process:
             del self._port.disk.locks[self._file]
 
@@ -236,7 +233,7 @@ class OpenFile:
         self._file = file
         self._path = path
         self._closed = False
-        port.handles[self] = path
+        port.process.open_files[self] = path
 
     async def read(self, offset: int, length: int) -> bytes:
         self._check_open()
@@ -244,10 +241,10 @@ class OpenFile:
         return data
 
     def _read(self, offset: int, length: int) -> bytes:
-        if self._disk.fails("read", self._disk.configuration.read_failure_chance):
+        if self._disk.fails("read"):
             raise DiskFailed(f"read of {self._path!r} failed")
         data = bytes(self._file.cache[offset : offset + length])
-        self._disk.world.trace.add(trace.READ, self._disk.subject, offset, data)
+        self._disk.trace.add(Event.READ, self._disk.subject, offset, data)
         return data
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
@@ -270,22 +267,14 @@ class OpenFile:
 
     def _sync(self, future: Future, *, fresh: bool = False) -> object:
         file, last = self._file, self._file.last
-        disk = self._disk
-
-        def settle(done: bool) -> None:
-            if done:
-                file.settle(last)
-            else:
-                file.fail_sync(last, disk.random)
-
-        return self._port.sync(future, settle, fresh=fresh)
+        return self._port.sync(future, lambda done: file.end_sync(last, self._disk.random, done=done), fresh=fresh)
 
     async def truncate(self, length: int) -> None:
         self._check_open()
         await self._port.submit(lambda _: self._truncate(length))
 
     def _truncate(self, length: int) -> None:
-        if self._disk.fails("write", self._disk.configuration.write_failure_chance):
+        if self._disk.fails("write"):
             raise DiskFailed(f"truncate of {self._path!r} failed")
         self._file.truncate(length)
 
@@ -301,7 +290,7 @@ class OpenFile:
 
     def let_go(self) -> None:
         """Take the file off the list of those that the process has open."""
-        self._port.handles.pop(self, None)
+        self._port.process.open_files.pop(self, None)
 
     def _check_open(self) -> None:
         self._port.process.check_alive()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
 from zlib import crc32
 
 from polonaise.errors import BatchDamaged, SegmentDamaged
@@ -152,17 +151,16 @@ class FinalLog:
                 self.marks.extend(evidence.client_high_water_marks.tolist())
                 self.locks.extend(evidence.locks(index) for index in range(batch.count))
         self.bodies = [parse_body(transaction.data) for transaction in self.transactions]
-        self.batch_ends = list(accumulate(batch.count for batch in batches))
 
     def __len__(self) -> int:
         return len(self.transactions)
 
     def registers_after(self) -> list[tuple[TransactionId, dict[bytes, bytes]]]:
         """Return the registers after each batch that changed them, with that batch's last id; at first none, at -1."""
-        held: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         stages: list[tuple[TransactionId, dict[bytes, bytes]]] = [(-1, {})]
         for batch in self.batches:
             if batch.registers_bytes:
-                registers.apply(held, batch.registers)
-                stages.append((batch.last, dict(held)))
+                registers.apply(values, batch.registers)
+                stages.append((batch.last, dict(values)))
         return stages

@@ -31,7 +31,6 @@ class DiskFaults:
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
         """Names of the storage nodes whose disks were really damaged, restored, wiped or made to fail."""
-        self.census = {"majority_failed_append": 0}
 
     # ------------------------------------------------------------------ for the actions
 
@@ -53,6 +52,13 @@ class DiskFaults:
     def is_whole(self, node: Node) -> None:
         """Count a node as never spoilt, because its disk was seen to hold everything again, readable."""
         self.spoilt.discard(node.name)
+
+    def crash_or_power_loss(self, node: Node) -> None:
+        """Kill the node's process, or take the power from its machine."""
+        if self._random.random() < 0.5:
+            node.machine.power_loss()
+        else:
+            node.crash()
 
     @property
     def left_whole(self) -> list[Node]:
@@ -93,20 +99,14 @@ class DiskFaults:
         for disk in disks:
             disk.fail_appends(count)
         await asyncio.sleep(self.seconds(0.02, 0.1, 0.4))
-        self.census["majority_failed_append"] += all(disk.appends_to_fail < count for disk in disks)
+        if all(disk.appends_to_fail < count for disk in disks):
+            self._cluster.world.faults.count("majority_failed_append")
         for disk in disks:
             disk.fail_appends(0)
-        strike = self._random.choice((None, None, DiskFaults._crash_of, DiskFaults._power_loss_of))
+        strike = self._random.choice((None, None, Node.crash, Node.lose_power))
         if strike is not None:
             for node in nodes:
-                strike(self, node)
-
-    def _crash_of(self, node: Node) -> None:
-        if node.process is not None:
-            node.process.crash()
-
-    def _power_loss_of(self, node: Node) -> None:
-        node.machine.power_loss()
+                strike(node)
 
     # ------------------------------------------------------------------ disks at rest
 
@@ -114,18 +114,18 @@ class DiskFaults:
         """Damage some bytes of a disk, where something durable says that they were synced."""
         node = self.spoilable()
         if node is not None:
-            self._rot_now(node)
+            self._rot_at(node, _witnessed(node.machine.disk))
 
     def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
         """Damage the header of a segment: the next start finds it, and much above it has to be repaired."""
-        places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
-        self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in places])
+        ranges = [each for each in _witnessed(node.machine.disk) if each[0].endswith(".seq")]
+        self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in ranges])
 
     def rot_sealed(self, node: Node) -> str:
         """Flip a bit in a sealed segment, which may never be read again. Return its path; "" if there is none."""
-        places = [place for place in _witnessed(node.machine.disk) if place[0].endswith(".seq")]
-        last = {path.rpartition("/")[0]: path for path, *_ in sorted(places)}
-        sealed = [place for place in sorted(places) if place[0] not in last.values()]
+        ranges = [each for each in _witnessed(node.machine.disk) if each[0].endswith(".seq")]
+        last = {path.rpartition("/")[0]: path for path, *_ in sorted(ranges)}
+        sealed = [each for each in sorted(ranges) if each[0] not in last.values()]
         if not sealed:
             return ""
         path, start, stop = self._random.choice(sealed)
@@ -133,14 +133,11 @@ class DiskFaults:
         node.machine.disk.flip_bit(path, self._random.randrange(start, stop), self._random.randrange(8))
         return path
 
-    def _rot_now(self, node: Node) -> None:
-        self._rot_at(node, _witnessed(node.machine.disk))
-
-    def _rot_at(self, node: Node, places: list[tuple[str, int, int]]) -> None:
-        if not places:
+    def _rot_at(self, node: Node, ranges: list[tuple[str, int, int]]) -> None:
+        if not ranges:
             return
         disk = node.machine.disk
-        path, start, stop = self._random.choice(places)
+        path, start, stop = self._random.choice(ranges)
         self.spoil(node)
         offset = self._random.randrange(start, stop)
         if self._random.random() < 0.6:
@@ -165,8 +162,8 @@ class DiskFaults:
         if first is None or first != second:
             return
         self.spoil(node)
-        place = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
-        disk.flip_bit(_CONTROL, place, self._random.randrange(8))
+        offset = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
+        disk.flip_bit(_CONTROL, offset, self._random.randrange(8))
 
     def spoil_control_file(self, node: Node) -> None:
         """Overwrite the beginning of a node's control file, so that the node can't start any more."""
@@ -200,10 +197,9 @@ class DiskFaults:
         One from that very session can't be told from the present disk, and is no fault that replication can bear.
         """
         joined = _joined(snapshot)
-        partitions = range(self._cluster.knobs.partitions)
-        values = [self._cluster.partition_value(partition) for partition in partitions]
-        engaged = [value.engagements.get(self._cluster.storage_id(node)) for value in values]
-        if all(e is not None and joined(p) < e.session for p, e in zip(partitions, engaged, strict=True)):
+        name = self._cluster.storage_id(node)
+        engaged = [value.engagements.get(name) for value in self._cluster.partition_values()]
+        if all(e is not None and joined(partition) < e.session for partition, e in enumerate(engaged)):
             self.spoil(node)
             node.machine.disk.restore(snapshot)
 
@@ -211,10 +207,7 @@ class DiskFaults:
         """Stop a node, call `replace` to change its disk, and let it start again."""
         node.hold_down()
         try:
-            if self._random.random() < 0.5:
-                node.machine.power_loss()
-            elif node.process is not None:
-                node.process.crash()
+            self.crash_or_power_loss(node)
             await asyncio.sleep(0)  # until the process is put away: a disk can't be replaced under a living one
             replace()
             await asyncio.sleep(self.seconds(0.05, 0.5))
@@ -228,12 +221,12 @@ def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
     These are the ranges below what a durable frame, or the header of the next segment, says was synced; and all of an
     index, which proves nothing and is made again from its segment.
     """
-    places: list[tuple[str, int, int]] = []
+    ranges: list[tuple[str, int, int]] = []
     sealed_to: dict[str, int] = {}
     for path in reversed(disk.paths()):
         raw = bytes(disk.file(path).durable)
         if path.endswith(".idx"):
-            places.append((path, 0, len(raw)))
+            ranges.append((path, 0, len(raw)))
         if not path.endswith(".seq"):
             continue
         try:
@@ -243,8 +236,8 @@ def _witnessed(disk: SimulatedDisk) -> list[tuple[str, int, int]]:
         directory = path.rpartition("/")[0]
         stop = max(_claimed(raw, header.seed), sealed_to.get(directory, 0))
         sealed_to[directory] = header.previous_end
-        places.append((path, 0, min(stop, len(raw))))
-    return [place for place in places if place[2] > place[1]]
+        ranges.append((path, 0, min(stop, len(raw))))
+    return [each for each in ranges if each[2] > each[1]]
 
 
 def _claimed(raw: bytes, seed: int) -> int:

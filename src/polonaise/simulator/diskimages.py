@@ -72,31 +72,20 @@ class FileImage:
         change.apply(self.cache)
         self.unsynced.append(change)
 
-    def settle(self, last: int) -> None:
-        """End a sync: make the changes up to the number `last` durable."""
-        # Later ones were made while the sync was under way. It does not speak for them.
-        kept = []
-        for change in self.unsynced:
-            if change.number <= last:
-                change.apply(self.durable)
-            else:
-                kept.append(change)
-        self.unsynced = kept
+    def end_sync(self, last: int, source: random.Random, *, done: bool) -> None:
+        """End a sync of the changes up to the number `last`: they are durable, if it is `done`.
 
-    def fail_sync(self, last: int, source: random.Random) -> None:
-        """End a sync that failed: some of the changes it covers are durable now, and the others never will be.
-
-        The cache shows all of them, and takes them for written: no later sync makes up for it. So do file systems
-        that mark pages as clean although writing them failed.
+        If it failed, some of them are, and the others never will be. The cache shows all of them, and takes them for
+        written: no later sync makes up for it. So do file systems that mark pages as clean although writing failed.
         """
-        # Neither those that were written nor the others stay unsynced: the next sync succeeds and proves nothing.
-        kept = []
-        for change in self.unsynced:
+        # Later ones were made while the sync was under way: it does not speak for them. Of a failed sync's none stay
+        # unsynced, written or not: the next sync succeeds and proves nothing.
+        changes, self.unsynced = self.unsynced, []
+        for change in changes:
             if change.number > last:
-                kept.append(change)
-            elif source.random() < 0.5:
+                self.unsynced.append(change)
+            elif done or source.random() < 0.5:
                 change.apply(self.durable)
-        self.unsynced = kept
 
     def lose_power(self, source: random.Random, faults: FaultCounts) -> None:
         """Lose the cache, and decide what is left of the unsynced changes.
@@ -186,14 +175,14 @@ class DirectoryImage:
 
     def files(self, prefix: str = "") -> dict[str, FileImage]:
         """Return all files below, by path, sorted."""
-        found: dict[str, FileImage] = {}
+        files: dict[str, FileImage] = {}
         for name in sorted(self.names):
             node = self.names[name]
             if isinstance(node, FileImage):
-                found[prefix + name] = node
+                files[prefix + name] = node
             else:
-                found.update(node.files(f"{prefix}{name}/"))
-        return found
+                files.update(node.files(f"{prefix}{name}/"))
+        return files
 
 
 Node: TypeAlias = FileImage | DirectoryImage

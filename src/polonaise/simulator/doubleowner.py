@@ -101,7 +101,6 @@ class DoubleOwner:
         self._partition = cluster.knobs.partitions
         self._session: SessionId = 0
         self._wall_us = 0
-        self.census = {"second_connection": 0}
         self.resting = False
 
     async def run(self, node: Node, host: Host) -> None:
@@ -119,7 +118,7 @@ class DoubleOwner:
         self._wall_us = host.clock.wall_us()
         try:
             await self._random.choice(_MISCHIEF)(self, node, first, second)
-            self.census["second_connection"] += 1
+            self._cluster.world.faults.count("second_connection")
         finally:
             for each in (first, second):
                 each.link.abort(ConnectionLost("this conversation is over"))
@@ -136,10 +135,10 @@ class DoubleOwner:
             await first.ask(Join(self._session, prepared, crc))
         except PolonaiseError:
             return
-        held = self._held(node)
-        if held.get(prepared) != crc:
+        durable = self._held(node)
+        if durable.get(prepared) != crc:
             expected = f"no copy without id {prepared}, CRC {crc:#010x}, to join there"
-            self._history.violated("P1 durability", expected, f"{node.name} holds {sorted(held)}, and has joined")
+            self._history.violated("P1 durability", expected, f"{node.name} holds {sorted(durable)}, and has joined")
 
     async def go_on_elsewhere(self, node: Node, first: _Conversation, second: _Conversation) -> None:
         """Go on with the session on the second connection after the first one broke with a batch on its way."""
@@ -195,8 +194,8 @@ class DoubleOwner:
 
     def _batch(self, first: TransactionId, previous_crc: int) -> Batch:
         columns = Columns()
-        for place in range(self._random.randrange(1, 4)):
-            columns.add(_SERVER, 1, first + place, 0, self._random.randbytes(self._random.choice((5, 60))))
+        for number in range(self._random.randrange(1, 4)):
+            columns.add(_SERVER, 1, first + number, 0, self._random.randbytes(self._random.choice((5, 60))))
         raw = seal(
             columns, partition=self._partition, first=first, session=self._session, generation=1,
             commit_time_us=self._wall_us, previous_crc=previous_crc,
@@ -210,13 +209,15 @@ class DoubleOwner:
         replica = read_replica(node.name, node.machine.disk, DIRECTORY, self._partition)
         return {batch.last: batch.crc for batch in replica.batches}
 
-    def _check(self, node: Node, told: _Conversation) -> None:
+    def _check(self, node: Node, conversation: _Conversation) -> None:
         """Check that the node holds every batch of the session up to the number that it acknowledged last."""
-        held = self._held(node)
-        for number, batch in told.sent.items():
-            if number <= told.acknowledged and held.get(batch.last) != batch.crc:
-                expected = f"ids {batch.first} to {batch.last} of {node.name}, acknowledged with {told.acknowledged}"
-                self._history.violated("P1 durability", expected, f"it holds batches up to {sorted(held)}")
+        durable = self._held(node)
+        for number, batch in conversation.sent.items():
+            if number <= conversation.acknowledged and durable.get(batch.last) != batch.crc:
+                expected = (
+                    f"ids {batch.first} to {batch.last} of {node.name}, acknowledged with {conversation.acknowledged}"
+                )
+                self._history.violated("P1 durability", expected, f"it holds batches up to {sorted(durable)}")
 
 
 _MISCHIEF: Final[tuple[Mischief, ...]] = (

@@ -33,22 +33,37 @@ FAULTS: Final = (
     "store_away",
     "store_unmounted",
     "damaged_object",
+    # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, trials, and
+    # the disaster.
+    "majority_failed_append",
+    "stop",
+    "server_stop",
+    "trim",
+    "fragment_read",
+    "fragment_mended",
+    "second_connection",
+    "rot_at_rest",
+    "disk_in_turn",
+    "lease",
+    "hindrance_told",
+    "directory_refused",
+    "owner_replaced",
+    "disaster",
+    "overtaken",
+    "gone_back",
 )
 
 
-class FaultCounts:
+class FaultCounts(dict[str, int]):
     """Counts of how often each class of fault took effect."""
 
     def __init__(self) -> None:
-        self.counts: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        super().__init__(dict.fromkeys(FAULTS, 0))
 
-    def count(self, name: str) -> None:
-        """Count one more fault of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
-        self.counts[name] += 1
-
-    def __getitem__(self, name: str) -> int:
-        return self.counts[name]
+    def count(self, name: str, times: int = 1) -> None:
+        """Count faults of the class `name`. Raises `KeyError` if that is not in `FAULTS`."""
+        self[name] += times
 
     def injected(self) -> dict[str, int]:
         """Return the counts of the classes that occurred, in the order of `FAULTS`."""
-        return {name: count for name, count in self.counts.items() if count}
+        return {name: count for name, count in self.items() if count}

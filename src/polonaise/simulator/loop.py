@@ -60,7 +60,7 @@ class Life:
         self.dead = False
         self.blocked = False
         """Whether the process is dead or paused, so that its handles do not run."""
-        self.held: list[asyncio.Handle] = []
+        self.held_back: list[asyncio.Handle] = []
         """Handles that a paused process runs when it goes on, in order."""
         # What the process schedules copies the context it is scheduled in, so everything that starts in this one
         # carries the life on. Empty otherwise: a process sees no context variables of the scenario.
@@ -290,7 +290,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run `callback` now as part of a process: once it goes on if it is paused, and never if it is dead."""
         if life.blocked:
             if not life.dead:
-                life.held.append(Handle(callback, args, life.context.copy()))
+                life.held_back.append(Handle(callback, args, life.context.copy()))
             return
         # A copy each time: a context can't be entered while it is entered already. Who calls is the machine, which
         # must go on whatever the process raises, `Killed` and `CancelledError` included.
@@ -364,7 +364,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # Here, and in `enter`, is all there is to pauses and deaths: node code takes no part in them.
             if life is not None and life.blocked:
                 if not life.dead:
-                    life.held.append(handle)
+                    life.held_back.append(handle)
                 continue
             # A task keeps what its coroutine raises: what gets here was raised by a plain callback.
             try:
@@ -423,7 +423,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._drop(lives)  # what the `finally` blocks have scheduled
         for life in lives:
             if life is not None:
-                life.held.clear()
+                life.held_back.clear()
 
     def _unfinished(self, birth: int) -> list[VirtualTask]:
         """Return all tasks that are not done and were born after `birth`, eldest first."""

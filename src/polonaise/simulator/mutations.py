@@ -39,9 +39,9 @@ class _MutatedLoader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         source = self.get_data(self.path).decode()
-        found = source.count(self._mutation.old)
-        if found != 1:
-            raise MutationDoesNotApply(f"{self._mutation.old!r} is {found} times in {fullname}, not once")
+        count = source.count(self._mutation.old)
+        if count != 1:
+            raise MutationDoesNotApply(f"{self._mutation.old!r} occurs {count} times in {fullname}, not once")
         return compile(source.replace(self._mutation.old, self._mutation.new), self.path, "exec")
 
 
@@ -54,11 +54,11 @@ class _MutatedFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._mutation.module:
             return None
-        found: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is None or found.origin is None:
+        spec: Any = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None:
             raise MutationDoesNotApply(f"there is no module {fullname}")
-        loader = _MutatedLoader(fullname, found.origin, self._mutation)
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=loader)
+        loader = _MutatedLoader(fullname, spec.origin, self._mutation)
+        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
 
 
 def put_in(name: str) -> None:
@@ -69,7 +69,7 @@ def put_in(name: str) -> None:
     """
     mutation = MUTATIONS.get(name)
     if mutation is None:
-        raise MutationDoesNotApply(f"no mutation {name!r}: there are {', '.join(sorted(MUTATIONS))}")
+        raise MutationDoesNotApply(f"unknown mutation {name!r}; known mutations: {', '.join(sorted(MUTATIONS))}")
     if mutation.module in sys.modules:
         raise MutationDoesNotApply(f"{mutation.module} is loaded already")
     sys.meta_path.insert(0, _MutatedFinder(mutation))
@@ -202,8 +202,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "register-change-lost-at-roll": Mutation(
         "polonaise.log.partitionlog",
-        "preamble = registers.snapshot(tail.found.registers)",
-        "preamble = registers.snapshot(dict(list(tail.found.registers.items())[:-1]))",
+        "preamble = registers.snapshot(tail.scanned.registers)",
+        "preamble = registers.snapshot(dict(list(tail.scanned.registers.items())[:-1]))",
         "P2: a new segment begins without the last register",
     ),
     "zeros-stay-in-a-sealed-segment": Mutation(
@@ -228,8 +228,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rest-of-a-listing-left-out": Mutation(
         "polonaise.log.registers",
-        "            return RegisterPage(taken, True)\n",
-        "            return RegisterPage(taken, False)\n",
+        "            return RegisterPage(chosen, True)\n",
+        "            return RegisterPage(chosen, False)\n",
         "P2: of registers that are more than one page, a listing has the first page",
     ),
     "hindrance-told-to-nobody": Mutation(
@@ -289,7 +289,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "rest-of-a-part-left-out": Mutation(
         "polonaise.client.batchreader",
-        "        if self._ahead is not None and self._first <= asked.last:\n",
+        "        if self._ahead is not None and self._first <= request.last:\n",
         "        if False:\n",
         "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
     ),
@@ -313,8 +313,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "scrub-that-ends-with-its-first-finding": Mutation(
         "polonaise.storage.protocol.scrubschedule",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)\n"
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n"
         "        self._next_s = 2.0**62\n",
         "P10: a disk that goes bad again after its repair is not looked at any more",
     ),

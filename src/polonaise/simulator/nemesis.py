@@ -17,7 +17,6 @@ from typing import Any, Final
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.diskfaults import DiskFaults
-from polonaise.simulator.world import Machine
 from polonaise.terms import SessionId, TransactionId
 
 # For moments that are over within a few milliseconds: looked for this often, and for 1.5 s at most.
@@ -75,20 +74,15 @@ class Nemesis(DiskFaults):
             task.cancel()
         cluster, network = self._cluster, self._network
         network.heal()
-        machines = [node.machine for node in cluster.nodes]
-        network.delay(machines, machines, 0.0)
+        names = [node.name for node in cluster.nodes]
+        network.delay(names, names, 0.0)
         cluster.cut_off.clear()
         cluster.service.configuration = cluster.knobs.coordinator
         if cluster.store is not None:
             cluster.store.away = cluster.store.unmounted = False
             cluster.store.restore()
         for node in cluster.nodes:
-            disk = node.machine.disk
-            disk.free()
-            disk.fail_syncs(0)
-            disk.fail_appends(0)
-            disk.fail_reads(0)
-            disk.fail_writes(0)
+            node.machine.disk.mend()
             node.away_since = None
             if node.process is not None:
                 node.process.crash_on_call = None
@@ -106,9 +100,7 @@ class Nemesis(DiskFaults):
 
     async def crash(self) -> None:
         """Kill a process."""
-        node = self.some(self._cluster.nodes)
-        if node.running and node.process is not None:
-            node.process.crash()
+        self.some(self._cluster.nodes).crash()
 
     async def crash_at_call(self) -> None:
         """Kill a process just before one of its next calls to its machine, to hit every gap between two calls."""
@@ -232,18 +224,16 @@ class Nemesis(DiskFaults):
         if not owners or len(self._cluster.storage) < 2:
             return
         owner = owners[0]
-        alone, *others = [
-            node.machine for node in self._random.sample(self._cluster.storage, len(self._cluster.storage))
-        ]
+        alone, *others = [node.name for node in self._random.sample(self._cluster.storage, len(self._cluster.storage))]
         self._cluster.rush(1.0)
         await asyncio.sleep(self.seconds(0.05, 0.2))
-        self._network.partition(owner.machine, others)
+        self._network.partition(owner.name, others)
         await asyncio.sleep(self.seconds(0.05, 0.2))
-        self._network.partition(owner.machine, alone)
-        self._network.heal(owner.machine, others)
+        self._network.partition(owner.name, alone)
+        self._network.heal(owner.name, others)
         claimed = self._cluster.partition_value(0).session
         # Or what was held back for the others would reach them after all, and be committed.
-        self._network.reset(owner.machine, others)
+        self._network.reset(owner.name, others)
         # Most often it is stopped between claim and engagement, a moment so short that chance hardly ever finds it:
         # a fate that it told there would not be certain yet.
         if self._random.random() < 0.75:
@@ -255,7 +245,7 @@ class Nemesis(DiskFaults):
             stop = self._random.choice((None, self._stop_for, self._cut_off_for))
         if stop is not None:
             await stop(owner, self._cluster.knobs.lease_s + self.seconds(0.05, 0.3, 1.0))
-        self._network.heal(owner.machine, alone)
+        self._network.heal(owner.name, alone)
 
     async def _claimed_after(self, session: SessionId) -> None:
         """Wait until a session after `session` is claimed for the first partition, for 1.5 s at most.
@@ -270,10 +260,7 @@ class Nemesis(DiskFaults):
     def _stop(self, node: Node) -> None:
         """Stop a node by a crash or a loss of power; it does not start again before `Node.let_up`."""
         node.hold_down()
-        if self._random.random() < 0.5:
-            node.machine.power_loss()
-        elif node.process is not None:
-            node.process.crash()
+        self.crash_or_power_loss(node)
 
     # ------------------------------------------------------------------ the network
 
@@ -286,10 +273,10 @@ class Nemesis(DiskFaults):
         if self._random.random() < 0.5:
             these, those = these[:1], those[:1]
         both = self._random.random() < 0.6
-        machines = [node.machine for node in these], [node.machine for node in those]
-        self._network.partition(*machines, both=both)
+        names = [node.name for node in these], [node.name for node in those]
+        self._network.partition(*names, both=both)
         await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
-        self._network.heal(*machines)
+        self._network.heal(*names)
 
     async def cut_off_coordinator(self) -> None:
         """Cut a server off from the coordinator alone: it works on, and after its lease there are two owners.
@@ -331,12 +318,12 @@ class Nemesis(DiskFaults):
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._cluster.cut_off |= away
         owner.away_since = self._world.now - self._cluster.knobs.lease_s  # as if its lease had run out just now
-        others = [node.machine for node in self._cluster.servers if node is not owner]
-        apart: list[tuple[Machine | list[Machine], Machine]] = []
+        others = [node.name for node in self._cluster.servers if node is not owner]
+        apart: list[tuple[str | list[str], str]] = []
         # Each server then has a replica that the other one can't fence, or can't write to.
         if len(self._cluster.storage) > 1 and self._random.random() < 0.7:
             one, another = self._random.sample(self._cluster.storage, 2)
-            apart = [(owner.machine, one.machine), (others, another.machine)]
+            apart = [(owner.name, one.name), (others, another.name)]
         for servers, replica in apart:
             self._network.partition(servers, replica)
         await asyncio.sleep(self.seconds(0.5, 1.0))
@@ -355,16 +342,16 @@ class Nemesis(DiskFaults):
 
     async def delay(self) -> None:
         """Slow down everything between two machines for a while."""
-        these, those = self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine
+        these, those = self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name
         self._network.delay(these, those, self.seconds(0.02, 0.2, 0.6))
         await asyncio.sleep(self.seconds(0.5, 2.0))
         self._network.delay(these, those, 0.0)
 
     async def reset(self) -> None:
-        self._network.reset(self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine)
+        self._network.reset(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
     async def flip_byte(self) -> None:
-        self._network.flip_bytes(self.some(self._cluster.nodes).machine, self.some(self._cluster.nodes).machine)
+        self._network.flip_byte(self.some(self._cluster.nodes).name, self.some(self._cluster.nodes).name)
 
     # ------------------------------------------------------------------ the object store
 

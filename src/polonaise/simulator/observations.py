@@ -85,7 +85,6 @@ class Try:
     partition: PartitionId
     kind: Kind
     count: int
-    invoked_s: float
     floor: TransactionId
     """The highest id of this partition that was known to be committed when the try was made."""
     mark: TransactionId | None = None
@@ -154,7 +153,7 @@ class Listing(NamedTuple):
     partition: PartitionId
     floor: TransactionId
     prefix: bytes
-    found: list[tuple[bytes, bytes]]
+    registers: list[tuple[bytes, bytes]]
 
 
 class History:
@@ -184,15 +183,13 @@ class History:
 
     # ------------------------------------------------------------------ appends
 
-    def invoke(
-        self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], now: float, filler: int
-    ) -> Try:
+    def invoke(self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], filler: int) -> Try:
         """Note that a client is about to make a try, and make its bodies: one for each of `rests`.
 
-        `now` is the virtual time, `filler` the number of bytes that are added to each body.
+        `filler` is the number of bytes that are added to each body.
         """
         number = len(self.tries)
-        attempt = Try(number, client, partition, kind, len(rests), now, self.told[partition])
+        attempt = Try(number, client, partition, kind, len(rests), self.told[partition])
         attempt.bodies = [
             _BODY.pack(number, place, kind, 0) + rest + bytes([number & 255]) * filler
             for place, rest in enumerate(rests)

@@ -28,48 +28,48 @@ class Observer:
     """Look at a schedule from outside of its nodes."""
 
     def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, Application]) -> None:
-        self._cluster = cluster
-        self._history = history
-        self._applications = applications
+        self.cluster = cluster
+        self.history = history
+        self.applications = applications
         self._partitions = range(cluster.knobs.partitions)
 
     # ------------------------------------------------------------------ waiting
 
-    async def until(self, promise: str, seconds: float, reached: Callable[[], bool]) -> None:
+    async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
         """Wait until `reached()` is true. Raises `Violation` of the `promise` if it is not within `seconds`."""
-        until_s = self._cluster.world.now + seconds
+        until_s = self.cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
-            if self._cluster.world.now >= until_s:
+            if self.cluster.world.now >= until_s:
                 raise Violation(promise, f"everything settled within {seconds:g} s of healing", self.described())
             await asyncio.sleep(LOOK_S)
 
     def stop_if_violated(self) -> None:
-        if self._history.violations:
-            raise self._history.violations[0]
+        if self.history.violations:
+            raise self.history.violations[0]
 
     # ------------------------------------------------------------------ replicas
 
     def replicas(self, partition: PartitionId) -> list[DiskReplica]:
-        return [self._replica(node, partition) for node in self._cluster.storage]
+        return [self._replica(node, partition) for node in self.cluster.storage]
 
     def _replica(self, node: Node, partition: PartitionId) -> DiskReplica:
         return read_replica(node.name, node.machine.disk, DIRECTORY, partition)
 
     def engaged(self, node: Node) -> bool:
         """Whether the node is engaged in the latest session of every partition."""
-        name = self._cluster.storage_id(node)
-        values = [self._cluster.partition_value(partition) for partition in self._partitions]
+        name = self.cluster.storage_id(node)
+        values = self.cluster.partition_values()
         return all(name in value.engagements and value.engagements[name].unresolved for value in values)
 
     def all_engaged(self) -> bool:
-        return all(self.engaged(node) for node in self._cluster.storage)
+        return all(self.engaged(node) for node in self.cluster.storage)
 
     def filled(self, node: Node) -> bool:
         """Whether the node's disk holds everything that is known to be committed."""
         return all(
             durable_last(node.machine.disk, DIRECTORY, partition) >= told
-            for partition, told in enumerate(self._history.told)
+            for partition, told in enumerate(self.history.told)
         )
 
     def rotten(self, node: Node) -> bool:
@@ -82,6 +82,11 @@ class Observer:
         """Whether a replica is still writing what the others hold already."""
         lasts = [[replica.last for replica in self.replicas(partition)] for partition in self._partitions]
         return any(len(set(each)) > 1 for each in lasts)
+
+    async def repaired(self, node: Node | None = None) -> None:
+        """Wait until all replicas are engaged and level, and the node, if given, holds all. Raises `Violation`."""
+        await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
+        await self.level()
 
     async def level(self) -> None:
         """Wait until each replica has what the others have, for `LAG_S` at most: a checker tells if one never has."""
@@ -96,16 +101,14 @@ class Observer:
         """Describe what every application, owner and partition is waiting for."""
         lines = [
             f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
-            for name, a in self._applications.items()
+            for name, a in self.applications.items()
             if not a.finished
         ]
-        for name, server in self._cluster.owners.items():
+        for name, server in self.cluster.owners.items():
             lines += [
                 f"{name}: partition {partition} generation {served.generation} committed {served.owner.committed} "
                 f"{'ready' if served.owner.session else 'waits for ' + served.owner.readiness.waits_for}"
                 for partition, served in server.partitions.items()
             ]
-        lines += [
-            f"partition {partition}: {self._cluster.partition_value(partition)}" for partition in self._partitions
-        ]
+        lines += [f"partition {partition}: {value}" for partition, value in enumerate(self.cluster.partition_values())]
         return "\n  ".join(lines)

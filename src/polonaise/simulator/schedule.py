@@ -27,7 +27,7 @@ from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.disaster import Disaster
-from polonaise.simulator.diskaudit import DiskReplica, FinalLog, durable_last, promised_by
+from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
@@ -96,15 +96,7 @@ def run(seed: int, *, record: bool = False) -> Result:
         gc.collect()
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
-    result.faults = {
-        **world.faults.counts,
-        **schedule.cluster.service.census,
-        **schedule.nemesis.census,
-        **schedule.trials.census,
-        **schedule.disaster.census,
-        **schedule.double_owner.census,
-        **schedule.census,
-    }
+    result.faults = {**world.faults, **schedule.cluster.service.census}
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
     result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
@@ -160,15 +152,6 @@ class Schedule:
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
         self.nemesis = Nemesis(self.cluster)
-        self.census: dict[str, int] = {
-            "disaster": 0,
-            "overtaken": 0,
-            "trim": 0,
-            "fragment_read": 0,
-            "fragment_mended": 0,
-            "stop": 0,
-            "server_stop": 0,
-        }
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
         steps = self._random.choice((6, 15, 30))
@@ -195,8 +178,8 @@ class Schedule:
             self._archiving = Archiving(self.cluster, self.nemesis, self.history)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self.disaster = Disaster(self.cluster, self.history, self.applications, self._observer)
-        self.trials = Trials(self.cluster, self.nemesis, self._observer, self.history, self.applications)
+        self.disaster = Disaster(self._observer)
+        self.trials = Trials(self._observer, self.nemesis)
         self.double_owner = DoubleOwner(self.cluster, self.nemesis.left_whole, self.history)
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self.cluster.others.append(Node(self.cluster, "double-owner", self.double_owner.run))
@@ -223,16 +206,14 @@ class Schedule:
         self.double_owner.resting = True
         self._healed.set()
         self.world.trace.note("healed")
-        await self._observer.until(
-            "P11 availability", SETTLE_S, lambda: all(a.finished for a in self.applications.values())
-        )
+        await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
         # Trials need whole replicas: each tells exactly what has to follow from what it does.
         await self._repaired()
         await self.trials.run()
         if self._archiving is not None:
             # Before the trim: a fragment is mended from the log, as long as the replicas still have it.
             if self._archiving.store.damage(FragmentName.parse):
-                await self._observer.until("P10 corruption", self._archiving.scrub_s, self._archiving.rot_is_found)
+                await self._observer.until(self._archiving.scrub_s, self._archiving.rot_is_found, "P10 corruption")
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
@@ -242,10 +223,10 @@ class Schedule:
         await self._nothing_forgotten()
         overtake = None
         if self._archiving is not None and self._overtaken:
-            self.census["overtaken"] += 1
+            self.world.faults.count("overtaken")
             overtake = partial(self._archiving.overtake, logs)
         if self._random.random() < _DISASTER_SHARE or overtake is not None:
-            self.census["disaster"] += 1
+            self.world.faults.count("disaster")
             await self.disaster.strike(overtake)
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
             await self.disaster.go_back()
@@ -255,22 +236,18 @@ class Schedule:
 
         Raises `Violation`.
         """
-        promise, archivist = "P11 availability", archiving.archivist
+        archivist = archiving.archivist
         archivist.begin_to_trim()
-        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
+        await self._observer.until(SETTLE_S, lambda: archivist.done)
         node = self.nemesis.spoilable()
         if node is not None:
             self.nemesis.spoil(node)
             await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-            await self._observer.until(
-                promise, REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
-            )
+            await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node))
         archivist.begin_to_read()
-        await self._observer.until(promise, SETTLE_S, lambda: archivist.done)
+        await self._observer.until(SETTLE_S, lambda: archivist.done)
         archivist.rest()
-        self.census["trim"] += archivist.trims
-        self.census["fragment_read"] += archiving.store.fragments_read
-        self.census["fragment_mended"] += archiving.store.fragments_mended
+        self.world.faults.count("trim", archivist.trims)
 
     async def _stop_now_and_then(self, nodes: Sequence[Node], what: str, share: float) -> None:
         """Ask nodes to stop cleanly at random moments, as an operator does; `share` is the chance of each next stop."""
@@ -280,7 +257,7 @@ class Schedule:
             await asyncio.sleep(pause_s * (0.5 + source.random()))
             node = source.choice(nodes)
             if node.process is not None and node.process.alive:
-                self.census[what] += 1
+                self.world.faults.count(what)
                 node.process.terminate()
 
     async def _nothing_forgotten(self) -> None:
@@ -337,41 +314,38 @@ class Schedule:
         for node in self.cluster.storage:
             if node.name in self.nemesis.spoilt and not self._observer.engaged(node):
                 await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
-        await self._observer.level()
+        await self._observer.repaired()
 
     # ------------------------------------------------------------------ the verdict
 
     def _check(self) -> list[FinalLog]:
         """Run all checkers and return the log of each partition. Raises the first `Violation`."""
         logs: list[FinalLog] = []
-        found: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
+        violations: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
             replicas = self._observer.replicas(partition)
-            true = self._true_copy(replicas)
+            # The longest of the copies whose disks were never damaged is what the log is in the end.
+            sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
+            true = max(sound, key=lambda replica: replica.last)
             trimmed = self._archiving.batches_below(partition, true.first) if self._archiving and true.first else []
             log = FinalLog(partition, trimmed + true.batches)
             logs.append(log)
-            found.extend(check_replicas(log, replicas, self.nemesis.spoilt))
+            violations.extend(check_replicas(log, replicas, self.nemesis.spoilt))
             if self._archiving is not None:
-                found.extend(self._archiving.check(log))
-        found.extend(check(logs, self.history))
-        if found:
-            more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-            raise Violation(found[0].promise, found[0].expected, found[0].seen + more)
+                violations.extend(self._archiving.check(log))
+        violations.extend(check(logs, self.history))
+        if violations:
+            first, count_more = violations[0], len(violations) - 1
+            more = f" ({count_more} more)" if count_more else ""
+            raise Violation(first.promise, first.expected, first.seen + more)
         return logs
-
-    def _true_copy(self, replicas: list[DiskReplica]) -> DiskReplica:
-        """Return the longest of the copies whose disks were never damaged: what the log is in the end."""
-        sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
-        return max(sound, key=lambda replica: replica.last)
 
     # ------------------------------------------------------------------ what a client process runs
 
     def _ended(self, node: Node) -> None:
         if node.process is not None and node.process.left_open:
-            left = f"{node.name} left open {', '.join(node.process.left_open)}"
-            self.history.violated("P11 availability", "a process that ends to close all it has open", left)
+            seen = f"{node.name} left open {', '.join(node.process.left_open)}"
+            self.history.violated("P11 availability", "a process that ends to close all it has open", seen)
         application = self.applications.get(node.name)
         if application is not None and not application.finished:
             application.died()
@@ -404,14 +378,14 @@ class Schedule:
         """
         application = session.application
         # Most work with one log object until all is done; the others open a new one after a few steps.
-        left = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
+        steps_max = 10**6 if application.random.random() < 0.7 else application.random.randrange(1, 8)
         numbers = count()
         tasks = [
-            session.host.spawn(self._worker(session, worker, numbers, left), f"worker {worker}")
+            session.host.spawn(self._worker(session, worker, numbers, steps_max), f"worker {worker}")
             for worker in range(self._workers)
         ]
         for task in tasks:
-            await _done(task)
+            await asyncio.wait([task])
         if application.steps_left > 0:
             return
         application.doing[0] = "waits for healing"
@@ -425,10 +399,10 @@ class Schedule:
         application.doing.clear()
         application.finished = True
 
-    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], left: int) -> None:
+    async def _worker(self, session: ClientLife, worker: int, numbers: count[int], steps_max: int) -> None:
         application = session.application
         think_s = self._duration_s * self._workers / (application.steps_left + 1)
-        while application.steps_left > 0 and next(numbers) < left:
+        while application.steps_left > 0 and next(numbers) < steps_max:
             rushing = self.cluster.rushing.is_set() and application.rush_steps_left > 0
             if rushing:
                 application.rush_steps_left -= 1
@@ -450,10 +424,6 @@ class Schedule:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.cluster.rushing.wait()
-
-
-async def _done(task: asyncio.Task[None]) -> None:
-    await asyncio.wait([task])
 
 
 def _wants(header: int) -> bool:

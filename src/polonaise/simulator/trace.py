@@ -9,49 +9,31 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Final
+from enum import IntEnum
 
-START: Final = 0
-CRASH: Final = 1
-POWER_LOSS: Final = 2
-PAUSE: Final = 3
-RESUME: Final = 4
-END: Final = 5
-CONNECT: Final = 6
-ACCEPT: Final = 7
-DELIVER: Final = 8
-END_OF_STREAM: Final = 9
-RESET: Final = 10
-PARTITION: Final = 11
-HEAL: Final = 12
-READ: Final = 13
-WRITE: Final = 14
-SYNC: Final = 15
-NAME: Final = 16
-DAMAGE: Final = 17
-NOTE: Final = 18
 
-_KINDS: Final = (
-    "start",
-    "crash",
-    "power loss",
-    "pause",
-    "resume",
-    "end",
-    "connect",
-    "accept",
-    "deliver",
-    "end of stream",
-    "reset",
-    "partition",
-    "heal",
-    "read",
-    "write",
-    "sync",
-    "name",
-    "damage",
-    "note",
-)
+class Event(IntEnum):
+    """The kind of an event. Its number, and not its name, is part of the fingerprint."""
+
+    START = 0
+    CRASH = 1
+    POWER_LOSS = 2
+    PAUSE = 3
+    RESUME = 4
+    END = 5
+    CONNECT = 6
+    ACCEPT = 7
+    DELIVER = 8
+    END_OF_STREAM = 9
+    RESET = 10
+    PARTITION = 11
+    HEAL = 12
+    READ = 13
+    WRITE = 14
+    SYNC = 15
+    NAME = 16
+    DAMAGE = 17
+    NOTE = 18
 
 
 class Trace:
@@ -61,7 +43,6 @@ class Trace:
         self._now = now
         self._hash = 0
         self._names: list[str] = []
-        self.events = 0
         self.lines: list[str] | None = [] if record else None
         """What happened, one line per event; None unless recording was asked for."""
 
@@ -70,24 +51,26 @@ class Trace:
         self._names.append(name)
         return len(self._names) - 1
 
-    def add(self, kind: int, subject: int, detail: int = 0, data: bytes = b"") -> None:
+    def add(self, kind: Event, subject: int, detail: int = 0, data: bytes = b"") -> None:
         """Add an event: its kind, what it happened to, and enough detail to tell it from other events."""
         now = self._now()
         crc = zlib.crc32(data)
         self._hash = hash((self._hash, now, kind, subject, detail, crc))
-        self.events += 1
         if self.lines is not None:
             size = f" {len(data)} bytes {crc:08x}" if data else ""
-            self.lines.append(f"{now:14.6f} {_KINDS[kind]:13} {self._names[subject]} {detail}{size}")
+            self.lines.append(f"{now:14.6f} {_words(kind):13} {self._names[subject]} {detail}{size}")
 
     def note(self, text: str) -> None:
         """Add an event of the scenario's own, so that what it did or saw is part of the fingerprint."""
-        self._hash = hash((self._hash, self._now(), NOTE, zlib.crc32(text.encode())))
-        self.events += 1
+        self._hash = hash((self._hash, self._now(), Event.NOTE, zlib.crc32(text.encode())))
         if self.lines is not None:
-            self.lines.append(f"{self._now():14.6f} {_KINDS[NOTE]:13} {text}")
+            self.lines.append(f"{self._now():14.6f} {_words(Event.NOTE):13} {text}")
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits, equal for equal courses of events."""
         return f"{self._hash & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def _words(kind: Event) -> str:
+    return kind.name.lower().replace("_", " ")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from polonaise.simulator import trace
-
-if TYPE_CHECKING:
-    from polonaise.simulator.network import Link, SimulatedNetwork
-    from polonaise.simulator.process import Process
+from polonaise.simulator.environment import Environment
+from polonaise.simulator.network_links import Link
+from polonaise.simulator.process import Process
+from polonaise.simulator.trace import Event
 
 Item: TypeAlias = bytes | OSError | None
 """What travels: bytes, the end of the stream (None), or the breaking of the connection."""
@@ -25,17 +24,70 @@ _HIGH_WATER: Final = 64 * 1024
 """Unsent bytes above which a protocol is asked to pause writing, unless it says otherwise: asyncio's own default."""
 
 
+class Connections:
+    """The connections of a world that stand, half-open ones included, and what holds back their bytes."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.powerless: set[str] = set()
+        """Names of the machines without power, which answer nothing."""
+        self.standing: dict[Pipe, Pipe] = {}
+        """Every connection: the pipe from the connecting end, and the pipe to it."""
+        self.transports: dict[SimulatedTransport, None] = {}
+        """The ends whose processes live and have not been told yet that they are over."""
+        self._stalled: dict[Pipe, None] = {}
+        """Pipes that hold something back until a link carries again. In order, which a set has not."""
+
+    def stall(self, pipe: Pipe, link: Link) -> None:
+        """Note that the pipe holds something back until the link carries again."""
+        self._stalled[pipe] = None
+        if link.blocked is not None:
+            link.blocked.hold_back()
+
+    def revive(self) -> list[Pipe]:
+        """Ask every stalled pipe to go on, and return them all. Those that can't stall again."""
+        stalled, self._stalled = list(self._stalled), {}  # a new one first: pipes enter themselves while this runs
+        for pipe in stalled:
+            pipe.revive()
+        return stalled
+
+    def reset(self, pipe: Pipe) -> None:
+        """Break a connection: some of what is on its way never arrives, and then both ends get an error."""
+        ends = (pipe.source, pipe.target)
+        if all(end.gone for end in ends):
+            return
+        self.environment.faults.count("reset")
+        for direction in (ends[0].outgoing, ends[1].outgoing):
+            direction.lose_some()
+            direction.end(ConnectionResetError("connection reset by the network"))
+
+    def end_gone(self, transport: SimulatedTransport) -> None:
+        """Forget the connection of this end if the other end is gone, too."""
+        if transport.outgoing.target.gone:
+            self.standing.pop(transport.outgoing, None)
+            self.standing.pop(transport.incoming, None)
+
+    def process_ended(self, process: Process, *, powerless: bool) -> None:
+        """Close what a dead process had open, as its kernel does, so that peers hear of it; without power, silently."""
+        for transport in [transport for transport in self.transports if transport.process is process]:
+            del self.transports[transport]
+            if powerless:
+                transport.vanish()
+            else:
+                transport.kernel_close(killed=True)
+
+
 class Pipe:
     """One direction of a connection, with what is on its way there, in order."""
 
-    def __init__(self, network: SimulatedNetwork, link: Link, back: Link) -> None:
-        self._network = network
-        self._loop = network.loop
+    def __init__(self, connections: Connections, link: Link, back: Link) -> None:
+        self.connections = connections
+        self._loop = connections.environment.loop
         self.link = link
         self._back = back
         self.source: SimulatedTransport
         self.target: SimulatedTransport
-        self.room = network.configuration.window_bytes
+        self.room = link.configuration.window_bytes
         """Bytes that may still be sent before the receiver has read some."""
         self._owed = 0
         """Bytes that the receiver has read, which the sender does not know while the link back is cut."""
@@ -50,15 +102,15 @@ class Pipe:
     def send(self, data: bytes) -> None:
         """Put bytes on their way; there must be `room` for them."""
         self.room -= len(data)
-        link, configuration = self.link, self._network.configuration
-        if len(data) > 1 and link.strikes(configuration.split_chance):
+        link = self.link
+        if len(data) > 1 and link.strikes(link.configuration.split_chance):
             cut = 1 + int(link.draw() * (len(data) - 1))
             self._put(data[:cut])
             data = data[cut:]
         self._put(data)
-        if link.strikes(configuration.reset_chance):
+        if link.strikes(link.configuration.reset_chance):
             # Not at once: the writer is in the middle of its call, and a real reset comes from outside of it.
-            self._loop.soon(self._network.reset_connection, self)
+            self._loop.soon(self.connections.reset, self)
 
     def end(self, item: OSError | None) -> None:
         """Put the end of the stream (None) or its breaking behind all that is on its way."""
@@ -80,7 +132,7 @@ class Pipe:
         """Give `size` bytes of room back, which the receiver has read; the sender learns it over the link back."""
         if self._back.blocked is not None:
             self._owed += size
-            self._network.stall(self, self._back)
+            self.connections.stall(self, self._back)
         elif size:
             self.room += size
             self.source.room_came()
@@ -92,11 +144,11 @@ class Pipe:
             self.credit(owed)
         if not self._stalled:
             return
-        if self.link.blocked is None and self.target.process.machine.powered:
+        if self.link.blocked is None and self.link.target not in self.connections.powerless:
             self._stalled = False
             self._loop.at(self._loop.now + self.link.retransmit_s(), self._arrive)
         else:
-            self._network.stall(self, self.link)
+            self.connections.stall(self, self.link)
 
     def _put(self, item: Item) -> None:
         # A stream: what was sent later never arrives earlier, however short its way.
@@ -113,9 +165,9 @@ class Pipe:
         link = self.link
         # Judged on arrival and not when it was sent: a cut holds back also what is on its way. `_armed` stays true,
         # so that nothing that is sent meanwhile overtakes it.
-        if link.blocked is not None or not self.target.process.machine.powered:
+        if link.blocked is not None or link.target in self.connections.powerless:
             self._stalled = True
-            self._network.stall(self, link)
+            self.connections.stall(self, link)
             return
         flying, now = self._flying, self._loop.now
         while flying and flying[0][0] <= now:
@@ -145,9 +197,10 @@ class SimulatedTransport(asyncio.Transport):
         outgoing.source = incoming.target = self
         self.gone = False
         """Whether the kernel has closed this end, so that bytes for it are answered with a reset."""
-        self._network = process.world.network
-        self._loop = process.world.loop
-        self._subject = process.world.trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
+        self._connections = outgoing.connections
+        self._loop = process.environment.loop
+        self._trace = process.environment.trace
+        self._subject = self._trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
         self._protocol: asyncio.BaseProtocol | None = None
         self._arrived: deque[Item] = deque()
         """What has arrived and the process has not read."""
@@ -170,7 +223,7 @@ class SimulatedTransport(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._finished = False
-        process.transports[self] = None
+        self._connections.transports[self] = None
 
     def __hash__(self) -> int:
         return self._subject
@@ -180,9 +233,6 @@ class SimulatedTransport(asyncio.Transport):
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None
         return self._protocol
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
 
     def is_closing(self) -> bool:
         return self._closing
@@ -200,9 +250,6 @@ class SimulatedTransport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._unsent_bytes
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._check_unfinished()
@@ -296,7 +343,7 @@ class SimulatedTransport(asyncio.Transport):
     def _connection_lost(self, error: OSError | None) -> None:
         self._finished = True
         self.kernel_close()
-        self.process.transports.pop(self, None)
+        self._connections.transports.pop(self, None)
         self.get_protocol().connection_lost(error)
 
     def _send_eof(self) -> None:
@@ -324,15 +371,15 @@ class SimulatedTransport(asyncio.Transport):
             if type(item) is bytes:
                 item = self._merged(item)
                 self.incoming.credit(len(item))
-                self.process.world.trace.add(trace.DELIVER, self._subject, 0, item)
+                self._trace.add(Event.DELIVER, self._subject, 0, item)
                 protocol.data_received(item)
             elif item is None:
-                self.process.world.trace.add(trace.END_OF_STREAM, self._subject)
+                self._trace.add(Event.END_OF_STREAM, self._subject)
                 if not protocol.eof_received():
                     self.close()
             else:
                 assert isinstance(item, OSError)
-                self.process.world.trace.add(trace.RESET, self._subject)
+                self._trace.add(Event.RESET, self._subject)
                 self._lose(item)
 
     def _merged(self, item: bytes) -> bytes:
@@ -340,7 +387,7 @@ class SimulatedTransport(asyncio.Transport):
         arrived = self._arrived
         if not arrived or type(arrived[0]) is not bytes:
             return item
-        if not self.incoming.link.strikes(self._network.configuration.merge_chance):
+        if not self.incoming.link.strikes(self.incoming.link.configuration.merge_chance):
             return item
         parts = [item]
         while arrived and type(arrived[0]) is bytes:
@@ -405,14 +452,14 @@ class SimulatedTransport(asyncio.Transport):
                 self.outgoing.answer_as_gone()
             else:
                 self._send_eof()
-        self._network.end_gone(self)
+        self._connections.end_gone(self)
 
     def vanish(self) -> None:
         """Drop this end, because its machine lost power: the peer hears nothing, and part of what was sent is lost."""
         self.gone = True
         self._arrived.clear()
         self.outgoing.lose_some()
-        self._network.end_gone(self)
+        self._connections.end_gone(self)
 
     def time_out(self) -> None:
         """Give this end up, as a kernel does that gets no answer: the process gets an error, the peer hears nothing."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from polonaise.coordination.lease import LEASE_S
 from polonaise.log.control import CONTROL_FILE
-from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.cluster import Node
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import History, Violation
+from polonaise.simulator.observations import Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
-from polonaise.simulator.waiting import WaitingClient
+from polonaise.simulator.waiting_client import WaitingClient
 
 _ROT_SHARE: Final = 0.25
 """The share of seeds in which a bit of a sealed segment rots at the end, where nothing reads it but a scrub."""
@@ -47,28 +46,13 @@ Strike = Callable[[Node], Awaitable[float]]
 class Trials:
     """The trials of one schedule."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        nemesis: Nemesis,
-        observer: Observer,
-        history: History,
-        applications: Mapping[str, Application],
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, observer: Observer, nemesis: Nemesis) -> None:
+        self._cluster = observer.cluster
         self._nemesis = nemesis
         self._observer = observer
-        self._history = history
-        self._applications = applications
-        self._random: random.Random = cluster.world.random("trials")
-        self.census = {
-            "rot_at_rest": 0,
-            "disk_in_turn": 0,
-            "lease": 0,
-            "hindrance_told": 0,
-            "directory_refused": 0,
-            "owner_replaced": 0,
-        }
+        self._applications = observer.applications
+        self._random: random.Random = self._cluster.world.random("trials")
+        self._faults = self._cluster.world.faults
 
     async def run(self) -> None:
         """Run the trials that this seed has drawn. Raises `Violation`."""
@@ -101,19 +85,18 @@ class Trials:
             for strike in [self._wipe] if node.name in self._nemesis.spoilt else strikes:
                 await self._mended(node, strike)
             self._nemesis.is_whole(node)
-            self.census["disk_in_turn"] += 1
+            self._faults.count("disk_in_turn")
         self._begin_work_again(steps=2)
         await self._worked()
 
     def _begin_work_again(self, steps: int) -> None:
         for client in self._cluster.clients:
             self._applications[client.name].start_again(steps)
-            if client.process is not None:
-                client.process.crash()
+            client.crash()
 
     async def _worked(self) -> None:
         applications = self._applications.values()
-        await self._observer.until("P11 availability", SETTLE_S, lambda: all(each.finished for each in applications))
+        await self._observer.until(SETTLE_S, lambda: all(each.finished for each in applications))
         await self._observer.level()
 
     async def _mended(self, node: Node, strike: Strike) -> None:
@@ -133,7 +116,7 @@ class Trials:
         """Flip a bit where only a scrub reads: it must be found, and repaired from the other replicas."""
         if not node.running or not self._nemesis.rot_sealed(node):
             return 0.0
-        self.census["rot_at_rest"] += 1
+        self._faults.count("rot_at_rest")
         return SCRUB_S
 
     async def _rot_at_start(self, node: Node) -> float:
@@ -153,7 +136,7 @@ class Trials:
             self._begin_work_again(_REPLACED_STEPS)
             await self._nemesis.minority_write()
             await self._worked()
-        self.census["owner_replaced"] += 1
+        self._faults.count("owner_replaced")
 
     async def _who_waits_is_told(self) -> None:
         """Stop a majority of the storage nodes: a client that appends must be told which, and when they are back."""
@@ -162,24 +145,21 @@ class Trials:
             away = self._random.sample(self._cluster.storage, count)
             for node in away:
                 node.hold_down()
-                if node.process is not None:
-                    node.process.crash()
+                node.crash()
             client.go.set()
             names = [self._cluster.storage_id(node) for node in away]
             try:
                 # A client whose mount has a short deadline gives up before it is answered: then it knows only that.
                 await self._observer.until(
-                    "P11 availability",
                     _TOLD_S,
                     lambda: all(name in client.trouble for name in names) or "answer a mount" in client.trouble,
                 )
             finally:
                 for node in away:
                     node.let_up()
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done and not client.trouble)
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
-        await self._observer.level()
-        self.census["hindrance_told"] += 1
+            await self._observer.until(SETTLE_S, lambda: client.done and not client.trouble)
+        await self._observer.repaired()
+        self._faults.count("hindrance_told")
 
     async def _refused_directory_is_told(self) -> None:
         """Damage a control file: health must say why the directory can't be opened, and work must go on.
@@ -193,39 +173,34 @@ class Trials:
         disk, name = node.machine.disk, self._cluster.storage_id(node)
         async with self._waiting_client() as client:
             await self._nemesis.replace_disk(node, lambda: self._nemesis.spoil_control_file(node))
-            refused = {path: bytes(disk.file(path).cache) for path in disk.paths()}
+            refused = disk.files()
             client.go.set()
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.done)
+            await self._observer.until(SETTLE_S, lambda: client.done)
             await self._observer.until(
-                "P11 availability",
                 _TOLD_S,
                 lambda: all(
                     CONTROL_FILE in server.health()["storage"][name]["error"]
                     for server in self._cluster.running_servers
                 ),
             )
-        if refused != {path: bytes(disk.file(path).cache) for path in disk.paths()}:
+        if refused != disk.files():
             raise Violation("P13 fail-safe", f"the refused directory of {node.name} as it was", str(disk.paths()))
         self._cluster.refuses.discard(node.name)
         await self._nemesis.replace_disk(node, disk.wipe)
-        await self._observer.until(
-            "P11 availability", REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node)
-        )
-        await self._observer.level()
-        self.census["directory_refused"] += 1
+        await self._observer.repaired(node)
+        self._faults.count("directory_refused")
 
     @contextlib.asynccontextmanager
     async def _waiting_client(self) -> AsyncIterator[WaitingClient]:
         """Run a client that has mounted all partitions and has not appended anything."""
-        client = WaitingClient(self._cluster, self._history)
+        client = WaitingClient(self._cluster, self._observer.history)
         node = Node(self._cluster, client.application.who, client.run)
         node.start()
         try:
-            await self._observer.until("P11 availability", SETTLE_S, lambda: client.mounted)
+            await self._observer.until(SETTLE_S, lambda: client.mounted)
             yield client
         finally:
-            if node.process is not None:
-                node.process.crash()
+            node.crash()
 
     # ------------------------------------------------------------------ P11: leases
 
@@ -255,17 +230,17 @@ class Trials:
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
             return
-        self.census["lease"] += 1
+        self._faults.count("lease")
         process = owners[0].process
         assert process is not None
         process.pause()
         seconds = LEASE_S + _TAKE_OVER_S
         others = {node.name for node in self._cluster.servers} - {owners[0].name}
         try:
-            await self._observer.until("P11 availability", seconds, lambda: set(self._owned().values()) <= others)
+            await self._observer.until(seconds, lambda: set(self._owned().values()) <= others)
         finally:
             process.resume()
-        await self._observer.until("P11 availability", REPAIR_S, self._observer.all_engaged)
+        await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
         """Return, by partition, the server that has a session there; of two, the one of the later generation."""

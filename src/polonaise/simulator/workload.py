@@ -55,9 +55,7 @@ class ClientLife:
 
     def invoke(self, partition: PartitionId, kind: Kind, rests: Sequence[bytes]) -> Try:
         filler = self.random.choice((0, 0, 5, 60, 400))
-        return self.history.invoke(
-            self.application.who, partition, kind, rests, asyncio.get_running_loop().time(), filler
-        )
+        return self.history.invoke(self.application.who, partition, kind, rests, filler)
 
     def timeout_s(self) -> float:
         return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
@@ -172,14 +170,14 @@ async def step_counter(session: ClientLife, partition: PartitionId) -> None:
     """
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
-    held = await _register(session, partition, key)
-    value = 1 + (int(held) if held else 0)
+    present = await _register(session, partition, key)
+    value = 1 + (int(present) if present else 0)
 
     def build(tx: Draft) -> Try:
-        if held is None:
+        if present is None:
             tx.expect(key, absent=True)
         else:
-            tx.expect(key, equals=held)
+            tx.expect(key, equals=present)
         tx.set(key, b"%d" % value)
         if value % 2:
             tx.set(neighbour, b"%d" % value)
@@ -208,8 +206,8 @@ async def list_registers(session: ClientLife, partition: PartitionId) -> None:
 
 async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
     floor = session.history.told[partition]
-    found = await session.log.list_registers(prefix, partition, timeout=timeout_s)
-    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(found.items())))
+    listed = await session.log.list_registers(prefix, partition, timeout=timeout_s)
+    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
 
 
 async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
@@ -327,14 +325,14 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
     after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
-    left = session.random.randrange(1, 40)
+    count_left = session.random.randrange(1, 40)
     reading = ReadCheck(session.history, f"a reader of {session.application.who}", partition, after)
     transactions = session.log.read(partition, after=after, follow=follow, timeout=session.timeout_s())
     async with asyncio.timeout(session.timeout_s()), aclosing(transactions) as stream:
         async for tx in stream:
             reading.take(tx)
-            left -= 1
-            if not left:
+            count_left -= 1
+            if not count_left:
                 return
             if pause_s:
                 await asyncio.sleep(pause_s)
@@ -364,14 +362,14 @@ async def read_since(session: ClientLife, partition: PartitionId) -> None:
 async def look_up(session: ClientLife, partition: PartitionId) -> None:
     """Look up one transaction by its id."""
     known = session.history.told[partition]
-    wanted = session.random.randrange(0, known + 3)
-    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, wanted - 1)
+    id = session.random.randrange(0, known + 3)
+    reading = ReadCheck(session.history, f"a look-up of {session.application.who}", partition, id - 1)
     try:
-        reading.take(await session.log.transaction(wanted, partition, timeout=session.timeout_s()))
+        reading.take(await session.log.transaction(id, partition, timeout=session.timeout_s()))
     except BeyondLog:
         return
     except OwnTransaction:
-        reading.ended(wanted)
+        reading.ended(id)
 
 
 async def flush(session: ClientLife, partition: PartitionId) -> None:

@@ -23,7 +23,6 @@ from polonaise.redaction import redacted
 
 T = TypeVar("T")
 
-NAME: Final = "spark"
 _LISTINGS_MAX: Final = 256
 
 _guard = threading.Lock()
@@ -49,7 +48,7 @@ def log_at(address: str) -> Log:
             if address.startswith(SCHEME) and not is_there(address):
                 shown = redacted(address)
                 raise NotInitialized(f"there is no log at {shown}: correct the path; polonaise.connect makes a log")
-            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name=NAME))
+            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"))
         return log
 
 
@@ -69,13 +68,13 @@ def store_at(url: str, *, make: bool = False) -> ObstoreStore:
 def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
     """Return what a store holds below this prefix, by a listing at most `age_s_max` seconds old."""
     store = store_at(url)
-    found = _listings.get((url, prefix))
-    if found is None or time.monotonic() - found[0] > age_s_max:
-        found = (time.monotonic(), wait(lambda: store.list(prefix)))
+    listing = _listings.get((url, prefix))
+    if listing is None or time.monotonic() - listing[0] > age_s_max:
+        listing = (time.monotonic(), wait(lambda: store.list(prefix)))
         while len(_listings) >= _LISTINGS_MAX:
             _listings.pop(next(iter(_listings)), None)
-        _listings[url, prefix] = found
-    return found[1]
+        _listings[url, prefix] = listing
+    return listing[1]
 
 
 def wait(make: Callable[[], Awaitable[T]]) -> T:

@@ -3,70 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
-)
+from pyspark.sql import types
 
 from polonaise.errors import BadOption
 
-_Kinds: TypeAlias = Mapping[type[DataType], str]
-
-_ALL: Final[_Kinds] = {
-    BooleanType: "boolean",
-    ByteType: "byte",
-    ShortType: "short",
-    IntegerType: "int",
-    LongType: "long",
-    FloatType: "float",
-    DoubleType: "double",
-    DecimalType: "decimal",
-    StringType: "string",
-    BinaryType: "binary",
-    DateType: "date",
-    TimestampType: "timestamp",
-    TimestampNTZType: "timestamp_ntz",
-    TimeType: "time",
-    DayTimeIntervalType: "interval day to second",
-    ArrayType: "array",
-    StructType: "struct",
-    MapType: "map",
+_ALL: Final[Mapping[type[types.DataType], str]] = {
+    types.BooleanType: "boolean",
+    types.ByteType: "byte",
+    types.ShortType: "short",
+    types.IntegerType: "int",
+    types.LongType: "long",
+    types.FloatType: "float",
+    types.DoubleType: "double",
+    types.DecimalType: "decimal",
+    types.StringType: "string",
+    types.BinaryType: "binary",
+    types.DateType: "date",
+    types.TimestampType: "timestamp",
+    types.TimestampNTZType: "timestamp_ntz",
+    types.TimeType: "time",
+    types.DayTimeIntervalType: "interval day to second",
+    types.ArrayType: "array",
+    types.StructType: "struct",
+    types.MapType: "map",
 }
 """All types that decoders make. The others have no form in Arrow that Spark accepts, or hold nothing."""
 
-_LACKS: Final[Mapping[str, frozenset[type[DataType]]]] = {
-    "json": frozenset({TimeType, DayTimeIntervalType}),
-    "msgpack": frozenset({DateType, TimestampNTZType, TimeType, DayTimeIntervalType}),
-    "avro": frozenset({DayTimeIntervalType}),
-    "protobuf": frozenset({DateType, TimestampType, TimestampNTZType, TimeType, DayTimeIntervalType}),
+_LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
+    "json": frozenset({types.TimeType, types.DayTimeIntervalType}),
+    "msgpack": frozenset({types.DateType, types.TimestampNTZType, types.TimeType, types.DayTimeIntervalType}),
+    "avro": frozenset({types.DayTimeIntervalType}),
+    "protobuf": frozenset(
+        {types.DateType, types.TimestampType, types.TimestampNTZType, types.TimeType, types.DayTimeIntervalType}
+    ),
 }
 """Types that a format has no values for, or that its library turns into another type."""
 
 _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 
 
-def check_types(decoder: str, wanted: StructType) -> None:
+def check_types(decoder: str, wanted: types.StructType) -> None:
     """Raise `BadOption` for a column that no body could fill."""
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
@@ -76,26 +55,30 @@ def check_types(decoder: str, wanted: StructType) -> None:
                     f"decoderSchema: {field.name} {_is_or_holds(field, kind)}, which decoder={decoder} does not make: "
                     f"read it as another type, such as string; there are {', '.join(possible.values())}"
                 )
-            if isinstance(kind, MapType) and decoder in _KEYS_ARE_TEXTS and not isinstance(kind.keyType, StringType):
+            if (
+                isinstance(kind, types.MapType)
+                and decoder in _KEYS_ARE_TEXTS
+                and not isinstance(kind.keyType, types.StringType)
+            ):
                 raise BadOption(
                     f"decoderSchema: {field.name} {_is_or_holds(field, kind)}, and with decoder={decoder} the keys of "
                     "a map are texts: write map<string,…>"
                 )
 
 
-def _is_or_holds(field: StructField, kind: DataType) -> str:
+def _is_or_holds(field: types.StructField, kind: types.DataType) -> str:
     return f"{'is' if kind is field.dataType else 'holds'} {kind.simpleString()}"
 
 
-def _kinds(kind: DataType) -> Iterator[DataType]:
+def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
     """Yield a type and all types inside it."""
     yield kind
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, types.ArrayType):
         yield from _kinds(kind.elementType)
-    elif isinstance(kind, MapType):
+    elif isinstance(kind, types.MapType):
         yield from _kinds(kind.keyType)
         yield from _kinds(kind.valueType)
-    elif isinstance(kind, StructType):
+    elif isinstance(kind, types.StructType):
         for field in kind.fields:
             yield from _kinds(field.dataType)
 
@@ -103,8 +86,8 @@ def _kinds(kind: DataType) -> Iterator[DataType]:
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
     """Raise `BadOption` for types inside maps that JSON lacks: there, texts are not converted to them."""
     for field in fields:
-        for what in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
-            if holds(field.type, what):
+        for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
+            if holds(field.type, is_kind):
                 raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
 
 
@@ -124,13 +107,13 @@ def fields_inside(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields that a type consists of, but for a map's key, which is never null."""
     if pa.types.is_map(kind):
         return [kind.item_field]
-    return [kind.field(place) for place in range(kind.num_fields)]
+    return [kind.field(index) for index in range(kind.num_fields)]
 
 
 def _requires_inside(kind: pa.DataType) -> bool:
     return any(not field.nullable or _requires_inside(field.type) for field in fields_inside(kind))
 
 
-def holds(kind: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
-    """Whether `what` is true of a type or of any type inside it."""
-    return what(kind) or any(holds(field.type, what) for field in fields_inside(kind))
+def holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether `is_kind` is true of a type or of any type inside it."""
+    return is_kind(kind) or any(holds(field.type, is_kind) for field in fields_inside(kind))

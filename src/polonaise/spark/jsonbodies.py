@@ -47,12 +47,14 @@ class JsonBodies:
         if _is_unsure(joined):
             for body in bodies:
                 check_body(body)
-        read = pyarrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
-        found = pyarrow.json.open_json(pa.BufferReader(joined), read_options=read, parse_options=self._parse).read_all()
-        if found.num_rows != len(bodies):
+        read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(joined) + 1)
+        table = pyarrow.json.open_json(
+            pa.BufferReader(joined), read_options=read_options, parse_options=self._parse
+        ).read_all()
+        if table.num_rows != len(bodies):
             raise ValueError("a body that holds more than one object")
-        whole = found.column(0).combine_chunks()
-        return {field.name: _typed(whole.field(place), field) for place, field in enumerate(self._fields)}
+        objects = table.column(0).combine_chunks()
+        return {field.name: _typed(objects.field(index), field) for index, field in enumerate(self._fields)}
 
 
 def check_body(body: bytes) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from polonaise.client.protocol.arguments import INT64_MAX
-from polonaise.errors import BadOption
+from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
+from polonaise.errors import BadOption, UnknownPartition
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -35,7 +36,16 @@ STORAGE: Final = "storage:"
 """Prefix of a storage node's directory, whose replica is read as it is: not all of it need be committed."""
 
 
-class Places(NamedTuple):
+RANGE_OPTIONS: Final = frozenset(
+    {
+        "partitions", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets",
+        "startingtimestamp", "endingtimestamp",
+    }
+)  # fmt: skip
+"""Names, in lower case, of the options that select partitions and a range of each."""
+
+
+class Positions(NamedTuple):
     """A place in each partition: a transaction's id, `EARLIEST` or `LATEST`."""
 
     default: TransactionId
@@ -45,8 +55,8 @@ class Places(NamedTuple):
         return self.by_partition.get(partition, self.default)
 
 
-FROM_EARLIEST: Final = Places(EARLIEST)
-UP_TO_LATEST: Final = Places(LATEST)
+FROM_EARLIEST: Final = Positions(EARLIEST)
+UP_TO_LATEST: Final = Positions(LATEST)
 
 
 class OnUndecodable(enum.Enum):
@@ -73,9 +83,9 @@ class ReadOptions:
     """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
     """Partitions to read: `all`, `3` or `0-6,9`."""
-    starting: Places = FROM_EARLIEST
+    starting: Positions = FROM_EARLIEST
     """First transaction to read, inclusive."""
-    ending: Places = UP_TO_LATEST
+    ending: Positions = UP_TO_LATEST
     """First transaction not to read."""
     starting_time_us: int | None = None
     ending_time_us: int | None = None
@@ -119,38 +129,38 @@ class WriteOptions:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
-    said = _Said(given, _READ)
-    cluster, fragments = _where(said)
+    texts = _GivenOptions(given, _READ)
+    cluster, fragments = _where(texts)
     options = ReadOptions(
         cluster=cluster,
         fragments=fragments,
-        partitions=said.text("partitions") or "all",
-        starting=said.value("startingTransactions", _places("starting"), FROM_EARLIEST),
-        ending=said.value("endingTransactions", _places("ending"), UP_TO_LATEST),
-        starting_time_us=said.value("startingTimestamp", _time_us, None),
-        ending_time_us=said.value("endingTimestamp", _time_us, None),
-        headers=said.value("headers", _headers, None),
-        decoder=said.text("decoder"),
-        decoder_schema=said.value("decoderSchema", checked_columns, None),
-        decoder_options=said.with_prefix("decoder."),
-        kafka_columns=said.value("kafkaColumns", _flag, False),
-        fail_on_data_loss=said.value("failOnDataLoss", _flag, True),
-        on_undecodable=_undecodable_in(said),
-        transactions_per_trigger_max=said.value("maxTransactionsPerTrigger", _positive, None),
-        partitions_min=said.value("minPartitions", _positive, 1),
-        split_bytes_max=said.value("maxBytesPerSplit", _bytes, 128 * MIB),
-        timeout_s=said.value("timeout", _seconds, 60.0),
+        partitions=texts.text("partitions") or "all",
+        starting=texts.value("startingTransactions", _positions("starting"), FROM_EARLIEST),
+        ending=texts.value("endingTransactions", _positions("ending"), UP_TO_LATEST),
+        starting_time_us=texts.value("startingTimestamp", _time_us, None),
+        ending_time_us=texts.value("endingTimestamp", _time_us, None),
+        headers=texts.value("headers", _headers, None),
+        decoder=texts.text("decoder"),
+        decoder_schema=texts.value("decoderSchema", checked_columns, None),
+        decoder_options=texts.with_prefix("decoder."),
+        kafka_columns=texts.value("kafkaColumns", _flag, False),
+        fail_on_data_loss=texts.value("failOnDataLoss", _flag, True),
+        on_undecodable=_undecodable_in(texts),
+        transactions_per_trigger_max=texts.value("maxTransactionsPerTrigger", _positive, None),
+        partitions_min=texts.value("minPartitions", _positive, 1),
+        split_bytes_max=texts.value("maxBytesPerSplit", _bytes, 128 * MIB),
+        timeout_s=texts.value("timeout", _seconds, 60.0),
     )
     if options.decoder is None and options.decoder_schema is not None:
-        raise BadOption("decoderSchema without a decoder: say also .option('decoder', 'json')")
-    if options.decoder is None and said.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
-        raise BadOption("onUndecodable without a decoder: say also .option('decoder', 'json'), or leave it out")
-    for side, time_us, places in (
-        ("starting", options.starting_time_us, said.text("startingTransactions")),
-        ("ending", options.ending_time_us, said.text("endingTransactions")),
+        raise BadOption("decoderSchema without a decoder: add .option('decoder', 'json')")
+    if options.decoder is None and texts.text("onUndecodable") not in (None, OnUndecodable.FAIL.value):
+        raise BadOption("onUndecodable without a decoder: add .option('decoder', 'json'), or leave it out")
+    for side, time_us, ids in (
+        ("starting", options.starting_time_us, texts.text("startingTransactions")),
+        ("ending", options.ending_time_us, texts.text("endingTransactions")),
     ):
-        if time_us is not None and places is not None:
-            raise BadOption(f"{side}Timestamp and {side}Transactions: say one of them")
+        if time_us is not None and ids is not None:
+            raise BadOption(f"{side}Timestamp and {side}Transactions are both given: give one of them")
     since, until = options.starting_time_us, options.ending_time_us
     if since is not None and until is not None and since > until:
         raise BadOption("startingTimestamp is later than endingTimestamp: swap them")
@@ -159,25 +169,25 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     """Parse the options of a write. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
-    said = _Said(given, _WRITE)
-    cluster, _ = _where(said)
+    texts = _GivenOptions(given, _WRITE)
+    cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
         raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
     if cluster.startswith(STORAGE):
         raise BadOption("cluster: one replica can't be appended to: name the log, embedded:PATH or file:PATH")
-    app_id, version = said.text("txnAppId"), said.value("txnVersion", _not_negative, None)
+    app_id, version = texts.text("txnAppId"), texts.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
     if not is_stream and (app_id is None) != (version is None):
-        raise BadOption("txnAppId and txnVersion go together: say both, or neither for a write that may repeat rows")
+        raise BadOption("txnAppId and txnVersion go together: give both, or neither for a write that may repeat rows")
     return WriteOptions(
         cluster=cluster,
         app_id=app_id,
         app_version=version,
-        partition_by=said.text("partitionBy"),
-        staging=said.text("staging"),
-        inline_bytes_max=said.value("inlineBytesMax", _bytes, 256 * 1024),
-        timeout_s=said.value("timeout", _seconds, 60.0),
+        partition_by=texts.text("partitionBy"),
+        staging=texts.text("staging"),
+        inline_bytes_max=texts.value("inlineBytesMax", _bytes, 256 * 1024),
+        timeout_s=texts.value("timeout", _seconds, 60.0),
     )
 
 
@@ -201,7 +211,7 @@ _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 """Options that Spark adds for a table in a catalog."""
 
 
-class _Said:
+class _GivenOptions:
     """The given options, under their canonical names."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -213,24 +223,24 @@ class _Said:
             if name is None:
                 _check_foreign(key, value, by_name)
             elif name in self._values:
-                raise BadOption(f"{name} is said twice, once under the name that Spark's Kafka source gives it")
+                raise BadOption(f"{name} is given twice, once under the name that Spark's Kafka source gives it")
             else:
                 self._values[name] = value
 
     def text(self, name: str) -> str | None:
-        found = self._values.get(name)
-        if found is not None and not found.strip():
-            raise BadOption(f"{name} is empty: leave it out, or say what it is")
-        return found
+        value = self._values.get(name)
+        if value is not None and not value.strip():
+            raise BadOption(f"{name} is empty: leave it out, or give it a value")
+        return value
 
-    def value(self, name: str, read: Callable[[str], T], default: T) -> T:
-        found = self.text(name)
-        if found is None:
+    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self.text(name)
+        if text is None:
             return default
         try:
-            return read(found)
+            return parse(text)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise BadOption(f"{name}={redacted(found)!r}: {redacted(error)}") from None
+            raise BadOption(f"{name}={redacted(text)!r}: {redacted(error)}") from None
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         return {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
@@ -241,7 +251,7 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
         raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
         raise BadOption(
-            f"a path, {redacted(value)!r}: name the log with .option('cluster', 'embedded:PATH'), then .load()"
+            f"a log has no path {redacted(value)!r}: name it with .option('cluster', 'embedded:PATH'), then .load()"
         )
     if key in _TABLES:
         raise BadOption(
@@ -255,10 +265,12 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     raise BadOption(f"no option is named {key!r}{hint}")
 
 
-def _where(said: _Said) -> tuple[str, str | None]:
-    cluster = said.text("cluster")
+def _where(texts: _GivenOptions) -> tuple[str, str | None]:
+    cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption("which log? Say .option('cluster', …): embedded:PATH, file:PATH or fragments:URL")
+        raise BadOption(
+            "no option cluster: name the log, .option('cluster', …), as embedded:PATH, file:PATH or fragments:URL"
+        )
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in ("embedded", "file", "fragments", "storage"):
         raise BadOption(
@@ -267,21 +279,21 @@ def _where(said: _Said) -> tuple[str, str | None]:
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
-    fragments = said.text("fragments")
+    fragments = texts.text("fragments")
     if scheme == "fragments":
         if fragments is not None:
-            raise BadOption("fragments is said twice: once in cluster=fragments:URL")
+            raise BadOption("fragments is given twice: cluster=fragments:URL names it, too")
         return FRAGMENTS + absolute(rest), absolute(rest)
     return _absolute_cluster(scheme, rest), None if fragments is None else absolute(fragments)
 
 
 def _absolute_cluster(scheme: str, rest: str) -> str:
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
-    said = [
+    options = [
         (name, absolute(value) if name == "fragments" and value else value)
         for name, value in parse_qsl(query, keep_blank_values=True)
     ]
-    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(said)}"
+    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options)}"
 
 
 def absolute(url: str) -> str:
@@ -289,18 +301,18 @@ def absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
 
 
-def _undecodable_in(said: _Said) -> OnUndecodable:
+def _undecodable_in(texts: _GivenOptions) -> OnUndecodable:
     """Return the value of `onUndecodable`, or of its older form `failOnDecodeError`."""
-    found = said.value("onUndecodable", _on_undecodable, None)
-    fails = said.value("failOnDecodeError", _flag, None)
-    if found is not None and fails is not None and found is not _OLDER_WORDS[fails]:
+    policy = texts.value("onUndecodable", _on_undecodable, None)
+    fails = texts.value("failOnDecodeError", _flag, None)
+    if policy is not None and fails is not None and policy is not _OLDER_WORDS[fails]:
         raise BadOption(
-            "failOnDecodeError and onUndecodable: say onUndecodable alone; fail is failOnDecodeError=true, and column "
-            "is failOnDecodeError=false"
+            "failOnDecodeError and onUndecodable contradict each other: give onUndecodable only; fail is "
+            "failOnDecodeError=true, and column is failOnDecodeError=false"
         )
     if fails is not None:
         return _OLDER_WORDS[fails]
-    return found or OnUndecodable.FAIL
+    return policy or OnUndecodable.FAIL
 
 
 _OLDER_WORDS: Final = {True: OnUndecodable.FAIL, False: OnUndecodable.COLUMN}
@@ -321,23 +333,23 @@ def _on_undecodable(text: str) -> OnUndecodable:
     return OnUndecodable(word)
 
 
-def _places(side: str) -> Callable[[str], Places]:
-    def read(text: str) -> Places:
+def _positions(side: str) -> Callable[[str], Positions]:
+    def parse(text: str) -> Positions:
         default = EARLIEST if side == "starting" else LATEST
         word = text.strip().lower()
         if word in ("earliest", "latest"):
-            return Places(EARLIEST if word == "earliest" else LATEST)
+            return Positions(EARLIEST if word == "earliest" else LATEST)
         try:
-            found = json.loads(text)
+            ids = json.loads(text)
         except ValueError:
-            found = None
-        if not isinstance(found, dict) or not found:
+            ids = None
+        if not isinstance(ids, dict) or not ids:
             raise ValueError(
                 'write earliest, latest, or ids by partition: {"0": 100, "1": -2} (-2 earliest, -1 latest)'
             )
-        return Places(default, {_partition(key): _place(value) for key, value in found.items()})
+        return Positions(default, {_partition(key): _position(value) for key, value in ids.items()})
 
-    return read
+    return parse
 
 
 def _partition(text: str) -> PartitionId:
@@ -346,7 +358,7 @@ def _partition(text: str) -> PartitionId:
     return int(text)
 
 
-def _place(value: Any) -> TransactionId:
+def _position(value: Any) -> TransactionId:
     if type(value) is not int or not EARLIEST <= value <= INT64_MAX:
         raise ValueError(f"{value!r} is no transaction: an id from 0 on, -2 for the earliest, -1 for the latest")
     return value
@@ -356,15 +368,35 @@ def _time_us(text: str) -> int:
     """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970."""
     if text.strip().lstrip("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
-            raise ValueError("so many milliseconds after 1970 no time is: write 2026-01-31T12:00:00Z")
+            raise ValueError("milliseconds beyond the range of times: write 2026-01-31T12:00:00Z")
         return 1_000 * int(text)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError("write a time as 2026-01-31T12:00:00Z, or as milliseconds since 1970") from None
     if moment.tzinfo is None:
-        raise ValueError("a time without its zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
+        raise ValueError("a time without a time zone: write 2026-01-31T12:00:00Z, or +01:00 instead of Z")
     return microseconds(moment)
+
+
+def partitions_among(named: str, existing: Collection[PartitionId], message: str) -> list[PartitionId]:
+    """Return the partitions that the option `partitions` names. Raises `UnknownPartition` with `message` for others."""
+    try:
+        chosen = sorted(existing) if named.strip() == "all" else partitions_named(named, max(existing) + 1)
+    except UnknownPartition:
+        chosen = []
+    if not chosen or not set(chosen) <= set(existing):
+        raise UnknownPartition(f"partitions={named!r}: {message} {sorted(existing)}")
+    return chosen
+
+
+def range_options(spans: Mapping[PartitionId, Span]) -> dict[str, str]:
+    """Return the options that select exactly these ranges."""
+    return {
+        "partitions": ",".join(map(str, spans)),
+        "startingTransactions": json.dumps({str(partition): span.first for partition, span in spans.items()}),
+        "endingTransactions": json.dumps({str(partition): span.last + 1 for partition, span in spans.items()}),
+    }
 
 
 def microseconds(moment: datetime) -> int:
@@ -374,12 +406,12 @@ def microseconds(moment: datetime) -> int:
 
 def _headers(text: str) -> frozenset[int]:
     try:
-        found = frozenset(int(each) for each in text.split(","))
+        headers = frozenset(int(each) for each in text.split(","))
     except ValueError:
-        found = frozenset({INT64_MAX})
-    if not all(-(2**31) <= each < 2**31 for each in found):
+        headers = frozenset({INT64_MAX})
+    if not all(-(2**31) <= each < 2**31 for each in headers):
         raise ValueError("a header is an integer of 32 bits: write 1,2,3")
-    return found
+    return headers
 
 
 def _flag(text: str) -> bool:
@@ -390,10 +422,10 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    found = _not_negative(text)
-    if not found:
+    number = _not_negative(text)
+    if not number:
         raise ValueError("write a number above 0")
-    return found
+    return number
 
 
 def _not_negative(text: str) -> int:
@@ -411,9 +443,9 @@ def _bytes(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text.strip().removesuffix("s"))
+        seconds = float(text.strip().removesuffix("s"))
     except ValueError:
-        found = 0.0
-    if not 0 < found <= 86_400:
+        seconds = 0.0
+    if not 0 < seconds <= 86_400:
         raise ValueError("write seconds above 0, at most 86400")
-    return found
+    return seconds

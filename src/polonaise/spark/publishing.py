@@ -148,13 +148,13 @@ class Publication:
         """
         self._port = port
         self._own = plan
-        self._whole = (partitions, earlier)
+        self._repeated = (partitions, earlier)
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)
         self._loaded: tuple[str, Plan] | None = None
         """Name and content of the stored plan in use. Cached: a plan never changes, and may be large."""
-        self._held: bytes | None = None
+        self._register: bytes | None = None
         """The register's value, as last read or set."""
         self._begun = False
         """Whether this driver has sent groups."""
@@ -198,11 +198,11 @@ class Publication:
     async def _go_on(self) -> None:
         """Publish what the register says is missing."""
         own = self._own
-        held = await self._port.register(register_key(own.app), own.partition)
-        if held != self._held:  # another driver made progress, or an append of ours whose answer was lost
+        value = await self._port.register(register_key(own.app), own.partition)
+        if value != self._register:  # another driver made progress, or an append of ours whose answer was lost
             self._patience.renew()
-        self._held = held
-        progress = None if self._held is None else SinkProgress.parse(self._held)
+        self._register = value
+        progress = None if self._register is None else SinkProgress.parse(self._register)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
             # Stored before a register can name it. A single group needs no stored plan: its rows, and the register
@@ -210,7 +210,7 @@ class Publication:
             if len(own.groups) > 1 and not self._own_name:
                 self._own_name = await self._port.store_plan(own)
                 self.used.append(self._own_name)
-            await self._chain(own, self._own_name, 0, self._whole)
+            await self._chain(own, self._own_name, 0, self._repeated)
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
@@ -232,7 +232,7 @@ class Publication:
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
-    async def _chain(self, plan: Plan, name: str, done: int, whole: tuple[int, Runs]) -> None:
+    async def _chain(self, plan: Plan, name: str, done: int, repeated: tuple[int, Runs]) -> None:
         """Append the groups of a plan from number `done` on, each in one step with the register that counts it."""
         # One group at a time: several in flight were slower where they were measured (docs/decisions/0013).
         self._begun = True
@@ -240,11 +240,13 @@ class Publication:
         async with aclosing(self._port.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = SinkProgress(plan.batch, done, total, *whole, name).pack()
+                value = SinkProgress(plan.batch, done, total, *repeated, name).pack()
                 # Expecting exactly the value that was read makes each step happen once, whoever else is at it.
-                expected = Expectation.absent(key) if self._held is None else Expectation.equals(key, self._held)
+                expected = (
+                    Expectation.absent(key) if self._register is None else Expectation.equals(key, self._register)
+                )
                 await self._port.append(plan.partition, group, [expected], [Change.set(key, value)])
-                self._held = value
+                self._register = value
                 self._patience.renew()
 
     async def _plan(self, name: str) -> Plan:
@@ -258,13 +260,13 @@ class Publication:
         A driver that finishes the batch deletes its objects. So missing objects may only mean that the batch is done,
         which the register says when it is read again.
         """
-        if self._held in self._missed_at:
+        if self._register in self._missed_at:
             raise StagingLost(
                 f"what batch {self._own.batch} of {self._own.app!r} had staged for partition {self._own.partition} is "
                 f"gone before it was published ({error.text}): restore it to the staging store, or write the rest "
                 "under another txnAppId"
             ) from error
-        self._missed_at.append(self._held)
+        self._missed_at.append(self._register)
 
 
 async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
@@ -326,9 +328,9 @@ async def publish(
     earlier: Runs | None = ()
     is_latest = True
     if app is not None and not is_next:
-        held = await _held(port, app, log.partition_count)
-        is_latest = batch >= latest_of(held)
-        earlier = check_order(held, batch, [plan.partition for plan in plans], app, in_order=in_order)
+        progress = await _progress_in(port, app, log.partition_count)
+        is_latest = batch >= latest_of(progress)
+        earlier = check_order(progress, batch, [plan.partition for plan in plans], app, in_order=in_order)
         if earlier is None:
             _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []
@@ -348,8 +350,8 @@ async def publish(
                 used.extend(publication.used)
 
     # All partitions come to an end before the first error is raised: none is left half-way by another's fault.
-    found = await asyncio.gather(*map(one, plans), return_exceptions=True)
-    failed = [error for error in found if error is not None]
+    results = await asyncio.gather(*map(one, plans), return_exceptions=True)
+    failed = [error for error in results if error is not None]
     if failed:
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
@@ -359,7 +361,7 @@ async def publish(
     return is_latest
 
 
-async def _held(port: PublicationPort, app: str, partitions: int) -> dict[PartitionId, SinkProgress]:
+async def _progress_in(port: PublicationPort, app: str, partitions: int) -> dict[PartitionId, SinkProgress]:
     """Return the application's progress in each partition that has any."""
     key = register_key(app)
     values = await asyncio.gather(*(port.register(key, partition) for partition in range(partitions)))
@@ -378,10 +380,10 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
     """Whether the register names this plan and it is unfinished. Plans of other logs are always kept."""
     if plan.cluster != log.cluster_key.hex():
         return True
-    held = await log.register(register_key(plan.app), plan.partition)
-    if held is None:
+    value = await log.register(register_key(plan.app), plan.partition)
+    if value is None:
         return False
-    progress = SinkProgress.parse(held)
+    progress = SinkProgress.parse(value)
     return progress.plan == name and not progress.finished
 
 
@@ -448,8 +450,8 @@ class RealPublicationPort:
         check_block(ref, raw, where)
         return raw
 
-    async def _within(self, asked: Awaitable[T]) -> T:
-        return await staging.within(self._patience_s, asked)
+    async def _within(self, answer: Awaitable[T]) -> T:
+        return await staging.within(self._patience_s, answer)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -6,7 +6,6 @@ The source `polonaise` reads the rest, and what only the servers have.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -18,12 +17,19 @@ from pyspark.sql.types import DataType, StructType
 from polonaise.errors import BadOption
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import FRAGMENTS, STORAGE, ReadOptions, microseconds, read_options
+from polonaise.spark.options import (
+    FRAGMENTS,
+    RANGE_OPTIONS,
+    STORAGE,
+    ReadOptions,
+    microseconds,
+    range_options,
+    read_options,
+)
 from polonaise.spark.paths import read_from
 from polonaise.spark.protocol.conditions import Ranges, ranges_in
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.taskreader import projection_of
-from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -32,10 +38,6 @@ if TYPE_CHECKING:
 NAME = "polonaise"
 _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 """Makes Spark's reader refuse damaged pages, as ours does."""
-_PLACES = {
-    "startingtimestamp", "endingtimestamp", "startingtransactions", "endingtransactions", "startingoffsets",
-    "endingoffsets", "partitions",
-}  # fmt: skip
 
 
 def register(spark: SparkSession) -> None:
@@ -114,9 +116,9 @@ def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges:
     """Return the part of a partition's range that the condition's bounds by id and time allow."""
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
-        first = max(first, first_at(history, partition, microseconds(ranges.since), last + 1))
+        first = max(first, history.first_at(partition, microseconds(ranges.since), last + 1))
     if first <= last and ranges.until is not None:
-        last = min(last, first_at(history, partition, microseconds(ranges.until), last + 1) - 1)
+        last = min(last, history.first_at(partition, microseconds(ranges.until), last + 1) - 1)
     return Span(first, last)
 
 
@@ -129,8 +131,10 @@ def _by_place(
     for partition, span in wanted.items():
         if span.last < span.first:
             continue
-        whole, after = _whole_fragments(history, partition, span) if _spark_can_read(options) else ([], span.first)
-        files += whole
+        after = span.first
+        if _spark_can_read(options):
+            whole_files, after = _whole_fragments(history, partition, span)
+            files += whole_files
         if after <= span.last:
             rest[partition] = Span(after, span.last)
     return files, rest
@@ -163,17 +167,12 @@ def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) 
 
 def _only(given: Mapping[str, str], rest: Mapping[PartitionId, Span], ranges: Ranges) -> dict[str, str]:
     """Return the source's options for exactly these ranges; for an empty snapshot if there are none."""
-    kept = {name: value for name, value in given.items() if name.lower() not in _PLACES}
+    others = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
     if ranges.headers and not any(name.lower() == "headers" for name in given):
-        kept["headers"] = ",".join(map(str, sorted(ranges.headers)))
+        others["headers"] = ",".join(map(str, sorted(ranges.headers)))
     if not rest:
-        return {**kept, "endingTransactions": "earliest"}
-    return {
-        **kept,
-        "partitions": ",".join(map(str, rest)),
-        "startingTransactions": json.dumps({str(partition): span.first for partition, span in rest.items()}),
-        "endingTransactions": json.dumps({str(partition): span.last + 1 for partition, span in rest.items()}),
-    }
+        return {**others, "endingTransactions": "earliest"}
+    return {**others, **range_options(rest)}
 
 
 def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None) -> DataFrame:
@@ -183,7 +182,7 @@ def _by_source(spark: SparkSession, given: Mapping[str, str], schema: str | None
 
 def _by_parquet(spark: SparkSession, files: Sequence[str], columns: Sequence[str] | None) -> DataFrame:
     # The library's own transactions have a generation below 0.
-    read = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
+    rows = spark.read.options(**_CHECKED).parquet(*files).where("generation >= 0")
     request = F.struct("client_id", "generation", "sequence").alias("request")
-    frame = read.select("partition", "transaction_id", "timestamp", "header", "data", request)
+    frame = rows.select("partition", "transaction_id", "timestamp", "header", "data", request)
     return frame if columns is None else frame.select(*columns)

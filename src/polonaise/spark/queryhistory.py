@@ -24,16 +24,15 @@ from polonaise.errors import (
     SegmentDamaged,
     UnknownPartition,
 )
-from polonaise.fragments.protocol.coverage import Span, cover
+from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.redaction import redacted
-from polonaise.spark import clusters
+from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from
-from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Places, ReadOptions
+from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
-from polonaise.spark.times import first_at
 from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.spark")
@@ -73,10 +72,6 @@ class QueryHistory:
             raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
         return None if url is None else clusters.store_at(url)
 
-    @property
-    def timeout_s(self) -> float:
-        return self._options.timeout_s
-
     @cached_property
     def cluster_key(self) -> bytes | None:
         """The cluster key of the log, or of a lone store's first fragment. None for an empty store."""
@@ -111,17 +106,10 @@ class QueryHistory:
             return partitions_named(named, self.log.partition_count)
         if self.replica is not None:
             return self.replica.partitions(named)
-        store = self.store
-        there = sorted({name.partition for name in self._listing})
-        if not there:
-            raise BadOption(f"{store} holds no fragments: check its address")
-        try:
-            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        except UnknownPartition:
-            chosen = []
-        if not chosen or not set(chosen) <= set(there):
-            raise UnknownPartition(f"partitions={named!r}: {store} has fragments of the partitions {there}")
-        return chosen
+        archived = {name.partition for name in self._listing}
+        if not archived:
+            raise BadOption(f"{self.store} holds no fragments: check its address")
+        return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
         """Return the partition's fragments, with their sizes in bytes."""
@@ -146,7 +134,7 @@ class QueryHistory:
                 )
                 for partition in self.partitions
             }
-        marks = log.high_water_marks(self.partitions, timeout=self.timeout_s)
+        marks = log.high_water_marks(self.partitions, timeout=self._options.timeout_s)
         return {partition: mark + 1 for partition, mark in marks.items()}
 
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
@@ -165,7 +153,7 @@ class QueryHistory:
         return {partition: mark + 1 for partition, mark in grown.items()}
 
     def holes(
-        self, places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
+        self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
         """Return the first hole of each partition that has one, where a stream over a store alone has to wait.
 
@@ -174,49 +162,76 @@ class QueryHistory:
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
         covered = {
-            partition: cover(self.fragments(partition), Span(places.get(partition, 0), end - 1))
+            partition: cover(self.fragments(partition), Span(next_ids.get(partition, 0), end - 1))
             for partition, end in ends.items()
         }
-        return {partition: found.holes[0] for partition, found in covered.items() if found.holes}
+        return {partition: coverage.holes[0] for partition, coverage in covered.items() if coverage.holes}
 
     # ------------------------------------------------------------------ which range
 
     def wanted(self) -> dict[PartitionId, Span]:
         """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
 
-        Raises `BeyondLog` for a place after the log's end, and `BadOption` for a range that ends before it starts.
+        Raises `BeyondLog` for a position after the log's end, and `BadOption` for a range that ends before it starts.
         """
         options, ends = self._options, self.ends()
         unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
         if unknown:
             raise UnknownPartition(
-                f"a place in partition {unknown[0]}, which the query does not read: it reads {list(ends)}"
+                f"a range names partition {unknown[0]}, which the query does not read: it reads {list(ends)}"
             )
         spans: dict[PartitionId, Span] = {}
         for partition, end in ends.items():
-            start = self._place("starting", options.starting, options.starting_time_us, partition, end)
-            stop = self._place("ending", options.ending, options.ending_time_us, partition, end)
+            start = self._position("starting", options.starting, options.starting_time_us, partition, end)
+            stop = self._position("ending", options.ending, options.ending_time_us, partition, end)
             if stop < start:
                 raise BadOption(
-                    f"partition {partition} from {start} up to {stop}: a range ends where it starts, or later"
+                    f"the range of partition {partition} ends at {stop}, before its start {start}: swap them"
                 )
             spans[partition] = Span(start, stop - 1)
         return spans
 
-    def _place(
-        self, side: str, places: Places, time_us: int | None, partition: PartitionId, end: TransactionId
+    def _position(
+        self, side: str, positions: Positions, time_us: int | None, partition: PartitionId, end: TransactionId
     ) -> TransactionId:
         if time_us is not None:
-            return first_at(self, partition, time_us, end)
-        place = places.of(partition)
-        if place in (EARLIEST, LATEST):
-            return 0 if place == EARLIEST else end
-        if place > end:
+            return self.first_at(partition, time_us, end)
+        position = positions.of(partition)
+        if position in (EARLIEST, LATEST):
+            return 0 if position == EARLIEST else end
+        if position > end:
             raise BeyondLog(
-                f"{side}Transactions: {place} in partition {partition}, whose next transaction will be {end}: "
-                "say latest for all there is"
+                f"{side}Transactions: {position} in partition {partition}, whose next transaction will be {end}: "
+                "write latest to read to the end"
             )
-        return place
+        return position
+
+    def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.
+
+        Raises `HistoryTrimmed` if it may be in a range that is in no fragment known here.
+        """
+        if self.replica is not None:
+            first_held = self.replica.first_at(partition, time_us, end)
+            # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
+            trimmed = self.store is not None and first_held <= self.replica.begin(partition)
+            return self._first_archived_at(partition, time_us, first_held) if trimmed else first_held
+        if self.log is None:
+            return self._first_archived_at(partition, time_us, end)
+        try:
+            with self.log.read_time(partition, since=time_us, timeout=self._options.timeout_s) as transactions:
+                first = next(iter(transactions), None)
+        except HistoryTrimmed as error:
+            if self.store is None:
+                raise self._trimmed(error) from error
+            # Archived history has no gap at its beginning: what the servers still hold begins at its end, or before.
+            archived = archived_up_to(self.fragments(partition))
+            return self._first_archived_at(partition, time_us, min(archived + 1, end))
+        return end if first is None else min(first.id, end)
+
+    def _first_archived_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        assert self.store is not None
+        return fragmentfiles.first_at(self.store, self.fragments(partition), time_us, end, self.cluster_key)
 
     # ------------------------------------------------------------------ tasks
 
@@ -237,7 +252,7 @@ class QueryHistory:
         extents: list[Extent] = []
         if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
-            self.check_fragment(extents)
+            self._check_fragment(extents)
         if self.replica is not None:
             return self._with_replica(self.replica, extents, partition, span)
         for rest in rest_of(extents, span):
@@ -258,7 +273,7 @@ class QueryHistory:
             _log.warning("%s", replica.left_out(partition, lacking))
         return sorted(extents, key=lambda each: each.span)
 
-    def check_fragment(self, extents: Sequence[Extent]) -> None:
+    def _check_fragment(self, extents: Sequence[Extent]) -> None:
         """Raise `WrongClusterKey` if the first fragment is of another log. Tasks check each fragment that they open."""
         fragment = next((extent for extent in extents if extent.fragment is not None), None)
         if fragment is not None and fragment.fragment is not None and self.store is not None:
@@ -276,7 +291,7 @@ class QueryHistory:
             with reading as first:
                 batch = next(first, None)
         except HistoryTrimmed as error:
-            raise self.trimmed(error) from error
+            raise self._trimmed(error) from error
         if batch is None:
             raise BeyondLog(
                 f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
@@ -284,7 +299,7 @@ class QueryHistory:
             )
         return Extent(partition, span, None, count * batch.length // batch.count)
 
-    def trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
+    def _trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
         """Return the error for a range that the servers have dropped, with what the query can do about it."""
         if self.store is None:
             return HistoryTrimmed(f"{refused.text}, in Spark by .option('fragments', its address)")

@@ -15,17 +15,7 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-)
+from pyspark.sql import types
 
 from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
@@ -35,8 +25,8 @@ from polonaise.terms import LockMode, PartitionId
 
 Array = np.ndarray[Any, Any]
 
-_INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_BYTES: Final = (BinaryType, StringType)
+_INTEGERS: Final = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
+_BYTES: Final = (types.BinaryType, types.StringType)
 _COLUMNS: Final = ("data", "header", "partition", "locks")
 
 
@@ -68,58 +58,58 @@ class RowColumns(NamedTuple):
         return self.lengths + np.fromiter(map(len, self.locks), np.int64, len(self.locks))
 
 
-def sink_columns(schema: StructType, partition_by: str | None) -> SinkColumns:
+def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
     """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts."""
-    types = {field.name: field.dataType for field in schema.fields}
-    if len(types) != len(schema.fields):
-        raise BadColumns(f"a column is there twice: {', '.join(field.name for field in schema.fields)}")
-    if "data" not in types:
+    column_types = {field.name: field.dataType for field in schema.fields}
+    if len(column_types) != len(schema.fields):
+        raise BadColumns(f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
+    if "data" not in column_types:
         raise BadColumns(
-            f"no column data (there are {', '.join(types) or 'none'}): name the body so, as binary or string"
+            f"no column data (there are {', '.join(column_types) or 'none'}): name the bodies data, as binary or string"
         )
-    for name, kind in types.items():
+    for name, kind in column_types.items():
         if name == partition_by and name not in _COLUMNS:
             _check(name, kind, (*_BYTES, *_INTEGERS), "binary, string or an integer: cast it")
         elif name not in _COLUMNS:
             close = get_close_matches(name.lower(), _COLUMNS, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select what is meant"
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select only those"
             raise BadColumns(f"a log has no column {name!r}: {hint}")
-    _check("data", types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
+    _check("data", column_types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
     for name in ("header", "partition"):
-        if name in types:
-            _check(name, types[name], _INTEGERS, "an integer: cast it")
-    if "locks" in types and not _are_locks(types["locks"]):
+        if name in column_types:
+            _check(name, column_types[name], _INTEGERS, "an integer: cast it")
+    if "locks" in column_types and not _are_locks(column_types["locks"]):
         raise BadColumns(
-            f"locks is {types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or with the "
-            "id as string, or as binary for UUIDs"
+            f"locks is {column_types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or "
+            "with the id as string, or as binary for UUIDs"
         )
-    _check_partition_by(types, partition_by)
-    return SinkColumns("header" in types, "partition" in types, "locks" in types, partition_by)
+    _check_partition_by(column_types, partition_by)
+    return SinkColumns("header" in column_types, "partition" in column_types, "locks" in column_types, partition_by)
 
 
-def _check(name: str, kind: DataType, wanted: tuple[type[DataType], ...], words: str) -> None:
+def _check(name: str, kind: types.DataType, wanted: tuple[type[types.DataType], ...], words: str) -> None:
     if not isinstance(kind, wanted):
         raise BadColumns(f"{name} is {kind.simpleString()}: it has to be {words}")
 
 
-def _check_partition_by(types: dict[str, DataType], partition_by: str | None) -> None:
+def _check_partition_by(column_types: dict[str, types.DataType], partition_by: str | None) -> None:
     if partition_by is None:
         return
-    if partition_by not in types:
-        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(types)}")
+    if partition_by not in column_types:
+        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(column_types)}")
     if partition_by == "locks":
         raise BadColumns("partitionBy='locks': name a column with one value per row")
-    if "partition" in types:
-        raise BadColumns("partitionBy and a column partition: say one of them")
+    if "partition" in column_types:
+        raise BadColumns("partitionBy and a column partition are both given: keep one of them")
 
 
-def _are_locks(kind: DataType) -> bool:
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+def _are_locks(kind: types.DataType) -> bool:
+    if not isinstance(kind, types.ArrayType) or not isinstance(kind.elementType, types.StructType):
         return False
     fields = {field.name: field.dataType for field in kind.elementType.fields}
     return (
         fields.keys() == {"name", "id"}
-        and isinstance(fields["name"], StringType)
+        and isinstance(fields["name"], types.StringType)
         and isinstance(fields["id"], (*_INTEGERS, *_BYTES))
     )
 
@@ -142,7 +132,7 @@ def divided(
     if lengths.max() > limits.body_bytes_max:
         raise BodyTooLarge(
             f"a row with {lengths.max()} bytes of data; the limit is {limits.body_bytes_max}: store it elsewhere and "
-            "append where"
+            "append its address"
         )
     crcs = _crcs(raw, offsets)
     headers = _header(batch) if columns.header else np.zeros(count, np.int32)
@@ -152,17 +142,17 @@ def divided(
     order = np.argsort(partitions, kind="stable")
     stops = np.flatnonzero(np.diff(partitions[order])) + 1
     for start, stop in pairwise([0, *stops.tolist(), count]):
-        places = order[start:stop]
-        mine = data if len(places) == count else data.take(pa.array(places))
-        body_offsets, body_raw = _buffers(mine)
+        indexes = order[start:stop]
+        bodies = data if len(indexes) == count else data.take(pa.array(indexes))
+        body_offsets, body_raw = _buffers(bodies)
         yield (
-            int(partitions[places[0]]),
+            int(partitions[indexes[0]]),
             RowColumns(
-                headers[places],
-                crcs[places],
-                lengths[places],
+                headers[indexes],
+                crcs[indexes],
+                lengths[indexes],
                 body_raw[body_offsets[0] : body_offsets[-1]],
-                None if locks is None else [locks[place] for place in places.tolist()],
+                None if locks is None else [locks[index] for index in indexes.tolist()],
             ),
         )
 
@@ -182,33 +172,33 @@ def _buffers(column: pa.Array) -> tuple[Array, memoryview]:
 
 
 def _crcs(raw: memoryview, offsets: Array) -> Array:
-    places = offsets.tolist()
-    return np.fromiter((crc32(raw[start:stop]) for start, stop in pairwise(places)), np.uint32, len(places) - 1)
+    ends = offsets.tolist()
+    return np.fromiter((crc32(raw[start:stop]) for start, stop in pairwise(ends)), np.uint32, len(ends) - 1)
 
 
 def _integers(batch: pa.RecordBatch, name: str, without: str) -> Array:
     column = batch.column(name)
     if column.null_count:
         raise BadRow(f"a row has no {name} (null): {without}")
-    found: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return found
+    values: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return values
 
 
 def _header(batch: pa.RecordBatch) -> Array:
     headers = _integers(batch, "header", "write coalesce(header, 0)")
-    wrong = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
-    if len(wrong):
-        raise BadRow(f"header {wrong[0]}: a header is an integer of 32 bits, signed")
+    out_of_range = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
+    if len(out_of_range):
+        raise BadRow(f"header {out_of_range[0]}: a header is an integer of 32 bits, signed")
     return headers.astype(np.int32)
 
 
 def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, crcs: Array) -> Array:
     if columns.partition:
-        said = _integers(batch, "partition", "say which for every row, or leave the column out")
-        wrong = said[(said < 0) | (said >= partition_count)]
-        if len(wrong):
-            raise UnknownPartition(f"partition {wrong[0]}; this log has partitions 0 to {partition_count - 1}")
-        return said
+        partitions = _integers(batch, "partition", "give every row a partition, or leave the column out")
+        out_of_range = partitions[(partitions < 0) | (partitions >= partition_count)]
+        if len(out_of_range):
+            raise UnknownPartition(f"partition {out_of_range[0]}; this log has partitions 0 to {partition_count - 1}")
+        return partitions
     # The checksum of `data` is needed anyway, and is a good enough hash: no second pass over the bytes.
     hashes = crcs if columns.partition_by in (None, "data") else _hashes(batch.column(columns.partition_by))
     return hashes.astype(np.int64) % partition_count

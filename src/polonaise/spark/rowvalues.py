@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from itertools import chain
 from numbers import Integral, Real
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+
+from polonaise.spark.decodable import fields_inside
 
 _FLOAT_END: Final = float(2**128 - 2**103)
 """The smallest number that rounds to infinity as a 32-bit float."""
 _INFINITE: Final = float("inf")
-
-_Types: TypeAlias = tuple[type, ...]
 
 
 class Repeated(dict[str, Any]):
@@ -32,9 +32,9 @@ class Repeated(dict[str, Any]):
 
 
 def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict of an object's pairs, for readers of JSON and MessagePack; a `Repeated` if a key is there twice."""
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else Repeated(pairs)
+    """Make a dict of an object's pairs, for readers of JSON and MessagePack; a `Repeated` if a key appears twice."""
+    made = dict(pairs)
+    return made if len(made) == len(pairs) else Repeated(pairs)
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, infinite: bool) -> None:
@@ -51,7 +51,7 @@ def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]],
         repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
     for field in fields:
         if field.name in repeated:
-            raise ValueError(f"{field.name} is said twice")
+            raise ValueError(f"{field.name} appears twice")
         try:
             _check(field.type, [row.get(field.name) for row in rows], infinite)
         except ValueError as error:
@@ -59,66 +59,47 @@ def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]],
 
 
 def _check(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    held = [value for value in values if value is not None]
-    for is_kind, check in _CHECKS:
-        if is_kind(kind):
-            check(kind, held, infinite)
-            return
+    values = [value for value in values if value is not None]
+    rule = next((rule for rule in _RULES if rule.is_kind(kind)), None)
+    if rule is None:
+        return
+    _check_types(values, rule.wanted, rule.but, rule.words)
+    if rule.check is not None:
+        rule.check(kind, values, infinite)
 
 
-def _demand(values: Sequence[Any], wanted: _Types, but: _Types, what: str) -> None:
-    for found in set(map(type, values)):
-        if not issubclass(found, wanted) or issubclass(found, but):
-            raise ValueError(f"a value of type {found.__name__} is not {what}")
-
-
-def _check_whole(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (Integral,), (bool,), "a whole number")
+def _check_types(values: Sequence[Any], wanted: tuple[type, ...], but: tuple[type, ...], words: str) -> None:
+    for given in set(map(type, values)):
+        if not issubclass(given, wanted) or issubclass(given, but):
+            raise ValueError(f"a value of type {given.__name__} is not {words}")
 
 
 def _check_float(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (Real,), (bool,), "a number")
     if not infinite and (_INFINITE in values or -_INFINITE in values):
         raise ValueError(f"a number is too large for {kind}")
     if pa.types.is_float32(kind) and any(_FLOAT_END <= abs(value) < _INFINITE for value in values):
         raise ValueError(f"a number is too large for {kind}")
 
 
-def _check_date(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (date,), (datetime,), "a date without a time")
-
-
 def _check_moment(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (datetime,), (), "a date with a time")
     if any((value.utcoffset() is None) is not (kind.tz is None) for value in values):
         raise ValueError("a time without its zone" if kind.tz else "a time with a zone")
 
 
-def _check_time(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (time,), (), "a time")
-
-
-def _check_duration(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (timedelta,), (), "a duration")
-
-
 def _check_list(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (Iterable,), (str, bytes, bytearray, memoryview, Mapping), "a list")
     _check(kind.value_type, list(chain.from_iterable(values)), infinite)
 
 
 def _check_struct(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _demand(values, (Mapping,), (), "an object with named fields")
-    _check_fields([kind.field(place) for place in range(kind.num_fields)], values, infinite)
+    _check_fields(fields_inside(kind), values, infinite)
 
 
 def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
     """Check maps, given as mappings or as pairs of keys and values."""
-    _demand(values, (Mapping, list, tuple), (), "a map")
     pairs = list(chain.from_iterable(map(_pairs, values)))
     keys = [key for key, _ in pairs]
     if pa.types.is_string(kind.key_type):
-        _demand(keys, (str,), (), "a text")
+        _check_types(keys, (str,), (), "a text")
     _check(kind.key_type, keys, infinite)
     _check(kind.item_type, [value for _, value in pairs], infinite)
 
@@ -126,23 +107,33 @@ def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None
 def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     """Return the pairs of a map. Raises `ValueError` for a repeated key."""
     if isinstance(value, Repeated):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     if type(value) is dict or isinstance(value, Mapping):
         return value.items()
     if len({key for key, _ in value}) < len(value):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key appears twice")
     return value  # type: ignore[no-any-return]
 
 
-_CHECKS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Sequence[Any], bool], None]]]] = (
-    (pa.types.is_integer, _check_whole),
-    (pa.types.is_floating, _check_float),
-    (pa.types.is_date, _check_date),
-    (pa.types.is_timestamp, _check_moment),
-    (pa.types.is_time, _check_time),
-    (pa.types.is_duration, _check_duration),
-    (pa.types.is_map, _check_map),
-    (pa.types.is_list, _check_list),
-    (pa.types.is_struct, _check_struct),
+class _Rule(NamedTuple):
+    """The Python types that fit a kind of column, in words, and what is checked besides."""
+
+    is_kind: Callable[[pa.DataType], bool]
+    wanted: tuple[type, ...]
+    words: str
+    but: tuple[type, ...] = ()
+    check: Callable[[pa.DataType, Sequence[Any], bool], None] | None = None
+
+
+_RULES: Final = (
+    _Rule(pa.types.is_integer, (Integral,), "a whole number", but=(bool,)),
+    _Rule(pa.types.is_floating, (Real,), "a number", but=(bool,), check=_check_float),
+    _Rule(pa.types.is_date, (date,), "a date without a time", but=(datetime,)),
+    _Rule(pa.types.is_timestamp, (datetime,), "a date with a time", check=_check_moment),
+    _Rule(pa.types.is_time, (time,), "a time"),
+    _Rule(pa.types.is_duration, (timedelta,), "a duration"),
+    _Rule(pa.types.is_map, (Mapping, list, tuple), "a map", check=_check_map),
+    _Rule(pa.types.is_list, (Iterable,), "a list", but=(str, bytes, bytearray, memoryview, Mapping), check=_check_list),
+    _Rule(pa.types.is_struct, (Mapping,), "an object with named fields", check=_check_struct),
 )
-"""The check for each kind of type. Texts, bytes, booleans and decimals need none: Arrow does not convert to these."""
+"""The rule for each kind of type. Texts, bytes, booleans and decimals need none: Arrow does not convert to these."""

@@ -96,7 +96,7 @@ def ddl_of(options: ReadOptions) -> str:
     if options.decoder is not None:
         if options.decoder_schema is None:
             raise BadOption(
-                f"decoder={options.decoder!r} of which columns? Say decoderSchema, such as 'id long, name string'"
+                f"decoder={options.decoder!r} without decoderSchema: name its columns, such as 'id long, name string'"
             )
         if options.on_undecodable is OnUndecodable.ONLY:
             fields += [f"`{REASON}` string", f"`{DECODED}` struct<{options.decoder_schema}>"]
@@ -156,12 +156,12 @@ class Projection:
         # At least one column, so that the batches say how many rows there are.
         return tuple(needed) or ("partition",)
 
-    def batch(self, read: pa.RecordBatch, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    def batch(self, columns: pa.RecordBatch, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
         """Make the query's columns from a batch of the log's columns and the decoded ones."""
         arrays: list[pa.Array] = []
         for name in self.schema.names:
             column = self._columns.get(name)
-            made = decoded[name] if column is None else column.make(*(read.column(each) for each in column.needs))
+            made = decoded[name] if column is None else column.make(*(columns.column(each) for each in column.needs))
             arrays.append(made)
         return pa.RecordBatch.from_arrays(
             [_typed(array, field) for array, field in zip(arrays, self.schema, strict=True)], schema=self.schema
@@ -181,9 +181,9 @@ def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
-            raise BadOption(f"the column {name} is there twice: the log's own are {', '.join(known)}; rename the other")
+            raise BadOption(f"the column {name} appears twice: the log's own are {', '.join(known)}; rename the other")
         if name not in known and name.lower() in {each.lower() for each in known}:
-            raise BadOption(f"the column {name} is written {next(k for k in known if k.lower() == name.lower())}")
+            raise BadOption(f"there is no column {name}: write {next(k for k in known if k.lower() == name.lower())}")
         seen.add(name.lower())
 
 
@@ -193,4 +193,4 @@ def _typed(array: pa.Array, field: pa.Field) -> pa.Array:
 
 def _check_type(name: str, column: Column, wanted: DataType) -> None:
     if wanted.simpleString() != column.ddl:
-        raise BadOption(f"the column {name} is {column.ddl}, and was asked for as {wanted.simpleString()}")
+        raise BadOption(f"the column {name} is {column.ddl}, and the schema has it as {wanted.simpleString()}")

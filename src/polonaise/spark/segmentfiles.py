@@ -16,16 +16,16 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, UnknownPartition
+from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentRemoved, walk
 from polonaise.redaction import redacted
+from polonaise.spark.options import partitions_among
 from polonaise.spark.protocol.splits import Extent, Split
 from polonaise.storage.files import Files, evidence_in, find, find_partition, first_of, found_again, trimmed_in
-from polonaise.storage.offline import bounds_in, caution, header_of, opened, unwaited
+from polonaise.storage.offline import bounds_in, caution, each_unwaited, header_of, opened, unwaited
 from polonaise.storage.protocol.standing import Bounds, Standing
 from polonaise.terms import PartitionId, TransactionId
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.spark")
 
-_LOOKS: Final = 3
+_ATTEMPTS: Final = 3
 """Attempts to open files that a trim under way may have removed since they were listed."""
 
 
@@ -67,7 +67,7 @@ class SegmentFiles:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._looked: dict[PartitionId, PartitionFiles] = {}
+        self._partitions_examined: dict[PartitionId, PartitionFiles] = {}
 
     def __str__(self) -> str:
         return f"the storage directory {redacted(self._path)}"
@@ -79,47 +79,40 @@ class SegmentFiles:
             raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
         return {_partition_of(files): files for files in find(self._path)}
 
-    def _here(self, partition: PartitionId) -> PartitionFiles:
+    def _examined(self, partition: PartitionId) -> PartitionFiles:
         """Return what the directory holds of a partition, examining its files at the first call."""
         files = self._files[partition]
-        for look in range(_LOOKS):
-            if partition in self._looked:
+        for look in range(_ATTEMPTS):
+            if partition in self._partitions_examined:
                 break
             try:
-                self._looked[partition] = _looked_at(files)
+                self._partitions_examined[partition] = _examine(files)
             except NotFound:
-                if look + 1 == _LOOKS:
+                if look + 1 == _ATTEMPTS:
                     raise
                 files = found_again(files)
-        return self._looked[partition]
+        return self._partitions_examined[partition]
 
     @property
     def cluster_key(self) -> bytes | None:
         """The cluster key in the control file or in a segment; None if neither has one."""
         for partition, files in self._files.items():
-            return self._here(partition).cluster_key if files.kept is None else files.kept.cluster_key
+            return self._examined(partition).cluster_key if files.control is None else files.control.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
         """Return the partitions that a query names. Raises `UnknownPartition`, `BadOption` for an empty directory."""
-        there = sorted(self._files)
-        if not there:
+        if not self._files:
             raise BadOption(f"{self} has no partitions yet: check the path")
-        try:
-            chosen = there if named.strip() == "all" else partitions_named(named, max(there) + 1)
-        except UnknownPartition:
-            chosen = []
-        if not chosen or not set(chosen) <= set(there):
-            raise UnknownPartition(f"partitions={named!r}: {self} has the partitions {there}")
-        return chosen
+        return partitions_among(named, self._files, f"{self} has the partitions")
 
     def end(self, partition: PartitionId) -> TransactionId:
         """Return the next id of a partition. See `PartitionFiles.end`."""
-        return self._here(partition).end
+        return self._examined(partition).end
 
     def begin(self, partition: PartitionId) -> TransactionId:
         """Return the first id of a partition that was not trimmed."""
-        return self._here(partition).begin
+        return self._examined(partition).begin
 
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the answer.
@@ -127,22 +120,21 @@ class SegmentFiles:
         Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
         a trim.
         """
-        here = self._here(partition)
-        if span.first < here.begin:
+        examined = self._examined(partition)
+        if span.first < examined.begin:
             raise HistoryTrimmed(
-                f"{self} has dropped what is below {here.begin} of partition {partition}: say where it is archived "
+                f"{self} has dropped what is below {examined.begin} of partition {partition}: name its archive "
                 "with the option fragments, or read from there on with "
-                f'startingTransactions={{"{partition}": {here.begin}}}'
+                f'startingTransactions={{"{partition}": {examined.begin}}}'
             )
-        _log.warning("%s", caution(partition, self._path, here.bounds, here.begin))
-        parts = [
-            (each, Span(max(span.first, each.span.first), min(span.last, each.span.last))) for each in here.segments
-        ]
-        return [
-            Extent(partition, part, None, each.bytes * _count(part) // _count(each.span), bounds=here.bounds)
-            for each, part in parts
-            if part.first <= part.last
-        ]
+        _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
+        extents: list[Extent] = []
+        for segment in examined.segments:
+            part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
+            if part.first <= part.last:
+                size = segment.bytes * _count(part) // _count(segment.span)
+                extents.append(Extent(partition, part, None, size, bounds=examined.bounds))
+        return extents
 
     def missing(self, partition: PartitionId, span: Span) -> str:
         """Return the error message for a range that should be in the files, and is not."""
@@ -161,18 +153,17 @@ class SegmentFiles:
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
-        here = self._here(partition)
-        late = None
-        for each in reversed(here.segments):
-            late = each
-            if _first_time(each.path, here.files) < time_us:
-                break
-        if late is None:
+        examined = self._examined(partition)
+        if not examined.segments:
             return end
-        for batch in _walked(late.path, here.files, late.span):
+        early = (
+            segment for segment in reversed(examined.segments) if _first_time(segment.path, examined.files) < time_us
+        )
+        segment = next(early, examined.segments[0])
+        for batch in _walked(segment.path, examined.files, segment.span):
             if batch.commit_time_us >= time_us:
                 return min(batch.first, end)
-        return min(late.span.last + 1, end)
+        return min(segment.span.last + 1, end)
 
 
 def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
@@ -213,33 +204,33 @@ def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
     if bounds is None:
         return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
     values = ids.to_numpy()
-    told = np.where(values <= bounds.confirmed, Standing.COMMITTED.value, Standing.UNPROVED.value)
+    standing = np.where(values <= bounds.confirmed, Standing.COMMITTED.value, Standing.UNPROVED.value)
     if bounds.trusted is not None:
-        told = np.where(values > bounds.trusted, Standing.UNTRUSTED.value, told)
-    return pa.array(told, pa.string())
+        standing = np.where(values > bounds.trusted, Standing.UNTRUSTED.value, standing)
+    return pa.array(standing, pa.string())
 
 
 def _partition_of(files: Files) -> PartitionId:
     """Return the partition of some files, from the directory's name or else a segment's header. Raises `BadOption`."""
     for path in files.paths if files.partition is None else ():
-        with LookedAt(path) as file:
+        with ReadOnlyFile(path) as file:
             try:
                 return unwaited(header_of(file, path, files)).partition
             except SegmentDamaged:
                 continue
     if files.partition is None:
-        raise BadOption(f"nothing says which partition {files.paths} are of: name a storage directory")
+        raise BadOption(f"can't tell to which partition {files.paths} belong: name a storage directory")
     return files.partition
 
 
-def _looked_at(files: Files) -> PartitionFiles:
+def _examine(files: Files) -> PartitionFiles:
     """Examine a partition: headers of all segments, and all of the last one, whose end only its bytes tell."""
-    key: bytes | None = None if files.kept is None else files.kept.cluster_key
+    key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
-    for place, path in enumerate(files.paths):
-        following = files.paths[place + 1] if place + 1 < len(files.paths) else None
-        with LookedAt(path) as file:
+    for index, path in enumerate(files.paths):
+        following = files.paths[index + 1] if index + 1 < len(files.paths) else None
+        with ReadOnlyFile(path) as file:
             try:
                 header = unwaited(header_of(file, path, files))
             except SegmentRemoved:
@@ -252,9 +243,9 @@ def _looked_at(files: Files) -> PartitionFiles:
         if following is not None and _goes_on(following, files, header.first):
             last = first_of(following) - 1
         else:
-            last, whole = _scanned(path, files)
+            last, readable_to_end = _scanned(path, files)
             # Nobody knows how much follows bytes that can't be read: one transaction at least.
-            end = max(end, last + (1 if whole else 2))
+            end = max(end, last + (1 if readable_to_end else 2))
         end = max(end, last + 1)
         if last >= header.first:
             segments.append(SegmentFile(path, Span(header.first, last), size))
@@ -264,7 +255,7 @@ def _looked_at(files: Files) -> PartitionFiles:
 
 def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
     """Whether the segment at `path` continues the one that begins with `first`, by its header."""
-    with LookedAt(path) as file:
+    with ReadOnlyFile(path) as file:
         try:
             return unwaited(header_of(file, path, files)).previous_first == first
         except SegmentDamaged:
@@ -293,29 +284,20 @@ def _first_time(path: str, files: Files) -> int:
 
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range. Raises `SegmentDamaged` for bad bytes before its end."""
-    walking = _batches(path, files, span)
-    try:
-        while (batch := unwaited(_next(walking))) is not None:
-            yield batch
-    finally:
-        unwaited(walking.aclose())
+    return each_unwaited(_batches(path, files, span))
 
 
 async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
-    with LookedAt(path) as file:
-        found, header = await opened(file, path, files)
-        async with aclosing(walk(file, header, found, file.size())) as batches:
+    with ReadOnlyFile(path) as file:
+        scan, header = await opened(file, path, files)
+        async with aclosing(walk(file, header, scan, file.size())) as batches:
             async for _, batch in batches:
                 if batch.last >= span.first:
                     yield batch
                 if batch.last >= span.last:
                     return
-        if found.bad and not found.torn:
-            raise SegmentDamaged(f"{path}: {found.bad}; the first transaction that can't be had is {found.last + 1}")
-
-
-async def _next(batches: AsyncGenerator[Batch, None]) -> Batch | None:
-    return await anext(batches, None)
+        if scan.bad and not scan.torn:
+            raise SegmentDamaged(f"{path}: {scan.bad}; the first transaction that can't be had is {scan.last + 1}")
 
 
 def _count(span: Span) -> int:

@@ -62,62 +62,65 @@ def session(
 
         spark = session("local[2]", conf={"spark.sql.session.timeZone": "Europe/Vienna"})
     """
-    said = dict(conf or {})
-    spark = _existing()
+    settings = dict(conf or {})
+    spark = active_session()
     if spark is not None:
-        _apply(spark, said)
+        _apply(spark, settings)
     elif (address := master or os.environ.get("SPARK_REMOTE", "")).startswith("sc://"):
-        spark = _connected(address, said)
+        spark = _connected(address, settings)
     else:
-        spark = _launched(master, name, said)
+        spark = _launched(master, name, settings)
     spark.dataSource.register(PolonaiseSource)
     return spark
 
 
-def _existing() -> SparkSession | None:
+def active_session() -> SparkSession | None:
+    """Return the session that this thread has already; None if it has none."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
         return None
 
 
-def _apply(spark: SparkSession, said: Mapping[str, str]) -> None:
-    for key, value in said.items():
+def _apply(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
         if not spark.conf.isModifiable(key):
-            raise BadOption(f"conf {key!r} can't be changed in a session that is there: stop that one, or leave it out")
+            raise BadOption(
+                f"conf {key!r} can't be changed in an existing session: stop that session, or leave the setting out"
+            )
         spark.conf.set(key, value)
 
 
-def _connected(address: str, said: Mapping[str, str]) -> SparkSession:
+def _connected(address: str, settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.remote(address)
     try:
-        return builder.config(map={**_RUNTIME, **said}).getOrCreate()
+        return builder.config(map={**_RUNTIME, **settings}).getOrCreate()
     except (PySparkImportError, ModuleNotFoundError) as error:
         raise ExtraMissing(f"Spark Connect needs more libraries: pip install 'pyspark[connect]' ({error})") from error
 
 
-def _launched(master: str | None, name: str, said: Mapping[str, str]) -> SparkSession:
+def _launched(master: str | None, name: str, given: Mapping[str, str]) -> SparkSession:
     settings: dict[str, str]
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has launched Spark and chosen its master
         settings = {} if master is None else {"spark.master": master}
         environment = {}
     else:
-        address = master or said.get("spark.master", DEFAULT_MASTER)
+        address = master or given.get("spark.master", DEFAULT_MASTER)
         if not _MASTER.fullmatch(address):
             shown = redacted(address)
             raise SparkFailed(
                 f"Spark knows no master {shown!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
             )
-        settings = {"spark.app.name": name, **_settings(address, said)}
+        settings = {"spark.app.name": name, **_settings(address, given)}
         environment = {"JAVA_HOME": find_java().home} if SparkContext._gateway is None else {}
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if not os.environ.get(variable):
             environment[variable] = sys.executable
     with variables(environment):
-        return SparkSession.builder.config(map={**settings, **said, **_java_options(settings, said)}).getOrCreate()
+        return SparkSession.builder.config(map={**settings, **given, **_java_options(settings, given)}).getOrCreate()
 
 
-def _settings(master: str, said: Mapping[str, str]) -> dict[str, str]:
+def _settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     settings = {"spark.master": master, **_RUNTIME, **_QUIET, JAVA_OPTIONS: _STACK}
     if local := _LOCAL.fullmatch(master):
         cores = local[1] or "1"
@@ -128,7 +131,7 @@ def _settings(master: str, said: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _java_options(settings: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    if JAVA_OPTIONS in settings and JAVA_OPTIONS in said:
-        return {JAVA_OPTIONS: f"{settings[JAVA_OPTIONS]} {said[JAVA_OPTIONS]}"}
+def _java_options(settings: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    if JAVA_OPTIONS in settings and JAVA_OPTIONS in given:
+        return {JAVA_OPTIONS: f"{settings[JAVA_OPTIONS]} {given[JAVA_OPTIONS]}"}
     return {}

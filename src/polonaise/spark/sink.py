@@ -86,7 +86,7 @@ class Sink:
         """Publish a batch from the driver. See `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster)
-        staged = _staged(messages)
+        staged = [message.staged for message in messages if isinstance(message, Written)]  # None for other tasks
         stream = (self.options.cluster, app) if in_order and app is not None else None
         # Forgotten while this batch is under way: after a failure the next one looks at all partitions again.
         before = _latest.pop(stream, None) if stream is not None else None
@@ -104,11 +104,6 @@ class Sink:
                 log.call(lambda opened: staging.within(patience_s, publishing.collect_leftovers(opened, store)))
             except PolonaiseError as error:
                 _log.warning("leftovers in %s are not collected: %s", self.staging, error)
-
-
-def _staged(messages: Sequence[Any]) -> list[Staged]:
-    """Return what finished tasks have staged. Spark passes None for the others."""
-    return [message.staged for message in messages if isinstance(message, Written)]
 
 
 class BatchSink(DataSourceArrowWriter):
@@ -153,4 +148,4 @@ class StreamSink(DataSourceStreamArrowWriter):
         for message in messages:
             if isinstance(message, Written) and message.app is not None:
                 return message.app
-        raise BadOption("Spark does not tell the query's id here: say .option('txnAppId', …) to name the stream")
+        raise BadOption("Spark does not tell the query's id here: name the stream with .option('txnAppId', …)")

@@ -54,7 +54,7 @@ def staging_of(cluster: str) -> str:
 # ------------------------------------------------------------------ a task's rows
 
 
-class _Open:
+class _OpenBlock:
     """Rows of one partition that are not a block yet."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Stage:
         self._inline_bytes_max = inline_bytes_max
         self._limits = limits or Limits()
         self._prefix = f"{STAGED}{_new_name()}-"
-        self._open: dict[PartitionId, _Open] = {}
+        self._open: dict[PartitionId, _OpenBlock] = {}
         self._open_weight = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -108,7 +108,7 @@ class Stage:
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
         start, count = 0, len(piece.headers)
         while start < count:
-            opened = self._open.setdefault(partition, _Open())
+            opened = self._open.setdefault(partition, _OpenBlock())
             before = int(ends[start - 1]) if start else 0
             room = self._limits.group_bytes_max - opened.weight
             stop = min(
@@ -163,9 +163,9 @@ class Stage:
             return
         path = f"{self._prefix}{len(self._objects):05d}"
         self._put(path, b"".join(self._waiting))
-        place = len(self._objects)
+        index = len(self._objects)
         self._objects.append(path)
-        self._refs = [ref._replace(object=place) if ref.object == INLINE else ref for ref in self._refs]
+        self._refs = [ref._replace(object=index) if ref.object == INLINE else ref for ref in self._refs]
         self._waiting, self._waiting_bytes = [], 0
 
 
@@ -178,17 +178,17 @@ def _new_name() -> str:
 
 async def store_plan(store: ObjectStore, plan: Plan) -> str:
     """Store a plan durably under a new name, and return the name."""
-    made, token = _new_name().split("-")
-    name = f"{plans_prefix(plan.app, plan.batch)}{made}-{plan.partition}-{token}"
+    time, token = _new_name().split("-")
+    name = f"{plans_prefix(plan.app, plan.batch)}{time}-{plan.partition}-{token}"
     await store.put_if_absent(name, plan.pack())
     return name
 
 
-async def within(seconds: float, asked: Awaitable[T]) -> T:
+async def within(seconds: float, answer: Awaitable[T]) -> T:
     """Await an answer of the staging store. Raises `DeadlineExceeded` after so many seconds."""
     try:
         async with asyncio.timeout(seconds):
-            return await asked
+            return await answer
     except TimeoutError:
         raise DeadlineExceeded(
             f"the staging store did not answer within {seconds:g} s: see that it can be reached, or raise the timeout"
@@ -248,7 +248,7 @@ def _made_s(path: str) -> float:
     """Return when an object was made, according to its name; infinity for a name that is not ours, which keeps it."""
     parts = path.rpartition("/")[2].split("-")
     try:
-        made = parts[0 if path.startswith(STAGED) else 1]
-        return datetime.strptime(made, _TIME).replace(tzinfo=UTC).timestamp()
+        time = parts[0 if path.startswith(STAGED) else 1]
+        return datetime.strptime(time, _TIME).replace(tzinfo=UTC).timestamp()
     except (ValueError, IndexError):
         return float("inf")

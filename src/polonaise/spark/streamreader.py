@@ -55,14 +55,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
         """The partitions' ends as last asked for. They only ever grow."""
-        self._told: Mapping[PartitionId, Span] = {}
+        self._warned_holes: Mapping[PartitionId, Span] = {}
         """Holes that have been warned of: each is told once, and not at every poll."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same
             history = QueryHistory(self._options)
-            places = {partition: span.first for partition, span in history.wanted().items()}
-            self._initial = _offset(places, history.cluster_key)
+            next_ids = {partition: span.first for partition, span in history.wanted().items()}
+            self._initial = _offset(next_ids, history.cluster_key)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -73,25 +73,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = self._target = QueryHistory(self._options).ends()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
-        places = _places(start)
+        next_ids = _next_ids(start)
         history = QueryHistory(self._options)
         _check_log(start, history.log)
         if self._target is None:
-            self._ends = self._ends_after(places, history)
-        _check_grown(places, self._ends)
+            self._ends = self._ends_after(next_ids, history)
+        _check_grown(next_ids, self._ends)
         if self._target is None:
-            self._ends = self._before_holes(places, history)
+            self._ends = self._before_holes(next_ids, history)
         # A partition that this stream has not read yet is read from its beginning.
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        starts = {partition: places.get(partition, 0) for partition in self._ends}
+        starts = {partition: next_ids.get(partition, 0) for partition in self._ends}
         reached = admitted(starts, self._ends, rows_max)
         return _offset(reached, _key_in(start))
 
     def _ends_after(
-        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
+        self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """Return the partitions' ends, once one lies beyond these places or the wait is over."""
-        if self._ends and all(places.get(partition) == end for partition, end in self._ends.items()):
+        """Return the partitions' ends, once one lies beyond these ids or the wait is over."""
+        if self._ends and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             # With one partition the answer is complete; with several, others may have grown meanwhile.
             if not grown or len(self._ends) == 1:
@@ -99,16 +99,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return history.ends()
 
     def _before_holes(
-        self, places: Mapping[PartitionId, TransactionId], history: QueryHistory
+        self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
         """Return the ends, lowered to the first hole of each partition that has one, and warn of new holes."""
-        holes = history.holes(places, self._ends)
+        holes = history.holes(next_ids, self._ends)
         for partition, hole in holes.items():
-            if self._told.get(partition) != hole:
+            if self._warned_holes.get(partition) != hole:
                 _log.warning(
                     "no fragment in %s holds %d to %d of partition %d: waiting for it", history.store, *hole, partition
                 )
-        self._told = holes
+        self._warned_holes = holes
         return {
             partition: holes[partition].first if partition in holes else end for partition, end in self._ends.items()
         }
@@ -117,11 +117,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {str(partition): end for partition, end in sorted(self._ends.items())}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        places = _places(start)
+        next_ids = _next_ids(start)
         spans = {
-            partition: Span(places.get(partition, 0), stop - 1)
-            for partition, stop in _places(end).items()
-            if stop > places.get(partition, 0)
+            partition: Span(next_ids.get(partition, 0), stop - 1)
+            for partition, stop in _next_ids(end).items()
+            if stop > next_ids.get(partition, 0)
         }
         history = QueryHistory(self._options, in_a_hurry=True)
         _check_log(end, history.log)
@@ -137,14 +137,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark never calls this."""
 
 
-def _offset(places: Mapping[PartitionId, TransactionId], key: bytes | None) -> Offset:
-    """Return the offset of these places, with the log's key if it is known."""
-    offset: Offset = {str(partition): place for partition, place in sorted(places.items())}
+def _offset(next_ids: Mapping[PartitionId, TransactionId], key: bytes | None) -> Offset:
+    """Return the offset of these ids, with the log's key if it is known."""
+    offset: Offset = {str(partition): next_id for partition, next_id in sorted(next_ids.items())}
     return offset if key is None else {**offset, _LOG: key.hex()}
 
 
-def _places(offset: Mapping[str, Any]) -> dict[PartitionId, TransactionId]:
-    return {int(partition): int(place) for partition, place in offset.items() if partition != _LOG}
+def _next_ids(offset: Mapping[str, Any]) -> dict[PartitionId, TransactionId]:
+    return {int(partition): int(next_id) for partition, next_id in offset.items() if partition != _LOG}
 
 
 def _key_in(offset: Mapping[str, Any]) -> bytes | None:
@@ -159,16 +159,16 @@ def _check_log(offset: Mapping[str, Any], log: Log | None) -> None:
         )
 
 
-def _check_grown(places: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]) -> None:
-    for partition, place in places.items():
+def _check_grown(next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]) -> None:
+    for partition, next_id in next_ids.items():
         if partition not in ends:
             raise BadOption(
                 f"the checkpoint has read partition {partition}, and this query reads {sorted(ends)}: let it read the "
                 "same partitions and more, or begin with a new checkpoint"
             )
-        if place > ends[partition]:
+        if next_id > ends[partition]:
             raise BeyondLog(
-                f"the checkpoint says that partition {partition} was read up to {place - 1}, and the log there ends at "
+                f"the checkpoint says that partition {partition} was read up to {next_id - 1}, and the log ends at "
                 f"{ends[partition] - 1}: it is another log, or an older copy of it; begin with a new checkpoint"
             )
 

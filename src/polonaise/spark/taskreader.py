@@ -48,26 +48,25 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
     """Yield the rows of one split, in the order of ids. Memory does not grow with the split's size."""
     if split is None:
         return
-    needs = list(projection.needs)
-    needs += [
-        name for name in ("generation", *(("header",) if options.headers is not None else ())) if name not in needs
-    ]
-    stands, needs = STANDING in needs, [name for name in needs if name != STANDING]
     headers = None if options.headers is None else pa.array(sorted(options.headers), pa.int32())
+    # Each once: those of the query, and those that rows are chosen by.
+    needs = list(dict.fromkeys([*projection.needs, "generation", *(["header"] if headers is not None else [])]))
+    if with_standing := STANDING in needs:
+        needs.remove(STANDING)
     decoder = Decoder(options, projection) if projection.decodes else None
-    for batch in _columns(options, split, needs, with_standing=stands):
-        kept = _told(batch)
+    for batch in _columns(options, split, needs, with_standing=with_standing):
+        rows = _without_own(batch)
         if headers is not None:
-            kept = kept.filter(pc.is_in(kept.column("header"), headers))
-        if kept.num_rows and decoder is not None:
-            kept, made = decoder.decoded(kept)
+            rows = rows.filter(pc.is_in(rows.column("header"), headers))
+        if rows.num_rows and decoder is not None:
+            rows, decoded = decoder.decoded(rows)
         else:
-            made = {}
-        if kept.num_rows:
-            yield projection.batch(kept, made)
+            decoded = {}
+        if rows.num_rows:
+            yield projection.batch(rows, decoded)
 
 
-def _told(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _without_own(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Drop the library's own transactions, which have a generation below 0."""
     generations = batch.column("generation")
     if not batch.num_rows or pc.min(generations).as_py() >= 0:
@@ -81,15 +80,15 @@ def _columns(
     """Yield the log's columns of a split, from where it is kept; with each row's standing as last column if wanted."""
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
-        read = _stored(options, split, wanted)
+        path = options.cluster.removeprefix(STORAGE)
+        batches = _cut(read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss), split, wanted)
     else:
-        read = _hot(options, split, wanted) if split.fragment is None else _cold(options, split, wanted)
-    for batch in read:
-        yield (
-            batch.append_column(STANDING, standings(batch.column("transaction_id"), split.bounds))
-            if with_standing
-            else batch
-        )
+        batches = _hot(options, split, wanted) if split.fragment is None else _cold(options, split, wanted)
+    if not with_standing:
+        yield from batches
+        return
+    for batch in batches:
+        yield batch.append_column(STANDING, standings(batch.column("transaction_id"), split.bounds))
 
 
 def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -113,9 +112,9 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
     )
     first = split.span.first
     with reading as batches:
-        for made in _cut(batches, split, needs):
-            first += made.num_rows
-            yield made
+        for columns in _cut(batches, split, needs):
+            first += columns.num_rows
+            yield columns
     if first <= split.span.last:
         raise BeyondLog(
             f"partition {split.partition} ends before {first}, and the query was planned up to {split.span.last}: the "
@@ -123,20 +122,13 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
         )
 
 
-def _stored(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield columns from one storage node's files. The node may be running or not."""
-    path = options.cluster.removeprefix(STORAGE)
-    batches = read_segments(path, split, fail_on_data_loss=options.fail_on_data_loss)
-    return _cut(batches, split, needs)
-
-
 def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns of the rows that are in the split; its first and last batch may hold others."""
     first, last = split.span
     for run in _runs(batches):
-        made = columns_of(run, needs)
+        columns = columns_of(run, needs)
         begin, end = max(first, run[0].first), min(last, run[-1].last)
-        yield made.slice(begin - run[0].first, end - begin + 1)
+        yield columns.slice(begin - run[0].first, end - begin + 1)
         first = end + 1
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
 from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
@@ -40,7 +40,7 @@ class Files:
     """The paths of the segment files, in order."""
     whole: bool
     """Whether these are all segments of the partition, and not single files that somebody picked."""
-    kept: ControlRecord | None = None
+    control: ControlRecord | None = None
     """The control file's facts; None if there is no control file beside the files."""
     directory: str = ""
     """The storage node's directory, if there is a control file."""
@@ -50,7 +50,7 @@ def first_of(path: str) -> TransactionId:
     """Return the first id of a segment, by the name of its file. Raises `BadOption` for any other file."""
     stem, suffix = os.path.splitext(os.path.basename(path))
     if suffix != _SUFFIX or not stem.isdecimal():
-        raise BadOption(f"{redacted(path)} is no segment: those are called <first id>{_SUFFIX}")
+        raise BadOption(f"{redacted(path)} is not a segment: segments are named <first id>{_SUFFIX}")
     return int(stem)
 
 
@@ -81,17 +81,17 @@ def find(path: str) -> list[Files]:
     below = [os.path.join(path, name) for name in names if os.path.exists(os.path.join(path, name, CONTROL_FILE))]
     if below:
         raise BadOption(
-            f"{redacted(path)} is no storage directory, and holds {len(below)}: name "
+            f"{redacted(path)} is not a storage directory, and holds {len(below)}: name "
             f"{'it' if len(below) == 1 else 'one of them'}: {', '.join(map(redacted, below[:_NAMED_MAX]))}"
         )
-    raise BadOption(f"{redacted(path)} is no storage directory, no partition of one and no segment file")
+    raise BadOption(f"{redacted(path)} is not a storage directory, a partition of one, or a segment file")
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
     """Find the files of one partition below a path, as `find` does, without looking at other partitions."""
     below = os.path.join(path, str(partition))
-    found = find(below if os.path.isdir(below) else path)
-    return next((files for files in found if files.partition in (None, partition)), None)
+    candidates = find(below if os.path.isdir(below) else path)
+    return next((files for files in candidates if files.partition in (None, partition)), None)
 
 
 def _segments(directory: str) -> tuple[str, ...]:
@@ -102,15 +102,15 @@ def _segments(directory: str) -> tuple[str, ...]:
 
 def _files_of(directory: str, partition: PartitionId) -> Files:
     """Collect one partition's files and the control file's facts, while the node may be running."""
-    control = os.path.join(directory, CONTROL_FILE)
+    path = os.path.join(directory, CONTROL_FILE)
     # The promises before the segments: a running node may only have more segments by the time they are listed. The
     # trim mark after them: segments vanish only after the control file has said so, so whatever is missing in the list
     # is below the mark by then. A trimmed segment that is still listed is no part of the log.
-    kept = _kept(control, partition)
+    record = _control_record(path, partition)
     segments = _segments(os.path.join(directory, str(partition)))
-    kept = replace(kept, trimmed=_kept(control, partition).trimmed)
-    paths = tuple(path for path in segments if first_of(path) >= kept.trimmed.first)
-    return Files(partition, paths, whole=True, kept=kept, directory=directory)
+    record = replace(record, trimmed=_control_record(path, partition).trimmed)
+    paths = tuple(segment for segment in segments if first_of(segment) >= record.trimmed.first)
+    return Files(partition, paths, whole=True, control=record, directory=directory)
 
 
 def found_again(files: Files) -> Files:
@@ -118,27 +118,28 @@ def found_again(files: Files) -> Files:
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
-def _kept(path: str, partition: PartitionId) -> ControlRecord:
+def _control_record(path: str, partition: PartitionId) -> ControlRecord:
     """Read the control file's facts about a partition. Raises `ControlFileDamaged`."""
-    with LookedAt(path) as file:
-        key = decode_header(file.look(0, SECTOR_BYTES), path)
+    with ReadOnlyFile(path) as file:
+        key = decode_header(file.read_now(0, SECTOR_BYTES), path)
         for look in range(1, _LOOKS_MAX + 1):
             try:
-                found = newest_promises(file.look(offset_of(partition), PARTITION_BYTES), partition, path)
+                newest = newest_promises(file.read_now(offset_of(partition), PARTITION_BYTES), partition, path)
             except ControlFileDamaged:
                 if look == _LOOKS_MAX:
                     raise
                 continue
-            if found is not None:
-                return ControlRecord(key, found[0].promises, found[2], found[0].trimmed)
+            if newest is not None:
+                copy, _, evidence = newest
+                return ControlRecord(key, copy.promises, evidence, copy.trimmed)
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
 
 
 def trimmed_in(files: Files) -> TrimMark:
     """Return the trim mark of these files; without a control file nothing is known to be trimmed."""
-    return files.kept.trimmed if files.kept is not None else NOTHING_TRIMMED
+    return files.control.trimmed if files.control is not None else NOTHING_TRIMMED
 
 
 def evidence_in(files: Files) -> SyncEvidence:
     """Return up to where these files are known to have been synced; nothing is, without a control file."""
-    return files.kept.evidence if files.kept is not None else NO_EVIDENCE
+    return files.control.evidence if files.control is not None else NO_EVIDENCE

@@ -167,7 +167,7 @@ class StorageNode:
         """Give up the directory, which is gone: acknowledge and write nothing more, and tell each server why."""
         if self._closing is not None:
             return
-        _log.critical("storage node %s keeps nothing any more: %s", self._settings.directory, gone)
+        _log.critical("storage node %s stores nothing any more: %s", self._settings.directory, gone)
         self._gone = gone
         for connection in list(self._connections):
             connection.refuse(gone)
@@ -251,7 +251,7 @@ class StorageNode:
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
-            raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
+            raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
 
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
         """Return the partition's replica; with `create`, make it if it was never here.
@@ -262,7 +262,9 @@ class StorageNode:
         if replica is not None:
             return replica
         if not 0 <= partition < self._settings.partitions_max:
-            raise UnknownPartition(f"partition {partition}; this node takes 0 to {self._settings.partitions_max - 1}")
+            raise UnknownPartition(
+                f"invalid partition {partition}: this node takes 0 to {self._settings.partitions_max - 1}"
+            )
         if partition not in self._known and not create:
             raise UnknownPartition(f"partition {partition} was never on this node")
         self._known.add(partition)

@@ -6,26 +6,26 @@ takes a quorum, which nobody asks here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import aclosing
 from typing import Any, NamedTuple, TypeVar
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat, WrongClusterKey
-from polonaise.host.files import LookedAt
+from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
-from polonaise.log.recovery import begins
+from polonaise.log.recovery import begins_log
 from polonaise.log.segment import (
     HEADER_BYTES,
     Scan,
     SegmentHeader,
     SegmentRemoved,
-    intact,
+    intact_batches,
     name,
     read_preamble,
     seed_of,
     walk,
 )
-from polonaise.log.tail import beginning
+from polonaise.log.tail import empty_scan
 from polonaise.storage.files import Files, evidence_in, first_of, found_again, trimmed_in
 from polonaise.storage.protocol.standing import Bounds
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 def bounds_in(files: Files) -> Bounds:
     """Return the bounds that the control file gives; without one nothing is known to be committed."""
-    if files.kept is None:
+    if files.control is None:
         return Bounds(NO_TRANSACTION)
-    promises = files.kept.promises
+    promises = files.control.promises
     return Bounds(
         promises.confirmed,
         promises.untrusted_above if promises.untrusted else None,
@@ -47,21 +47,21 @@ def bounds_in(files: Files) -> Bounds:
 
 def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimmed: TransactionId = 0) -> str:
     """Return the warning for readers of a single replica."""
-    told = (
+    warning = (
         f"CAUTION: this is one replica of partition {'?' if partition is None else partition}, in {directory}, and not "
         f"the log. It knows ids up to {bounds.confirmed} to be committed; what it holds above that may NEVER HAVE BEEN "
         "COMMITTED, and what is committed may be missing."
     )
     if trimmed:
-        told += f" It begins with {trimmed}: what was below was trimmed, and is in the fragments."
+        warning += f" It begins with {trimmed}: what was below was trimmed, and is in the fragments."
     if bounds.lost is not None:
-        told += f" Its node says that it may have lost what was above {bounds.lost}."
+        warning += f" Its node says that it may have lost what was above {bounds.lost}."
     if bounds.trusted is not None:
-        told += f" It does not trust what it holds above {bounds.trusted}."
-    return told
+        warning += f" It does not trust what it holds above {bounds.trusted}."
+    return warning
 
 
-async def header_of(file: LookedAt, path: str, files: Files) -> SegmentHeader:
+async def header_of(file: ReadOnlyFile, path: str, files: Files) -> SegmentHeader:
     """Read a segment's header, and check that it belongs to this file.
 
     Raises `SegmentDamaged` if it does not, `SegmentRemoved`, `WrongClusterKey` and `UnsupportedFormat`.
@@ -70,12 +70,10 @@ async def header_of(file: LookedAt, path: str, files: Files) -> SegmentHeader:
         header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error.text}") from error
-    if files.kept is not None and header.cluster_key != files.kept.cluster_key:
+    if files.control is not None and header.cluster_key != files.control.cluster_key:
         raise WrongClusterKey(f"{path} belongs to another cluster than the storage directory it lies in")
     if header.first != first_of(path) or files.partition not in (None, header.partition):
-        raise SegmentDamaged(
-            f"it is {name(header.first)} of partition {header.partition}, under a name that is not its own"
-        )
+        raise SegmentDamaged(f"it is segment {name(header.first)} of partition {header.partition} under another name")
     return header
 
 
@@ -98,39 +96,39 @@ async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = 
     then read only if the control file beside it says whose it is.
     """
     for path in files.paths:
-        with LookedAt(path) as file:
+        with ReadOnlyFile(path) as file:
             try:
-                found, header = await opened(file, path, files)
+                scanned, header = await opened(file, path, files)
             except SegmentRemoved:
                 continue
             except SegmentDamaged as error:
                 if damaged is None:
                     raise
                 damaged(error)
-                if files.kept is None or files.partition is None:
+                if files.control is None or files.partition is None:
                     continue
-                start, seed = HEADER_BYTES, seed_of(files.kept.cluster_key, files.partition, first_of(path))
+                start, seed = HEADER_BYTES, seed_of(files.control.cluster_key, files.partition, first_of(path))
             else:
-                async with aclosing(walk(file, header, found, file.size())) as batches:
+                async with aclosing(walk(file, header, scanned, file.size())) as batches:
                     async for offset, batch in batches:
                         yield Dumped(path, offset, batch, behind_damage=False)
-                if not found.bad or found.torn:
+                if not scanned.bad or scanned.torn:
                     continue
-                damage = _damaged(path, found.bad, found.last + 1)
+                damage = _damaged(path, scanned.bad, scanned.last + 1)
                 if damaged is None:
                     raise damage
                 damaged(damage)
-                start, seed = found.end + 1, header.seed
-            async with aclosing(intact(file, seed, start, file.size())) as left:
-                async for offset, batch in left:
+                start, seed = scanned.end + 1, header.seed
+            async with aclosing(intact_batches(file, seed, start, file.size())) as behind:
+                async for offset, batch in behind:
                     yield Dumped(path, offset, batch, behind_damage=True)
 
 
-async def opened(file: LookedAt, path: str, files: Files) -> tuple[Scan, SegmentHeader]:
+async def opened(file: ReadOnlyFile, path: str, files: Files) -> tuple[Scan, SegmentHeader]:
     """Begin to scan a segment: read its header and preamble. Raises what `header_of` raises, with the path named."""
     try:
         header = await header_of(file, path, files)
-        return beginning(header, await read_preamble(file, header)), header
+        return empty_scan(header, await read_preamble(file, header)), header
     except SegmentRemoved:
         raise
     except SegmentDamaged as error:
@@ -145,24 +143,24 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
     """
     before: Scan | None = None
     for path in _from(files, after):
-        with LookedAt(path) as file:
+        with ReadOnlyFile(path) as file:
             try:
-                found, header = await opened(file, path, files)
+                scanned, header = await opened(file, path, files)
             except SegmentRemoved:
                 continue
             _check_follows(files, path, header, before, is_begun=path == files.paths[0])
-            async with aclosing(walk(file, header, found, file.size())) as batches:
+            async with aclosing(walk(file, header, scanned, file.size())) as batches:
                 async for _, batch in batches:
                     if batch.last > after:
                         yield batch
-            if found.bad and not found.torn:
-                raise _damaged(path, found.bad, found.last + 1)
-            before = found
-    held = NO_TRANSACTION if before is None else before.last
-    if files.whole and evidence_in(files).last > held and (synced := evidence_in(found_again(files)).last) > held:
+            if scanned.bad and not scanned.torn:
+                raise _damaged(path, scanned.bad, scanned.last + 1)
+            before = scanned
+    last = NO_TRANSACTION if before is None else before.last
+    if files.whole and evidence_in(files).last > last and (synced := evidence_in(found_again(files)).last) > last:
         raise SegmentDamaged(
-            f"partition {files.partition} in {files.directory} ends with {held}, and {synced} had been synced; the "
-            f"first transaction that can't be had is {held + 1}"
+            f"partition {files.partition} in {files.directory} ends with {last}, and {synced} had been synced; the "
+            f"first transaction that can't be had is {last + 1}"
         )
 
 
@@ -177,21 +175,21 @@ def _check_follows(files: Files, path: str, header: SegmentHeader, before: Scan 
     if not files.whole:
         return
     if before is None:
-        if is_begun and files.kept is not None and not begins(header, trimmed_in(files)):
+        if is_begun and files.control is not None and not begins_log(header, trimmed_in(files)):
             raise _damaged(path, "the segment before it is missing", trimmed_in(files).first)
     elif (header.first - 1, header.previous_crc) != (before.last, before.last_crc):
         raise _damaged(path, f"it does not follow {before.last}, where the segment before it ends", before.last + 1)
 
 
-def _damaged(path: str, what: str, first: TransactionId) -> SegmentDamaged:
+def _damaged(path: str, damage: str, first: TransactionId) -> SegmentDamaged:
     """Return the error for damage in a file, with the first transaction that can't be read."""
-    return SegmentDamaged(f"{path}: {what}; the first transaction that can't be had is {first}")
+    return SegmentDamaged(f"{path}: {damage}; the first transaction that can't be had is {first}")
 
 
 def unwaited(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits, without an event loop, and return its result.
 
-    Everything here on a file that is `LookedAt` is such work. The caller may be inside a loop already, as code in a
+    Everything here on a file that is `ReadOnlyFile` is such work. The caller may be inside a loop already, as code in a
     notebook is, and could not start another one.
     """
     try:
@@ -200,3 +198,14 @@ def unwaited(work: Coroutine[Any, Any, T]) -> T:
         return done.value  # type: ignore[no-any-return]
     work.close()
     raise AssertionError("it waited")
+
+
+def each_unwaited(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the items of an asynchronous generator that never waits, and close it."""
+    try:
+        while True:
+            yield unwaited(items.__anext__())
+    except StopAsyncIteration:
+        return
+    finally:
+        unwaited(items.aclose())

@@ -12,7 +12,6 @@ from polonaise.errors import (
     Closed,
     Fenced,
     HistoryTrimmed,
-    InvariantViolated,
     PartitionUnavailable,
     PolonaiseError,
     ProtocolError,
@@ -23,7 +22,7 @@ from polonaise.log.batch import Batch, split
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import PartitionLog
 from polonaise.log.segment import DamageFound
-from polonaise.log.segmentscrub import look
+from polonaise.log.segmentscrub import verify_part
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -155,8 +154,8 @@ class PartitionReplica:
             try:
                 await log.check_tail_in_place()
             except DamageFound as error:
-                await self._record(log, error)
-                self._keep_true(log, replica)
+                await self._record_damage(log, error)
+                self._update_decisions(log, replica)
 
     # ------------------------------------------------------------------ the queue
 
@@ -176,11 +175,11 @@ class PartitionReplica:
         The sender counts only on what was answered, and there is nobody left to answer.
         """
         self._paused.pop(connection, None)
-        kept = [entry for entry in self._queue if entry.connection is not connection]
-        if len(kept) < len(self._queue):
-            self._queue = deque(kept)
-            self._queue_bytes = sum(entry.bytes for entry in kept)
-            self._let_in()
+        others = [entry for entry in self._queue if entry.connection is not connection]
+        if len(others) < len(self._queue):
+            self._queue = deque(others)
+            self._queue_bytes = sum(entry.bytes for entry in others)
+            self._resume_paused()
         if self._replica is not None:
             self._replica.disconnected(connection)
 
@@ -207,9 +206,9 @@ class PartitionReplica:
                     await self._open()
                 if run:
                     await self._obey(run)
-            self._let_in()
+            self._resume_paused()
 
-    def _let_in(self) -> None:
+    def _resume_paused(self) -> None:
         """Read the paused connections again, once the queue is half empty: not at the first byte of room."""
         if self._paused and self._queue_bytes <= self._settings.queue_bytes_max // 2:
             for connection in self._paused:
@@ -228,8 +227,6 @@ class PartitionReplica:
             if before is not None:
                 await before.close()
             log = await self._open_log()
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             _log.error("%s can't be used: %s", self._name, error)
             self.unavailable = error
@@ -266,8 +263,6 @@ class PartitionReplica:
             first.connection.refuse(error)
             first.connection.close(error)
             return
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             self._not_stored(first)
             self._refuse(first, Refuse(error))
@@ -275,13 +270,11 @@ class PartitionReplica:
         for action in actions:
             try:
                 await self._carry_out(log, replica, first, action)
-            except InvariantViolated:
-                raise
             except PolonaiseError as error:
                 # The loss is durable before anybody hears of it: after a crash the copy must not look whole.
                 if isinstance(error, DamageFound):
-                    await self._record(log, error)
-                self._keep_true(log, replica)
+                    await self._record_damage(log, error)
+                self._update_decisions(log, replica)
                 self._not_stored(first)
                 # The actions behind the failed one are left out, above all the acknowledgement. A failed `Store` is
                 # answered under its own number, by which its sender counts.
@@ -318,7 +311,7 @@ class PartitionReplica:
                 return replica.confirm(message.session, message.low_water_mark)
             case Trim():
                 return replica.trim(message.session, message.before)
-        raise ProtocolError(f"{type(message).__name__} is nothing that a server says")
+        raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
         """Carry out one action, to its end: what it makes durable is durable when this returns."""
@@ -344,9 +337,9 @@ class PartitionReplica:
                 entry.connection.send(stored, request=action.number, partition=self._partition)
             case Refuse():
                 self._refuse(entry, action)
-        self._keep_true(log, replica)
+        self._update_decisions(log, replica)
 
-    def _keep_true(self, log: PartitionLog, replica: Replica) -> None:
+    def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
         """Bring the decisions' view of the disk up to date."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
@@ -374,25 +367,23 @@ class PartitionReplica:
             await connection.wait_writable()
             log, replica = self._usable()
             _check_session(replica, read)
-            answer = await self._noting_damage(log, replica, self._found(log, read))
+            answer = await self._noting_damage(log, replica, self._read(log, read))
             # Again: meanwhile a later session may have fenced this one and cut what was read.
             _check_session(replica, read)
             await connection.wait_writable()
             connection.send(answer, request=request, partition=self._partition)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-        """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.look` does.
+        """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.verify_part` does.
 
         Returns the bytes read, and the id to go on from, None at the end. Raises `DamageFound`, after the damage was
         recorded, and whatever keeps the files from being used.
         """
         await self._opened.wait()
         log, replica = self._usable()
-        return await self._noting_damage(log, replica, look(log, first, bytes_max))
+        return await self._noting_damage(log, replica, verify_part(log, first, bytes_max))
 
     async def _noting_damage(self, log: PartitionLog, replica: Replica, reading: Awaitable[T]) -> T:
         """Await `reading`; record damage that it meets, unless the log was opened anew meanwhile."""
@@ -401,11 +392,11 @@ class PartitionReplica:
         except DamageFound as error:
             async with self._changing:
                 if log is self._log:
-                    await self._record(log, error)
-                    self._keep_true(log, replica)
+                    await self._record_damage(log, error)
+                    self._update_decisions(log, replica)
             raise
 
-    async def _found(self, log: PartitionLog, read: ReplicaRead) -> Message:
+    async def _read(self, log: PartitionLog, read: ReplicaRead) -> Message:
         """Read what is asked for, and return it as an answer."""
         match read:
             case ReadBatches():
@@ -427,7 +418,7 @@ class PartitionReplica:
             return error.first
         return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
 
-    async def _record(self, log: PartitionLog, damage: DamageFound) -> None:
+    async def _record_damage(self, log: PartitionLog, damage: DamageFound) -> None:
         """Record damage durably: nothing above the last good id is believed from now on, also after a restart."""
         # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
@@ -435,17 +426,15 @@ class PartitionReplica:
         _log.error("%s: %s", self._name, damage)
         try:
             await log.lose_above(damage.last_good, str(damage))
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             self.unavailable = error
 
 
 def _check_session(replica: Replica, read: ReplicaRead) -> None:
     """Raise the reason if the owner in this session may not read."""
-    refused = replica.read(read.session)
-    if refused is not None:
-        raise refused.error
+    refusal = replica.refusal(read.session)
+    if refusal is not None:
+        raise refusal.error
 
 
 def _session_info(log: PartitionLog) -> SessionInfo:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from polonaise.errors import DirectoryGone, PolonaiseError
 from polonaise.host import Host
@@ -23,40 +24,38 @@ class Presence:
         settings: StorageSettings,
         control: Callable[[], ControlFile | None],
         replicas: Callable[[], Sequence[PartitionReplica]],
-        let_go: Callable[[DirectoryGone], Awaitable[None]],
+        let_go: Callable[[DirectoryGone], Coroutine[Any, Any, None]],
     ) -> None:
         """Make a look-out; `let_go` is called once, when the directory is gone."""
         self._settings = settings
         self._control = control
         self._replicas = replicas
         self._let_go = let_go
-        self._place = 0
+        self._checked = 0
         """The number of partitions checked so far, by which the next ones have their turn."""
-        self._said = ""
+        self._error_logged = ""
 
     async def run(self, host: Host) -> None:
         """Look once every `presence_s` seconds, until the directory is gone."""
         while True:
             await asyncio.sleep(self._settings.presence_s)
             try:
-                await self._look()
-                self._said = ""
+                await self._check()
+                self._error_logged = ""
             except DirectoryGone as error:
                 # In a task of its own, because letting go cancels this one.
-                host.spawn(self._let_go_of(error), f"end of {self._settings.directory}")
+                host.spawn(self._let_go(error), f"end of {self._settings.directory}")
                 return
             except PolonaiseError as error:
                 # The directory may only be closed to this process. Then the open files are still there, and so is what
                 # is written to them.
-                if str(error) != self._said:
-                    self._said = str(error)
-                    _log.error("%s can't be looked at, and is written on: %s", self._settings.directory, error)
+                if str(error) != self._error_logged:
+                    self._error_logged = str(error)
+                    _log.error(
+                        "%s can't be checked, and the node goes on writing to it: %s", self._settings.directory, error
+                    )
 
-    async def _let_go_of(self, error: DirectoryGone) -> None:
-        """Have the node give the directory up."""
-        await self._let_go(error)
-
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Check the directory, and some of the partitions in it. Raises `DirectoryGone`, and what the disk raises."""
         control = self._control()
         if control is None:  # a new node has no directory yet
@@ -65,5 +64,5 @@ class Presence:
         written = [replica for replica in self._replicas() if replica.written]
         count = min(len(written), self._settings.presence_partitions_max)
         for number in range(count):
-            await written[(self._place + number) % len(written)].check_in_place()
-        self._place += count
+            await written[(self._checked + number) % len(written)].check_in_place()
+        self._checked += count

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from polonaise.errors import InvariantViolated, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log.segment import DamageFound
 from polonaise.storage.partitionreplica import PartitionReplica
@@ -73,10 +73,8 @@ class Scrubbing:
                     step.partition,
                     error.text,
                 )
-            except InvariantViolated:
-                raise
             except PolonaiseError as error:
-                _log.info("scrub of %s leaves out partition %d: %s", self._directory, step.partition, error)
+                _log.info("scrub of %s skips partition %d: %s", self._directory, step.partition, error)
                 scrub.skip(clock.wall_us())
                 await asyncio.sleep(0)
             else:

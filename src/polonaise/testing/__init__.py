@@ -11,8 +11,8 @@
 The client is that of production, and so are the server's decisions on locks, order, registers and producers; only what
 carries bytes between them is memory. A test does the same each time. `docs/testing.md` has more.
 
-Begin reading with `driver`, what a test opens, and `faults`, what it can arm. `server` and `memorypartition` run the
-production owner over `memory`, the network and the coordinator. What is exported here is public.
+Begin reading with `driver`, what a test opens, and `faults`, what it can arm. `memoryserver` and `memorypartition` run
+the production owner over `memory`, the network and the coordinator. What is exported here is public.
 """
 
 from polonaise.testing.driver import BlockingMemoryLog, MemoryCluster, MemoryLog, blocking_log, log

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, TypedDict, Unpack, cast
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.connecting import hold
@@ -19,7 +19,7 @@ from polonaise.terms import BodyForm, PartitionId, Transaction
 from polonaise.testing.faults import Faults
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
 from polonaise.testing.memorypartition import GENERATION, MemoryPartition
-from polonaise.testing.server import ADDRESS, MemoryServer
+from polonaise.testing.memoryserver import ADDRESS, MemoryServer
 
 SETTINGS: Final = ClientSettings(
     name="test",
@@ -33,6 +33,19 @@ SETTINGS: Final = ClientSettings(
 """The settings of clients in memory: all pauses are short, so that tests do not wait long for the end of a fault."""
 
 
+class MemoryLogOptions(TypedDict, total=False):
+    """The options of a client in memory: those of `polonaise.connect` that have a meaning there."""
+
+    view: View | RunView | None
+    settings: ClientSettings | None
+    """By default, settings with which all pauses are short."""
+    serializer: Serializer | None
+    partitioner: Partitioner | None
+    bodies: BodyForm
+    wants: Callable[[int], bool] | None
+    header_filter: tuple[int, int] | None
+
+
 class MemoryCluster:
     """A cluster in memory: one server, with everything that was ever committed.
 
@@ -41,7 +54,7 @@ class MemoryCluster:
 
     def __init__(self, partitions: int = 1, seed: int = 1) -> None:
         if partitions < 1:
-            raise BadOption(f"a log has at least one partition, not {partitions}")
+            raise BadOption(f"invalid number of partitions {partitions}: a log has at least one")
         self.host = MemoryHost(seed)
         self.coordinator = MemoryCoordinator(partitions)
         self.server = MemoryServer(self.host, partitions)
@@ -75,7 +88,8 @@ class MemoryLog(Log):
     def __init__(self, cluster: MemoryCluster, **options: Any) -> None:
         """Make a client of `cluster`, with the options of `polonaise.Log`."""
         coordinator = cast(Coordinator, cluster.coordinator)  # a client uses no other methods of it
-        super().__init__(cluster.host, coordinator, **{"settings": SETTINGS, **options})
+        options["settings"] = options.get("settings") or SETTINGS
+        super().__init__(cluster.host, coordinator, **options)
         self.cluster = cluster
         self.faults = Faults(cluster.server, lambda do: do())
 
@@ -106,18 +120,7 @@ class BlockingMemoryLog(BlockingLog):
 
 
 @asynccontextmanager
-async def log(
-    *,
-    partitions: int = 1,
-    seed: int = 1,
-    view: View | RunView | None = None,
-    settings: ClientSettings | None = None,
-    serializer: Serializer | None = None,
-    partitioner: Partitioner | None = None,
-    bodies: BodyForm = BodyForm.INLINE,
-    wants: Callable[[int], bool] | None = None,
-    header_filter: tuple[int, int] | None = None,
-) -> AsyncIterator[MemoryLog]:
+async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> AsyncIterator[MemoryLog]:
     """Open a new, empty log in memory, and connect a client to it.
 
     ::
@@ -127,49 +130,18 @@ async def log(
             await log.run(withdraw, 1, 30)
 
     `partitions` is the number of partitions; `seed` draws the client's pauses. The other options are those of
-    `polonaise.connect`; by default the settings make all pauses short. Raises `BadOption` for an invalid option.
+    `polonaise.connect`: `view`, `settings` (by default all pauses are short), `serializer`, `partitioner`, `bodies`,
+    `wants` and `header_filter`. Raises `BadOption` for an invalid option.
     """
     cluster = MemoryCluster(partitions, seed)
     try:
-        async with cluster.connect(
-            view=view,
-            settings=settings or SETTINGS,
-            serializer=serializer,
-            partitioner=partitioner,
-            bodies=bodies,
-            wants=wants,
-            header_filter=header_filter,
-        ) as connected:
+        async with cluster.connect(**options) as connected:
             yield connected
     finally:
         cluster.server.close()
 
 
-def blocking_log(
-    *,
-    partitions: int = 1,
-    seed: int = 1,
-    view: View | RunView | None = None,
-    settings: ClientSettings | None = None,
-    serializer: Serializer | None = None,
-    partitioner: Partitioner | None = None,
-    bodies: BodyForm = BodyForm.INLINE,
-    wants: Callable[[int], bool] | None = None,
-    header_filter: tuple[int, int] | None = None,
-) -> BlockingMemoryLog:
+def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> BlockingMemoryLog:
     """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`. See `log`."""
-    background, held = hold(
-        lambda: log(
-            partitions=partitions,
-            seed=seed,
-            view=view,
-            settings=settings,
-            serializer=serializer,
-            partitioner=partitioner,
-            bodies=bodies,
-            wants=wants,
-            header_filter=header_filter,
-        ),
-        "polonaise in memory",
-    )
-    return BlockingMemoryLog(background, held.value, held.close)
+    background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
+    return BlockingMemoryLog(background, context.value, context.close)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeAlias
 
 from polonaise.errors import BadOption
 from polonaise.terms import FailureReason, PartitionId
-from polonaise.testing.server import MemoryServer
-
-There: TypeAlias = Callable[[Callable[[], Any]], Any]
-"""Runs a function in the thread of the server."""
-
+from polonaise.testing.memoryserver import MemoryServer
 
 _NOT_FAILURES = (FailureReason.DUPLICATE, FailureReason.GENERATION)
 
@@ -20,9 +15,10 @@ _NOT_FAILURES = (FailureReason.DUPLICATE, FailureReason.GENERATION)
 class Faults:
     """Arms faults of a log in memory. Each takes effect with the next message that the server gets."""
 
-    def __init__(self, server: MemoryServer, there: There) -> None:
+    def __init__(self, server: MemoryServer, run: Callable[[Callable[[], None]], None]) -> None:
+        """`run` runs a function in the thread of the server."""
         self._server = server
-        self._there = there
+        self._run = run
 
     def fail_next_append(self, reason: FailureReason = FailureReason.SESSION_ENDED) -> None:
         """Fail the next append, or group: it is not in the log and never will be.
@@ -32,8 +28,8 @@ class Faults:
         GENERATION, which are no failures.
         """
         if reason in _NOT_FAILURES:
-            raise BadOption(f"{reason.name} is not how an append fails")
-        self._there(lambda: self._server.armed.next_reasons.append(reason))
+            raise BadOption(f"invalid reason {reason.name}: no append fails with it")
+        self._run(lambda: self._server.armed.next_reasons.append(reason))
 
     def fail_next_lock(self) -> None:
         """Let the next append with a lock meet a conflict, as if another client had just written behind the lock."""
@@ -41,7 +37,7 @@ class Faults:
         def arm() -> None:
             self._server.armed.next_locks += 1
 
-        self._there(arm)
+        self._run(arm)
 
     def rate(self, probability: float, seed: int = 0) -> None:
         """Fail each append from now on with this probability, for a reason that passes; 0 ends it.
@@ -50,13 +46,13 @@ class Faults:
         that is not from 0 to below 1.
         """
         if not 0.0 <= probability < 1.0:
-            raise BadOption(f"a probability from 0 to below 1, not {probability}")
+            raise BadOption(f"invalid probability {probability}: pass a number from 0 to below 1")
 
         def arm() -> None:
             self._server.armed.probability = probability
             self._server.armed.random = random.Random(seed)
 
-        self._there(arm)
+        self._run(arm)
 
     def delay(self, seconds: float) -> None:
         """Decide appends from now on so many seconds after their arrival, in their order; 0 ends it.
@@ -64,24 +60,24 @@ class Faults:
         Raises `BadOption` below 0, and from an hour on.
         """
         if not 0.0 <= seconds < 3_600.0:
-            raise BadOption(f"a delay from 0 to an hour, not {seconds} s")
+            raise BadOption(f"invalid delay of {seconds} s: pass a number from 0 to below 3600")
 
         def arm() -> None:
             self._server.armed.delay_s = seconds
 
-        self._there(arm)
+        self._run(arm)
 
     def suspend_feed(self, partition: PartitionId = 0) -> None:
         """Stop the feed of a partition: appends commit, and no client hears of it, until `resume_feed`."""
-        self._there(lambda: self._server.partition(partition).suspend_feed())
+        self._run(lambda: self._server.partition(partition).suspend_feed())
 
     def resume_feed(self, partition: PartitionId = 0) -> None:
         """Resume the feed of a partition with what was held back."""
-        self._there(lambda: self._server.partition(partition).resume_feed())
+        self._run(lambda: self._server.partition(partition).resume_feed())
 
     def lose_connection(self, *, reachable: bool = True) -> None:
         """Break all connections. Clients connect again at once; with `reachable=False`, after `reconnect`."""
-        self._there(lambda: self._server.lose_connections(reachable=reachable))
+        self._run(lambda: self._server.lose_connections(reachable=reachable))
 
     def unknown_next_append(self, *, committed: bool = True) -> None:
         """Break the connections when the next append has arrived, and keep the server out of reach.
@@ -89,8 +85,8 @@ class Faults:
         So the fate of the append is not known: `run` with a timeout raises `AppendUnknown`. After `reconnect` the fate
         is learnt: committed or failed, as `committed` says.
         """
-        self._there(lambda: self._server.armed.next_unknown.append(committed))
+        self._run(lambda: self._server.armed.next_unknown.append(committed))
 
     def reconnect(self) -> None:
         """Let clients reach the server again."""
-        self._there(self._server.reach)
+        self._run(self._server.reach)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from polonaise.client.waiting import wake
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
 from polonaise.host import Clock, Network
+from polonaise.host.real import RealClock
 
 KEY = bytes(range(16))
 """The cluster key of every cluster in memory."""
@@ -24,10 +25,7 @@ class MemoryTransport(asyncio.Transport):
         self.peer: MemoryTransport
         self.protocol: asyncio.Protocol
         self._closed = False
-        self.blocked = False
-        """Whether what is written is kept instead of delivered."""
-        self._kept: list[bytes] = []
-        self._scheduled = False
+        self._undelivered: list[bytes] = []
 
     def write(self, data: Any) -> None:
         self.writelines([data])
@@ -35,29 +33,17 @@ class MemoryTransport(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         if self._closed:
             return
-        self._kept.append(b"".join(list_of_data))
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and not self.blocked:
-            self._scheduled = True
+        if not self._undelivered:
             asyncio.get_running_loop().call_soon(self._deliver)
+        self._undelivered.append(b"".join(list_of_data))
 
     def _deliver(self) -> None:
-        self._scheduled = False
-        if self.blocked:
-            return
-        data, self._kept = b"".join(self._kept), []
+        data, self._undelivered = b"".join(self._undelivered), []
         if data and not self.peer._closed:
             self.peer.protocol.data_received(data)
 
-    def unblock(self) -> None:
-        """Deliver what was kept, and what is written from now on."""
-        self.blocked = False
-        self._schedule()
-
     def get_write_buffer_size(self) -> int:
-        return sum(map(len, self._kept)) if self.blocked else 0
+        return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -112,21 +98,11 @@ class MemoryNetwork:
         return near, near.protocol
 
 
-class MemoryClock:
-    """The clocks of the system: heartbeats and deadlines take real time."""
-
-    def monotonic_s(self) -> float:
-        return time.monotonic()
-
-    def wall_us(self) -> int:
-        return time.time_ns() // 1000
-
-
 class MemoryHost:
     """The host of clients in memory. Errors that end a task are kept in `failures`, and fail the test at its end."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.clock: Clock = MemoryClock()
+        self.clock: Clock = RealClock()  # heartbeats and deadlines take real time
         self.wires = MemoryNetwork()
         self.network: Network = self.wires
         self.disk: Any = None
@@ -155,7 +131,7 @@ class MemoryCoordinator:
     def __init__(self, partitions: int = 1) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))
         self._ids = 0
-        self._held = Versioned(1, Assignment())
+        self._assignment = Versioned(1, Assignment())
         self._watching: list[asyncio.Future[None]] = []
 
     async def describe(self) -> ClusterDescription:
@@ -166,24 +142,21 @@ class MemoryCoordinator:
         return 100 + self._ids
 
     async def assignment(self) -> Versioned[Assignment]:
-        return self._held
+        return self._assignment
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        while self._held.version <= version:
+        while self._assignment.version <= version:
             changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._watching.append(changed)
             await changed
-        return self._held
+        return self._assignment
 
     def assign(self, partition: int, address: str, generation: int) -> None:
         """Give the partition an owner, and wake those who wait for a newer assignment."""
-        owners = dict(self._held.value.owners)
-        owners[partition] = Owner(1, address, generation)
-        self._held = Versioned(self._held.version + 1, Assignment(owners))
+        owners = {**self._assignment.value.owners, partition: Owner(1, address, generation)}
+        self._assignment = Versioned(self._assignment.version + 1, Assignment(owners))
         watching, self._watching = self._watching, []
-        for changed in watching:
-            if not changed.done():
-                changed.set_result(None)
+        wake(watching)
 
     async def close(self) -> None:
         pass

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any, Final
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.host import Clock
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.carrying import EffectQueue
-from polonaise.server.clients import ClientMessages
+from polonaise.server.clients import send
+from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
     Answer,
@@ -26,10 +25,10 @@ from polonaise.server.protocol.effects import (
     ReadHistory,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
+from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, Transaction, TransactionId
 from polonaise.wire.codec import Message
@@ -63,7 +62,7 @@ class MemoryReplica:
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
         """Answer a read, as a storage node does."""
         assert isinstance(message, ReadBatches)
-        found: list[bytes] = []
+        encoded: list[bytes] = []
         size = 0
         for batch in self.from_id(message.first):
             if message.after_time_us and batch.commit_time_us < message.after_time_us:
@@ -72,11 +71,11 @@ class MemoryReplica:
                 continue
             if batch.first > message.last or 0 <= message.part_last < batch.first:
                 break
-            found.append(bytes(batch.view) if message.with_data else batch.without_data())
+            encoded.append(bytes(batch.view) if message.with_data else batch.without_data())
             size += batch.length
             if size >= message.bytes_max:
                 break
-        return Batches(self.last, payload=[b"".join(found)])
+        return Batches(self.last, payload=[b"".join(encoded)])
 
 
 class MemoryPartition:
@@ -93,16 +92,6 @@ class MemoryPartition:
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
         links: Any = {_REPLICA: self._replica}
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
-        self._carriers: dict[type[Effect], Callable[[Any], None]] = {
-            **ClientMessages(partition, GENERATION).senders,
-            ConfirmClean: lambda effect: None,
-            Replicate: self._store,
-            ReadHistory: self._read_history,
-            AwaitRoom: self._await_room,
-            AwaitTurn: self._await_turn,
-            MarkMoved: lambda effect: self.reader.mark_moved(),
-            EndSession: self._start_next_session,
-        }
         self._start_session(_FIRST_SESSION)
 
     @property
@@ -126,23 +115,19 @@ class MemoryPartition:
 
     # ------------------------------------------------------------------ sessions
 
-    def _start_next_session(self, ended: EndSession) -> None:
-        """Start the next session: an owner ends one by itself now and then, for a checkpoint."""
-        self._start_session(ended.session + 1)
-
     def _start_session(self, session: SessionId) -> None:
         """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
         batches = self._replica.batches
         # The owner's registers are those at its committed mark; the batches behind it change them further.
-        kept = dict(self.owner.registers.values)
+        values = dict(self.owner.registers.values)
         for batch in self._replica.from_id(self.owner.committed + 1):
-            registers.apply(kept, batch.registers)
+            registers.apply(values, batch.registers)
         started = StartedSession(
             value=PartitionValue(GENERATION, session, (_REPLICA,)),
             closing=self._replica.last,
             last_crc=batches[-1].crc if batches else 0,
             commit_time_us=self._time_us,
-            registers=kept,
+            registers=values,
             engaged={_REPLICA: self._replica},
         )
         self.carry_out(self.owner.session_started(started, self.now))
@@ -153,8 +138,25 @@ class MemoryPartition:
         """Carry out one effect, or withhold it while the feed is suspended."""
         if self._suspended and _is_of_feed(effect):
             self._withheld.append(effect)
-        else:
-            self._carriers[type(effect)](effect)
+            return
+        match effect:
+            case ConfirmClean():
+                pass
+            case Replicate():
+                self._store(effect)
+            case ReadHistory():
+                self._read_history(effect)
+            case AwaitRoom(mount):
+                asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(mount)))
+            case AwaitTurn():
+                asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.turn(self.now)))
+            case MarkMoved():
+                self.reader.mark_moved()
+            case EndSession():
+                # An owner ends a session by itself now and then, for a checkpoint.
+                self._start_session(effect.session + 1)
+            case _:
+                send(effect, self.partition, GENERATION)
 
     def suspend_feed(self) -> None:
         """Withhold the feed, and the answers that promise that everything before them was fed."""
@@ -177,15 +179,6 @@ class MemoryPartition:
             Committed(batch.first, batch.last, bytes(batch.view)) for batch in self._replica.from_id(effect.first)
         ]
         self.carry_out(self.owner.history_read(effect.mount, batches))
-
-    def _await_room(self, effect: AwaitRoom) -> None:
-        asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.room(effect.mount)))
-
-    def _await_turn(self, effect: AwaitTurn) -> None:
-        asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        self.carry_out(self.owner.turn(self.now))
 
 
 def _is_of_feed(effect: Effect) -> bool:

@@ -3,7 +3,8 @@
 - `sql.py`: `SqlView`, which applications subclass. Begin here.
 - `marks.py`: the table that says how far each partition is applied: the promise rests on how its rows are moved.
 - `database.py`: what PostgreSQL, MariaDB and SQLite need to be told; `databaseerrors.py`: which of their errors pass.
-- `fitness.py`: refuses tables that could not keep the promise; `worker.py`: the threads in which all this runs.
+- `fitness.py`: refuses tables that could not keep the promise; `worker.py`: the threads in which all this runs,
+  and `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
 In the library this is the only room that imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of

@@ -7,9 +7,21 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import (
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    event,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -24,6 +36,11 @@ POSTGRESQL: Final = "postgresql"
 MARIADB: Final = ("mariadb", "mysql")
 _KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
 
+LONG_TEXT: Final = Text().with_variant(mysql.LONGTEXT(), *MARIADB)
+LONG_BINARY: Final = LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB)
+TIMESTAMP: Final = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB)
+"""Column types that every database takes; without the variants MariaDB would cut text, bytes and microseconds off."""
+
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
 """The first bytes of every SQLite database file that is not empty."""
 _SQLITE_DRIVERS: Final = ("sqlite", "sqlite+pysqlite")
@@ -33,6 +50,11 @@ _NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 """The isolation levels under which all reads of a transaction see one state."""
+
+
+def transactional_table(name: str, *columns: Column[Any], schema: str | None = None) -> Table:
+    """Return a table that rolls back with its transaction: on MariaDB the engine of a table decides that."""
+    return Table(name, MetaData(schema=schema), *columns, mariadb_engine="InnoDB", mysql_engine="InnoDB")
 
 
 class Database:
@@ -52,7 +74,7 @@ class Database:
         """The process that uses the engine; None before the first use, so that a view may be made before a fork."""
         self.kind = self.engine.dialect.name
         if self.kind not in _KNOWN:
-            raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine speaks {self.kind}")
+            raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine is for {self.kind}")
         if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
             raise BadOption(
                 "a SQL view can't be kept in memory: its threads would not see the same tables. Give it a file"
@@ -144,8 +166,8 @@ class Database:
         try:
             return self.engine.connect()
         except (OperationalError, InterfaceError, PoolTimeout) as error:
-            said = getattr(error, "orig", error)
-            raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(said)}") from error
+            reason = getattr(error, "orig", error)
+            raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}") from error
 
     def close(self) -> None:
         """Close the engine if it was made here; the application's engine stays open."""
@@ -224,9 +246,7 @@ class WriterConnection:
             is_open = status is None or status.name != "IDLE"
         if not is_open:
             self._meddled = True
-            raise BadOption(
-                f"{_MAY_NOT_END}; without OR ROLLBACK and RAISE(ROLLBACK), for these end it as well (ABORT does not)"
-            )
+            raise BadOption(f"{_MAY_NOT_END}; OR ROLLBACK and RAISE(ROLLBACK) end it as well, but ABORT does not")
 
     def _authorize(self, action: int, *_: str | None) -> int:
         """Deny the application's own BEGIN, COMMIT and ROLLBACK on SQLite."""

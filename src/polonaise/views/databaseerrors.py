@@ -47,17 +47,17 @@ _UNAVAILABLE_RESULTS = frozenset(
 def trouble_in(error: BaseException) -> Trouble | None:
     """Return the trouble behind an error, also when the application's code has wrapped it; None if it does not pass."""
     seen: set[int] = set()
-    at: BaseException | None = error
-    while at is not None and id(at) not in seen:
-        seen.add(id(at))
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
         trouble = None
-        if isinstance(at, DBAPIError):
-            trouble = _trouble_of(at)
-        elif isinstance(at, sqlite3.Error):
-            trouble = _trouble_of_sqlite(at)
+        if isinstance(link, DBAPIError):
+            trouble = _trouble_of(link)
+        elif isinstance(link, sqlite3.Error):
+            trouble = _trouble_of_sqlite(link)
         if trouble is not None:
             return trouble
-        at = at.__cause__ or at.__context__
+        link = link.__cause__ or link.__context__
     return None
 
 
@@ -69,8 +69,12 @@ def translated() -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error) as error:
         if trouble_in(error) is None:
             raise
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise ViewUnavailable(f"the database is not available, try again: {redacted(said)}") from error
+        raise ViewUnavailable(f"the database is not available, try again: {redacted(first_line(error))}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of the database's own message: SQLAlchemy adds the statement, with its values."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:

@@ -27,18 +27,18 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
     if not inspector.has_table(table.name, schema=table.schema):
         raise ViewUnfit(f"table {table.fullname} is missing: create it, or let the view do so with create=True")
     declared = [column.name for column in table.columns]
-    found = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
-    wrong = [f"column {name} is missing" for name in declared if name not in found]
+    existing = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
+    wrong = [f"column {name} is missing" for name in declared if name not in existing]
     wrong += [
-        f"column {column.name} is {found[column.name]['type']} and has to be {column.type}"
+        f"column {column.name} is {existing[column.name]['type']} and has to be {column.type}"
         for column in table.columns
-        if column.name in found
+        if column.name in existing
         and isinstance(column.type, Integer | Numeric)
-        and isinstance(found[column.name]["type"], String)
+        and isinstance(existing[column.name]["type"], String)
     ]
     wrong += [
         f"column {name} is unknown to the view and has to be given a value"
-        for name, column in found.items()
+        for name, column in existing.items()
         if name not in declared and _demands_a_value(column)
     ]
     if wrong:

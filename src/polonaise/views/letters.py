@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, DateTime, Integer, LargeBinary, MetaData, Table, Text, inspect
-from sqlalchemy.dialects import mysql
+from sqlalchemy import BigInteger, Column, Connection, Integer, inspect
 
-from polonaise.views.database import MARIADB
+from polonaise.views.database import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
 
 LETTERS: Final = "_undecodable"
 """The suffix of its name, behind the name of the view's table."""
@@ -21,17 +20,14 @@ class DeadLetters:
     """
 
     def __init__(self, table: str) -> None:
-        self.table = Table(
+        self.table = transactional_table(
             f"{table}{LETTERS}",
-            MetaData(),
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
-            Column("timestamp", DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB), nullable=False),
+            Column("timestamp", TIMESTAMP, nullable=False),
             Column("header", Integer, nullable=False),
-            Column("reason", Text().with_variant(mysql.LONGTEXT(), *MARIADB), nullable=False),
-            Column("data", LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB), nullable=False),
-            mariadb_engine="InnoDB",
-            mysql_engine="InnoDB",
+            Column("reason", LONG_TEXT, nullable=False),
+            Column("data", LONG_BINARY, nullable=False),
         )
 
     def prepare(self, db: Connection) -> None:

@@ -7,26 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    CursorResult,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    bindparam,
-    select,
-    update,
-)
-from sqlalchemy.dialects import mysql
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, String, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.database import MARIADB
+from polonaise.views.database import LONG_TEXT, transactional_table
 
 _ONLY: Final = 0
 """The key of the only row of a table."""
@@ -39,15 +25,13 @@ class Marks:
     processes that apply the same transactions, one moves it, and the others learn that they came too late.
     """
 
-    def __init__(self, name: str, schema: str | None) -> None:
-        self.table = Table(
+    def __init__(self, name: str, schema: str | None = None) -> None:
+        self.table = transactional_table(
             name,
-            MetaData(schema=schema),
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("high_water_mark", BigInteger, nullable=False),
             Column("cluster", String(32), nullable=False, server_default=""),
-            mariadb_engine="InnoDB",
-            mysql_engine="InnoDB",
+            schema=schema,
         )
         columns = self.table.c
         self._select = select(columns.high_water_mark, columns.cluster).where(columns.partition == bindparam("at"))
@@ -67,9 +51,9 @@ class Marks:
             return None
         if cluster and row.cluster and row.cluster != cluster:
             raise ViewUnfit(
-                f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this one is {cluster}. "
-                "Give the view a database of its own, or another marks_table; or else drop its tables, this one among "
-                "them, and the log brings everything again"
+                f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is {cluster}. "
+                "Give the view a database of its own, or another marks_table; or drop its tables and this one, and "
+                "everything is applied again"
             )
         return int(row.high_water_mark)
 
@@ -92,13 +76,10 @@ class DefinitionKept:
     """The view definition that produced a table's rows, in a table with one row."""
 
     def __init__(self, name: str) -> None:
-        self.table = Table(
+        self.table = transactional_table(
             name,
-            MetaData(),
             Column("number", Integer, primary_key=True, autoincrement=False),
-            Column("definition", Text().with_variant(mysql.LONGTEXT(), *MARIADB), nullable=False),
-            mariadb_engine="InnoDB",
-            mysql_engine="InnoDB",
+            Column("definition", LONG_TEXT, nullable=False),
         )
         self._select = select(self.table.c.definition).where(self.table.c.number == _ONLY)
 
@@ -113,9 +94,9 @@ class DefinitionKept:
         the transaction must then be rolled back.
         """
         # Locked, so that no other transaction replaces the rows, and their definition, while this one adds to them.
-        found = db.execute(self._select.with_for_update()).scalar_one_or_none()
-        if found is not None or not new:
-            return found == definition
+        kept = db.execute(self._select.with_for_update()).scalar_one_or_none()
+        if kept is not None or not new:
+            return kept == definition
         try:
             db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
         except IntegrityError:

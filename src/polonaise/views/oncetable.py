@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, String, Table, Text, bindparam, select
-from sqlalchemy.dialects import mysql
+from sqlalchemy import BigInteger, Column, Connection, Integer, String, bindparam, select
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
-from polonaise.views.database import MARIADB
+from polonaise.views.database import LONG_TEXT, transactional_table
 
 
 class OnceKept:
@@ -24,20 +23,17 @@ class OnceKept:
     """
 
     def __init__(self, name: str, schema: str | None) -> None:
-        long_text = Text().with_variant(mysql.LONGTEXT(), *MARIADB)
-        self.table = Table(
+        self.table = transactional_table(
             name,
-            MetaData(schema=schema),
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("digest", String(64), primary_key=True),
-            Column("key", long_text, nullable=False),  # for people to read: rows of older versions have it unescaped
+            Column("key", LONG_TEXT, nullable=False),  # for people to read: rows of older versions have it unescaped
             Column("id", BigInteger, nullable=False),
             Column("appended", Integer, nullable=False),
             Column("request", String(64), nullable=False),
-            Column("value", long_text, nullable=False),
+            Column("value", LONG_TEXT, nullable=False),
             Column("commit_time_us", BigInteger, nullable=False),
-            mariadb_engine="InnoDB",
-            mysql_engine="InnoDB",
+            schema=schema,
         )
         columns = self.table.c
         self._select = select(self.table).where(columns.partition == bindparam("at"), columns.digest == bindparam("of"))

@@ -202,27 +202,24 @@ class SqlView:
         with self._preparing:
             if self._prepared:
                 return
-            if self._create:
-                self._create_tables(writer)
             tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
             tables += [self._once.table] if self._once is not None else []
+            if self._create:
+                self._create_tables(writer, [*tables, self._marks.table])
             with writer.transaction() as db:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
 
-    def _create_tables(self, writer: WriterConnection) -> None:
+    def _create_tables(self, writer: WriterConnection, tables: Sequence[Table]) -> None:
         """Make the missing tables, again if another process is making them too."""
-        for left in reversed(range(_CREATE_TRIES)):
+        for tries_left in reversed(range(_CREATE_TRIES)):
             try:
                 with writer.transaction() as db:
-                    if self.metadata is not None:
-                        self.metadata.create_all(db)
-                    self._marks.table.metadata.create_all(db)
-                    if self._once is not None:
-                        self._once.table.metadata.create_all(db)
+                    for metadata in {table.metadata: None for table in tables}:
+                        metadata.create_all(db)
                 return
             except DBAPIError as error:
-                if not left or trouble_in(error) is Trouble.UNAVAILABLE:
+                if not tries_left or trouble_in(error) is Trouble.UNAVAILABLE:
                     raise
 
     # ------------------------------------------------------------------ what the client calls
@@ -289,9 +286,9 @@ class SqlView:
         with writer.transaction() as db:
             # The mark first: its row is locked from then on, so that of several processes only one applies the run.
             if self._marks.move(db, partition, before, after):
-                told = [tx for tx in run if not tx.own]
-                if told:
-                    self.apply_many(told, db)
+                transactions = [tx for tx in run if not tx.own]
+                if transactions:
+                    self.apply_many(transactions, db)
                 if self._once is not None:
                     self._once.keep_all(db, run)
                 return after

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ from sqlalchemy import (
     Double,
     Engine,
     Integer,
-    LargeBinary,
-    MetaData,
     Numeric,
     String,
     Table,
@@ -34,17 +31,29 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import MARIADB, POSTGRESQL, SQLITE, Database, WriterConnection, check_file
-from polonaise.views.databaseerrors import Trouble, trouble_in
+from polonaise.views.database import (
+    LONG_BINARY,
+    LONG_TEXT,
+    MARIADB,
+    POSTGRESQL,
+    SQLITE,
+    TIMESTAMP,
+    Database,
+    WriterConnection,
+    check_file,
+    transactional_table,
+)
+from polonaise.views.databaseerrors import first_line, trouble_in
 from polonaise.views.fitness import check_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
+from polonaise.views.retrying import RetryingWriter
 
 T = TypeVar("T")
 
@@ -54,8 +63,6 @@ MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
 Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
 """Makes the rows to write, some at a time; called again when the database has ended the transaction."""
 
-_TRIES: Final = 12
-_PAUSE_S_MAX: Final = 0.25
 _BUSY_S: Final = 5.0
 _KEY_CHARACTERS: Final = 255
 """The length of a text in a key: MariaDB's indexes take no text of any length."""
@@ -69,10 +76,10 @@ _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "float": Double,
     "double": Double,
     "date": Date,
-    "timestamp": lambda: DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB),
+    "timestamp": lambda: TIMESTAMP,
     "timestamp_ntz": lambda: DateTime().with_variant(mysql.DATETIME(fsp=6), *MARIADB),
-    "string": lambda: Text().with_variant(mysql.LONGTEXT(), *MARIADB),
-    "binary": lambda: LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB),
+    "string": lambda: LONG_TEXT,
+    "binary": lambda: LONG_BINARY,
 }
 
 
@@ -112,11 +119,11 @@ class MarkedTable:
         self._shape = shape
         self._cluster = cluster
         self._table = _table(shape, self._database.kind)
-        self._marks = Marks(marks_table or f"{shape.name}_marks", None)
+        self._marks = Marks(marks_table or f"{shape.name}_marks")
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
-        self._writer: WriterConnection | None = None
+        self._writer = RetryingWriter(self._database, time.sleep)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
@@ -139,14 +146,7 @@ class MarkedTable:
 
         Raises `ViewUnfit` for a table of another log.
         """
-        found: dict[PartitionId, TransactionId] = {}
-
-        def read(db: Connection) -> None:
-            found.clear()
-            found.update(_marks_in(db, self._marks, self._cluster))
-
-        self._tried(read)
-        return found
+        return self._tried(lambda db: _marks_in(db, self._marks, self._cluster))
 
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
@@ -210,39 +210,26 @@ class MarkedTable:
         for name in self._shape.key:
             if any(row[name] is None for row in chunk):
                 raise ViewFailed(
-                    f"table {self._table.name} does not take the rows: {name} is of the key and null in one of them: "
-                    "leave such rows out, or give them a value with coalesce"
+                    f"table {self._table.name} refuses the rows: {name} is a column of the key, and null in one of "
+                    "them: leave such rows out, or give them a value with coalesce"
                 )
 
     def close(self) -> None:
         """Close the connection."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
         self._database.close()
 
-    def _used(self) -> WriterConnection:
-        """Return the connection, opened again if it was lost."""
-        if self._writer is None or not self._writer.usable:
-            self._writer = self._database.writer()
-        return self._writer
-
     def _tried(self, work: Callable[[Connection], T]) -> T:
-        """Do the work in a transaction, and again, with jitter, while the database ends it because of others."""
-        for attempt in range(_TRIES):
-            try:
-                with self._used().transaction() as db:
-                    return work(db)
-            except (SQLAlchemyError, ViewUnavailable) as error:
-                trouble = trouble_in(error)
-                if trouble is Trouble.CONFLICT and attempt + 1 < _TRIES:
-                    time.sleep(random.uniform(0.5, 1.0) * min(_PAUSE_S_MAX, 0.002 * 2**attempt))
-                    continue
-                if trouble is not None:
-                    raise ViewUnavailable(f"the database is not available: {_first_line(error)}") from error
-                if not isinstance(error, DBAPIError):
-                    raise
-                raise ViewFailed(f"table {self._table.name} does not take the rows: {_first_line(error)}") from error
-        raise AssertionError("the last attempt returns or raises")
+        """Do the work in a transaction, and again while the database ends it because of others."""
+
+        def in_transaction(connection: WriterConnection) -> T:
+            with connection.transaction() as db:
+                return work(db)
+
+        try:
+            return self._writer.do(in_transaction)
+        except DBAPIError as error:
+            raise ViewFailed(f"table {self._table.name} refuses the rows: {first_line(error)}") from error
 
 
 class _Moved(Exception):
@@ -277,19 +264,18 @@ def snapshot(
             _check_readable(db, declared)
             marks = None
             if marks_table is not None:
-                its = Marks(marks_table, None)
                 if not inspect(db).has_table(marks_table):
                     raise ViewUnfit(
-                        f"no table {marks_table} of high-water marks beside {table}: name it, or say up to which ids "
-                        "the table is made"
+                        f"no table {marks_table} of high-water marks beside {table}: give its name, or the ids up to "
+                        "which the table is made"
                     )
-                marks = _marks_in(db, its, cluster)
+                marks = _marks_in(db, Marks(marks_table), cluster)
             streamed = db.execution_options(yield_per=rows_max)
             yield marks, (list(map(tuple, part)) for part in streamed.execute(select(declared)).partitions())
     except DBAPIError as error:
         if trouble_in(error) is not None:
-            raise ViewUnavailable(f"the database is not available: {_first_line(error)}") from error
-        raise ViewUnfit(f"table {table} can't be read: {_first_line(error)}") from error
+            raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
+        raise ViewUnfit(f"table {table} can't be read: {first_line(error)}") from error
     finally:
         database.close()
 
@@ -298,19 +284,19 @@ def _check_readable(db: Connection, table: Table) -> None:
     """Raise `ViewUnfit` unless the table, or SQL view, exists with these columns."""
     inspector = inspect(db)
     if not inspector.has_table(table.name) and table.name not in inspector.get_view_names():
-        there = ", ".join(sorted(inspector.get_table_names())) or "none"
-        raise ViewUnfit(f"no table {table.name} in {redacted(db.engine.url)}: there are {there}")
-    found = {column["name"] for column in inspector.get_columns(table.name)}
-    missing = [column.name for column in table.columns if column.name not in found]
+        tables = ", ".join(sorted(inspector.get_table_names())) or "none"
+        raise ViewUnfit(f"no table {table.name} in {redacted(db.engine.url)}: its tables are {tables}")
+    existing = {column["name"] for column in inspector.get_columns(table.name)}
+    missing = [column.name for column in table.columns if column.name not in existing]
     if missing:
-        raise ViewUnfit(f"table {table.name} has no column {', '.join(missing)}: it has {', '.join(sorted(found))}")
+        raise ViewUnfit(f"table {table.name} has no column {', '.join(missing)}: it has {', '.join(sorted(existing))}")
 
 
 def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, TransactionId]:
     """Return the marks in the table. Raises `ViewUnfit` for those of another log."""
     partitions = db.execute(select(marks.table.c.partition).order_by(marks.table.c.partition)).scalars().all()
-    found = {partition: marks.read(db, partition, cluster) for partition in partitions}
-    return {partition: mark for partition, mark in found.items() if mark is not None}
+    read = {partition: marks.read(db, partition, cluster) for partition in partitions}
+    return {partition: mark for partition, mark in read.items() if mark is not None}
 
 
 # ------------------------------------------------------------------ as SQL
@@ -328,7 +314,7 @@ def _table(shape: Shape, kind: str) -> Table:
         )
         for field in shape.fields
     ]
-    return Table(shape.name, MetaData(), *columns, mariadb_engine="InnoDB", mysql_engine="InnoDB")
+    return transactional_table(shape.name, *columns)
 
 
 def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
@@ -345,7 +331,7 @@ def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
         return String(_KEY_CHARACTERS) if kind in MARIADB else Text()
     if field.type not in _PLAIN_TYPES:
         raise BadOption(
-            f"column {field.name} is {field.type}, which is no type of SQL's: make it {', '.join(_PLAIN_TYPES)} "
+            f"column {field.name} is {field.type}, which SQL has no type for: make it {', '.join(_PLAIN_TYPES)} "
             "or decimal, such as with to_json"
         )
     return _PLAIN_TYPES[field.type]()
@@ -371,7 +357,3 @@ def _merged(old: Any, new: Any, how: Merge) -> Any:
         return func.coalesce(old + new, old, new)
     better = new < old if how == "min" else new > old
     return case((or_(old.is_(None), better), new), else_=old)
-
-
-def _first_line(error: BaseException) -> str:
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -17,6 +17,8 @@ import operator
 import struct
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from polonaise.errors import ProtocolError
@@ -72,37 +74,22 @@ class FailedAppend(NamedTuple):
     reason: FailureReason
 
 
+@dataclass(slots=True, eq=False)
 class AppendColumns:
     """Collects the columns of one append frame: `add` fills them, `message` makes the frame's message."""
 
-    __slots__ = (
-        "client_high_water_marks",
-        "data",
-        "data_bytes",
-        "data_crcs",
-        "data_ends",
-        "group_ends",
-        "headers",
-        "lock_ends",
-        "lock_hashes",
-        "lock_modes",
-        "operations",
-        "sequences",
-    )
-
-    def __init__(self) -> None:
-        self.sequences = array("q")
-        self.client_high_water_marks = array("q")
-        self.headers = array("i")
-        self.data_crcs = array("I")
-        self.data_ends = array("I")
-        self.lock_ends = array("I")
-        self.lock_hashes = array("Q")
-        self.lock_modes = bytearray()
-        self.group_ends = bytearray()
-        self.operations: list[Operation] = []
-        self.data: list[Buffer] = []
-        self.data_bytes = 0
+    sequences: array[int] = field(default_factory=partial(array, "q"))
+    client_high_water_marks: array[int] = field(default_factory=partial(array, "q"))
+    headers: array[int] = field(default_factory=partial(array, "i"))
+    data_crcs: array[int] = field(default_factory=partial(array, "I"))
+    data_ends: array[int] = field(default_factory=partial(array, "I"))
+    lock_ends: array[int] = field(default_factory=partial(array, "I"))
+    lock_hashes: array[int] = field(default_factory=partial(array, "Q"))
+    lock_modes: bytearray = field(default_factory=bytearray)
+    group_ends: bytearray = field(default_factory=bytearray)
+    operations: list[Operation] = field(default_factory=list)
+    data: list[Buffer] = field(default_factory=list)
+    data_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -154,14 +141,11 @@ class AppendColumns:
         ]  # fmt: skip
         if self.lock_hashes:
             flags |= LOCKS
-            locks = self.lock_modes
             parts += [
-                self.lock_ends.tobytes(),
-                narrow,
+                self.lock_ends.tobytes(), narrow,
                 self.lock_hashes.tobytes(),
-                locks,
-                bytes(-len(locks) & 7),
-            ]
+                self.lock_modes, bytes(-len(self.lock_modes) & 7),
+            ]  # fmt: skip
         if 0 in self.group_ends:
             flags |= GROUPS
             parts += [self.group_ends, bytes(-count & 7)]
@@ -172,6 +156,19 @@ class AppendColumns:
             )
             parts += [len(rows).to_bytes(4, "little"), rows, bytes(-(4 + len(rows)) & 7)]
         return Append(generation, count, flags, columns=b"".join(parts), payload=self.data)
+
+
+class LockColumns(NamedTuple):
+    """Views of the columns of locks in a received append frame."""
+
+    ends: memoryview
+    """For each transaction, where its locks end among `hashes` and `modes`."""
+    hashes: memoryview
+    modes: memoryview
+
+    def of(self, position: int) -> slice:
+        """Return where the locks of the transaction at this position lie among `hashes` and `modes`."""
+        return slice(self.ends[position - 1] if position else 0, self.ends[position])
 
 
 class ReceivedAppends:
@@ -185,9 +182,7 @@ class ReceivedAppends:
         "data_ends",
         "group_ends",
         "headers",
-        "lock_ends",
-        "lock_hashes",
-        "lock_modes",
+        "locks",
         "operations",
         "sequences",
         "size",
@@ -197,7 +192,7 @@ class ReceivedAppends:
         """Take a message apart. Raises `ProtocolError` unless its columns fill it exactly and fit together."""
         count = self.count = message.count
         if not count:
-            raise ProtocolError("an append of nothing")
+            raise ProtocolError("an append frame without transactions")
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
             raise ProtocolError(f"unknown append flags {message.flags:#x}")
         take = _Cursor(message.columns)
@@ -209,11 +204,7 @@ class ReceivedAppends:
         self.headers = take(4 * count).cast("i")
         self.data_crcs = take(4 * count).cast("I")
         self.data_ends = take(4 * count).cast("I")
-        self.lock_ends: memoryview | None = None
-        self.lock_hashes: memoryview | None = None
-        self.lock_modes: memoryview | None = None
-        if message.flags & LOCKS:
-            self._take_locks(take)
+        self.locks = _locks(take, count) if message.flags & LOCKS else None
         self.group_ends: memoryview | None = None
         if message.flags & GROUPS:
             self.group_ends = take(count)
@@ -231,15 +222,9 @@ class ReceivedAppends:
         if any(map(operator.ge, sequences, sequences[1:])):
             raise ProtocolError("the sequences of an append frame do not rise")
 
-    def _take_locks(self, take: _Cursor) -> None:
-        """Take the columns of locks. Raises `ProtocolError`."""
-        self.lock_ends = take(4 * self.count).cast("I")
-        locks = self.lock_ends[self.count - 1]
-        self.lock_hashes = take(8 * locks).cast("Q")
-        self.lock_modes = take(locks)
-        _check_ends(self.lock_ends, locks, "locks")
-        if bytes(self.lock_modes).strip(_MODES):
-            raise ProtocolError("unknown lock mode")
+    def body(self, position: int) -> memoryview:
+        """Return the body of the transaction at this position."""
+        return self.data[self.data_ends[position - 1] if position else 0 : self.data_ends[position]]
 
     def _take_operations(self, take: _Cursor) -> None:
         """Take the rows of operations, which must be in the order of their transactions. Raises `ProtocolError`."""
@@ -247,13 +232,13 @@ class ReceivedAppends:
         offset, index_before = 0, 0
         while offset < len(rows):
             if offset + _OPERATION.size > len(rows):
-                raise ProtocolError("operations cut short")
+                raise ProtocolError("the operations of an append frame are cut short")
             index, kind, key_bytes, value_bytes = _OPERATION.unpack_from(rows, offset)
             offset += _OPERATION.size
             end = offset + key_bytes + value_bytes
             known = kind <= max(ExpectationKind) or CHANGE <= kind <= CHANGE + max(ChangeKind)
             if end > len(rows) or not index_before <= index < self.count or not known:
-                raise ProtocolError("operations do not parse")
+                raise ProtocolError("invalid operations in an append frame")
             if len(self.operations) == OPERATIONS_MAX:
                 raise ProtocolError(f"more than {OPERATIONS_MAX} operations in one append frame")
             index_before = index
@@ -294,11 +279,23 @@ class _Cursor:
         return self._offset == len(self._view)
 
 
+def _locks(take: _Cursor, count: int) -> LockColumns:
+    """Take the columns of the locks of `count` transactions. Raises `ProtocolError`."""
+    ends = take(4 * count).cast("I")
+    total = ends[count - 1]
+    hashes = take(8 * total).cast("Q")
+    modes = take(total)
+    _check_ends(ends, total, "locks")
+    if bytes(modes).strip(_MODES):
+        raise ProtocolError("unknown lock mode")
+    return LockColumns(ends, hashes, modes)
+
+
 def _check_ends(ends: memoryview, total: int, what: str) -> None:
     """Raise `ProtocolError` unless cumulative ends never fall and the last one is `total`."""
     listed = ends.tolist()
     if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
-        raise ProtocolError(f"the ends of {what} do not fit")
+        raise ProtocolError(f"the ends of {what} do not match their column")
 
 
 def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
@@ -309,7 +306,7 @@ def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
 def decode_failures(raw: bytes) -> list[FailedAppend]:
     """Decode the rows of an `AppendsFailed`. Raises `ProtocolError`."""
     if len(raw) % _FAILURE.size:
-        raise ProtocolError("failure rows cut short")
+        raise ProtocolError("the rows of failed appends are cut short")
     try:
         return [
             FailedAppend(sequence, value, FailureReason(reason))

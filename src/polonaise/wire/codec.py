@@ -94,7 +94,7 @@ def decode(received: Frame) -> Message:
     head = received.head
     fixed = kind._FIXED
     if len(head) < fixed.size:
-        raise ProtocolError(f"{kind.__name__} cut short")
+        raise ProtocolError(f"{kind.__name__} is cut short")
     values: list[Any] = [*fixed.unpack_from(head)]
     offset = fixed.size
     for _, form in kind._VARIABLE:
@@ -132,7 +132,7 @@ def _unpack_variable(kind: str, head: memoryview, offset: int, name: str) -> tup
     length = int.from_bytes(head[offset:start], "little")
     end = start + length
     if start > len(head) or end > len(head):
-        raise ProtocolError(f"{name} cut short")
+        raise ProtocolError(f"{name} is cut short")
     raw = bytes(head[start:end])
     if kind == "blob":
         return raw, end

@@ -21,7 +21,7 @@ def encode_fetch(ids: Sequence[int]) -> Fetch:
 def parse_fetch(request: Fetch) -> tuple[int, ...]:
     """Return the ids of the transactions that a request asks for. Raises `ProtocolError`."""
     if len(request.ids) % 8:
-        raise ProtocolError("a fetch of ids that do not parse")
+        raise ProtocolError("invalid fetch: its ids do not take 8 bytes each")
     return struct.unpack(f"<{len(request.ids) // 8}q", request.ids)
 
 
@@ -42,7 +42,7 @@ def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
         raise ProtocolError(f"asked for {expected} bodies and got {answer.count} in {len(payload)} bytes")
     lengths = struct.unpack_from(f"<{expected}I", payload)
     if columns + sum(lengths) != len(payload):
-        raise ProtocolError("bodies do not fill their message")
+        raise ProtocolError("the bodies do not fill their message")
     bodies, start = [], columns
     for length in lengths:
         bodies.append(bytes(payload[start : start + length]))

@@ -47,9 +47,7 @@ def encode(
     message_type: int, request: int, partition: int, head: bytes, payload: Sequence[Buffer] = ()
 ) -> list[Buffer]:
     """Return the buffers of a frame, ready for `writelines`; payload buffers are passed on without a copy."""
-    length = HEADER_BYTES + len(head)
-    for part in payload:
-        length += len(part)
+    length = HEADER_BYTES + len(head) + sum(map(len, payload))
     summed = _SUMMED.pack(length, message_type, 0, request, partition, len(head))
     crc = crc32(head, crc32(summed))
     return [summed + crc.to_bytes(4, "little") + head, *payload]
@@ -125,7 +123,7 @@ def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):
-        raise ProtocolError(f"a head of {head_bytes} bytes in a frame of {len(view)}")
+        raise ProtocolError(f"a frame of {len(view)} bytes with a head of {head_bytes}")
     head = view[HEADER_BYTES:end]
     if crc32(head, crc32(view[:20])) != crc:
         raise FrameDamaged("the checksum of a frame does not fit")

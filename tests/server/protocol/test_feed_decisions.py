@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
+from polonaise.server.protocol.mounts import ClientMount
+from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import BodyForm
+from polonaise.wire.messages import Mount
 
 
 def committed(first: int, headers: list[int], *, body: bytes = b"body") -> Committed:
@@ -21,8 +23,8 @@ def committed(first: int, headers: list[int], *, body: bytes = b"body") -> Commi
 
 def subscription(
     mark: int = -1, form: BodyForm = BodyForm.INLINE, credit: int = 10**6, mask: int = 0, value: int = 0
-) -> MountFeed:
-    return MountFeed(mark, form, credit, mask, value)
+) -> ClientMount:
+    return ClientMount(1, None, Mount(1, 0, mark, form, mask, value, credit))
 
 
 # ------------------------------------------------------------------ the cache

@@ -240,7 +240,7 @@ def test_nothing_is_marked_of_what_is_refused() -> None:
 
 
 def test_a_number_with_other_bodies_is_told_from_a_repetition_for_groups_too() -> None:
-    order = order_of(held={b"producer/p": Produced.none().opened(1).pack()})
+    order = order_of(held={b"producer/p": Produced().opened(1).pack()})
     numbered = [(PRODUCE, b"producer/p", pack_request(1, 0))]
 
     def group(*bodies: bytes, header: int = 0) -> list[Tx]:

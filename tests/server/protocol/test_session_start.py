@@ -175,16 +175,16 @@ def test_an_owner_that_has_seen_more_committed_waits_for_the_silent_or_stops(
     [
         (
             "A=9!9",
-            ["waits for A, with what it held", "A is there, and says", "lost what was above 9", "verify"],
+            ["waits for A, with what it held", "A answers, but may have lost", "lost what was above 9", "verify"],
             "1 of",
         ),
-        ("A=-1!-1", ["A is there, and says", "lost everything", "verify"], "empty"),
-        ("A=wiped", ["A is there, and empty"], "verify"),
-        ("A=11~", ["A is there, and holds an old copy"], "empty"),
-        ("A=?", ["an answer of 1 of A"], "is there"),
-        ("A=9!9 B=wiped C=9", ["1 of A, B", "A is there, and says", "B is there, and empty"], "C"),
-        ("A=9!9 B=wiped C=?", ["2 of A, B, C", "A is there", "B is there", "no answer from C"], "C is there"),
-        ("A=9!9 B=9 C=?", ["an answer of 1 of C", "A is there, and says"], "committed transactions"),
+        ("A=-1!-1", ["A answers, but may have lost", "lost everything", "verify"], "empty"),
+        ("A=wiped", ["A answers, but is empty"], "verify"),
+        ("A=11~", ["A answers, but its copy is older"], "empty"),
+        ("A=?", ["an answer from 1 of A"], "answers,"),
+        ("A=9!9 B=wiped C=9", ["1 of A, B", "A answers, but may have lost", "B answers, but is empty"], "C"),
+        ("A=9!9 B=wiped C=?", ["2 of A, B, C", "A answers,", "B answers,", "no answer from C"], "C answers,"),
+        ("A=9!9 B=9 C=?", ["an answer from 1 of C", "A answers, but may have lost"], "committed transactions"),
     ],
 )
 def test_who_is_waited_for_is_told_with_what_is_wrong_with_each(

@@ -25,12 +25,12 @@ class Ahead:
         self._answer_bytes = answer_bytes
         self._ids = self._fitting(ids, size)
 
-    def next_part(self, at: TransactionId) -> tuple[TransactionId, TransactionId] | None:
+    def next_part(self, due: TransactionId) -> tuple[TransactionId, TransactionId] | None:
         """Return the first and last id of the next part; None when all parts are requested.
 
         `at` is the id that has to come next: answers hold whole batches, which may reach far beyond what was requested.
         """
-        first = max(self._next, at)
+        first = max(self._next, due)
         if first > self._last:
             return None
         self._next = min(first + self._ids, self._last + 1)

@@ -53,20 +53,20 @@ def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int
 
 def checked_key(key: Any) -> bytes:
     """Return a register's key, bytes. Raises `BadOption` for anything else, or one past its bound."""
-    if not isinstance(key, bytes):
-        raise wrong("key", key, "a register's key is bytes: encode it")
-    if len(key) > registers.KEY_BYTES_MAX:
-        raise BadOption(f"a register's key of {len(key)} bytes; the limit is {registers.KEY_BYTES_MAX}")
-    return key
+    return _checked_bytes("key", key, registers.KEY_BYTES_MAX)
 
 
 def checked_value(value: Any) -> bytes:
     """Return a register's value, bytes. Raises `BadOption` for anything else, or one past its bound."""
-    if not isinstance(value, bytes):
-        raise wrong("value", value, "a register's value is bytes: encode it")
-    if len(value) > registers.VALUE_BYTES_MAX:
-        raise BadOption(f"a register's value of {len(value)} bytes; the limit is {registers.VALUE_BYTES_MAX}")
-    return value
+    return _checked_bytes("value", value, registers.VALUE_BYTES_MAX)
+
+
+def _checked_bytes(name: str, given: Any, bytes_max: int) -> bytes:
+    if not isinstance(given, bytes):
+        raise wrong(name, given, f"a register's {name} is bytes: encode it")
+    if len(given) > bytes_max:
+        raise BadOption(f"a register's {name} of {len(given)} bytes; the limit is {bytes_max}")
+    return given
 
 
 def encoded(name: str, text: str) -> bytes:
@@ -104,14 +104,14 @@ def partitions_named(text: str | None, count: int) -> list[PartitionId]:
     if text is None:
         if count == 1:
             return [0]
-        raise BadOption(f"which of {count} partitions? Say --partition 0, --partition 0-2,5 or --partition all")
+        raise BadOption(f"the log has {count} partitions: pass --partition 0, --partition 0-2,5 or --partition all")
     if text.strip() == "all":
         return list(range(count))
     named: dict[PartitionId, None] = {}
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise BadOption(f"{text!r} names no partitions: write all, 3, or 0-6,9")
+            raise BadOption(f"invalid partitions {text!r}: write all, 3, or 0-6,9")
         if int(last or first) >= count:
             raise UnknownPartition(f"partition {last or first}; this cluster has partitions 0 to {count - 1}")
         named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))

@@ -25,7 +25,7 @@ class Continuity:
         """
         if batch.first > self.next_id:
             raise OutOfOrder(
-                f"ids {self.next_id} to {batch.first - 1} of partition {batch.partition} are left out: ask again"
+                f"ids {self.next_id} to {batch.first - 1} of partition {batch.partition} are missing: read again"
             )
         if self._last_seen is not None:
             self._check_link(batch)

@@ -98,10 +98,24 @@ def checked_body(data: Any, limits: Limits) -> bytes:
     """Return the body as bytes. Raises `BodyTooLarge`, or `BadOption` for data that is not bytes."""
     body = data if type(data) is bytes else _bytes_of(data)
     if len(body) > limits.body_bytes_max:
-        raise BodyTooLarge(
-            f"a body of {len(body)} bytes; the limit is {limits.body_bytes_max}: store it elsewhere and append where"
-        )
+        raise body_too_large(len(body), limits)
     return body
+
+
+def body_too_large(size: int, limits: Limits) -> BodyTooLarge:
+    """Return the error for a body past the bound."""
+    return BodyTooLarge(
+        f"a body of {size} bytes; the limit is {limits.body_bytes_max}: store it elsewhere and append its address"
+    )
+
+
+def check_group_size(count: int, size: int, limits: Limits) -> None:
+    """Raise `BodyTooLarge` for a group past the bounds. A single transaction counts as a body and not as a group."""
+    if count > limits.group_count_max or (size > limits.group_bytes_max and count > 1):
+        raise BodyTooLarge(
+            f"a group of {count} appends with {size} bytes; the limits are "
+            f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
+        )
 
 
 def _bytes_of(data: Any) -> bytes:
@@ -123,28 +137,28 @@ def joined(locks: Iterable[Lock], limits: Limits) -> bytes:
     """Return the bytes of the locks, joined. Raises `TooManyLocks`, or `BadOption` for what is not a `Lock`."""
     if type(locks) is list and len(locks) == 1 and type(locks[0]) is Lock:
         return locks[0]  # the common case: a lock is its own bytes
-    held: list[Lock] = []
+    listed: list[Lock] = []
     try:
         # A generator might yield locks without end: take only as many as show that there are too many.
-        held += locks if type(locks) is list else islice(locks, limits.locks_max + 1)
-        if len(held) > limits.locks_max:
+        listed += locks if type(locks) is list else islice(locks, limits.locks_max + 1)
+        if len(listed) > limits.locks_max:
             raise TooManyLocks(
-                f"{len(held)}{'' if type(locks) is list else ' or more'} locks on one transaction; the limit is "
+                f"{len(listed)}{'' if type(locks) is list else ' or more'} locks on one transaction; the limit is "
                 f"{limits.locks_max}: lock coarser"
             )
-        packed = b"".join(held)
+        packed = b"".join(listed)
     except TypeError as error:
-        raise _wrong_locks(locks, held) from error
-    if len(packed) != len(held) * LOCK_BYTES:
-        raise _wrong_locks(locks, held)
+        raise _wrong_locks(locks, listed) from error
+    if len(packed) != len(listed) * LOCK_BYTES:
+        raise _wrong_locks(locks, listed)
     return packed
 
 
-def _wrong_locks(locks: Any, held: list[Any]) -> BadOption:
+def _wrong_locks(locks: Any, listed: list[Any]) -> BadOption:
     """Return the error for these locks, after joining them has failed. Off the hot path, so it may look at each."""
     if isinstance(locks, Lock):
         return wrong("locks", locks, "one lock goes in a list, too: [Lock(name, id)]")
-    for lock in held:
+    for lock in listed:
         if not isinstance(lock, Lock):
             return wrong("locks", locks, f"{lock!r} in it is no Lock(name, id, mode)")
     return wrong("locks", locks, "a list of Lock(name, id, mode)")
@@ -159,32 +173,32 @@ def operations(
     (`own`) sets registers under its own prefixes. An application may expect them, and delete those that are not needed
     any more.
     """
-    asked: list[tuple[int, bytes, bytes]] = []
+    checked: list[tuple[int, bytes, bytes]] = []
     for expectation in _listed("expectations", expectations, Expectation):
         kind, key, value = expectation
         if kind not in _EXPECTED or (kind == ExpectationKind.POSITION and len(value) != 8):
             raise wrong("expectations", expectation, "make it with Expectation.equals, absent, present or position")
-        asked.append((int(kind), checked_key(key), checked_value(value)))
+        checked.append((int(kind), checked_key(key), checked_value(value)))
     for change in _listed("changes", changes, Change):
         if change.kind not in (ChangeKind.SET, ChangeKind.DELETE):
             raise wrong("changes", change, "make it with Change.set or Change.delete")
-        asked.append((CHANGE + change.kind, checked_key(change.key), checked_value(change.value)))
+        checked.append((CHANGE + change.kind, checked_key(change.key), checked_value(change.value)))
         if change.kind == ChangeKind.SET and not own and change.key.startswith(registers.RESERVED):
             raise _reserved(change.key)
-    _check_operations(len(asked), bytes_of(asked))
-    return asked
+    _check_operations(len(checked), bytes_of(checked))
+    return checked
 
 
 def _reserved(key: bytes) -> BadOption:
-    (prefix,) = [each for each in registers.RESERVED if key.startswith(each)]
+    (prefix,) = [reserved for reserved in registers.RESERVED if key.startswith(reserved)]
     return wrong(
         "key", key, f"registers under {prefix!r} are the library's: begin the keys of your own registers otherwise"
     )
 
 
-def bytes_of(asked: Iterable[tuple[int, bytes, bytes]]) -> int:
+def bytes_of(operations: Iterable[tuple[int, bytes, bytes]]) -> int:
     """Return the bytes of the keys and values of expectations and changes."""
-    return sum(len(key) + len(value) for _, key, value in asked)
+    return sum(len(key) + len(value) for _, key, value in operations)
 
 
 def _check_operations(count: int, size: int) -> None:
@@ -226,9 +240,9 @@ class Draft:
     """
 
     __slots__ = (
-        "_asked_bytes",
         "_encode",
         "_limits",
+        "_operation_bytes",
         "_over",
         "abandoned",
         "bodies",
@@ -256,7 +270,7 @@ class Draft:
         self.position: TransactionId | None = None
         self.size = 0
         self.abandoned: str | None = None
-        self._asked_bytes = 0
+        self._operation_bytes = 0
         self._limits = limits
         self._encode = encode
         self._over = False
@@ -264,7 +278,7 @@ class Draft:
     @property
     def sent_bytes(self) -> int:
         """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
-        return self.size + LOCK_BYTES * len(self.locks) + self._asked_bytes
+        return self.size + LOCK_BYTES * len(self.locks) + self._operation_bytes
 
     def end(self) -> None:
         """Refuse further calls: the context has returned, and what it added now would be lost."""
@@ -317,11 +331,8 @@ class Draft:
             checked_header(header)
         bodies.append((header, body))
         self.size += len(body)
-        if len(bodies) > 1 and (len(bodies) > limits.group_count_max or self.size > limits.group_bytes_max):
-            raise BodyTooLarge(
-                f"a group of {len(bodies)} appends with {self.size} bytes; the limits are "
-                f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
-            )
+        if len(bodies) > 1:
+            check_group_size(len(bodies), self.size, limits)
 
     def expect(self, key: bytes, *, equals: bytes | None = None, absent: bool = False, present: bool = False) -> None:
         """Demand that a register equals a value, is absent, or is present: exactly one of the three.
@@ -339,7 +350,7 @@ class Draft:
             expectation = Expectation.equals(key, equals)
         else:
             expectation = Expectation.absent(key) if absent else Expectation.present(key)
-        self._ask([expectation], [])
+        self._add_operations([expectation], [])
 
     def expect_position(self, id: TransactionId) -> None:
         """Demand that the (first) append gets exactly this transaction id.
@@ -349,7 +360,7 @@ class Draft:
         up to `high_water_mark`, which no append can get any more, and for an id that is still beyond the end of the log
         when the append is ordered. Raises `BadOption` for an invalid id.
         """
-        self._ask([Expectation.position(id)], [])
+        self._add_operations([Expectation.position(id)], [])
         self.position = id
 
     def set(self, key: bytes, value: bytes) -> None:
@@ -358,18 +369,18 @@ class Draft:
         Raises `BadOption` past 1 KiB of key or 64 KiB of value, and for a key under a prefix of the library's own.
         `run` raises `RegistersFull` when the partition's registers have no room for it.
         """
-        self._ask([], [Change.set(key, value)])
+        self._add_operations([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
         """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption`."""
-        self._ask([], [Change.delete(key)])
+        self._add_operations([], [Change.delete(key)])
 
-    def _ask(self, expectations: list[Expectation], changes: list[Change]) -> None:
+    def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:
         self._check_open()
-        asked = operations(expectations, changes)
-        self.operations += asked
-        self._asked_bytes += bytes_of(asked)
-        _check_operations(len(self.operations), self._asked_bytes)
+        checked = operations(expectations, changes)
+        self.operations += checked
+        self._operation_bytes += bytes_of(checked)
+        _check_operations(len(self.operations), self._operation_bytes)
 
     def abandon(self, reason: str = "the context abandoned the transaction") -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.

@@ -10,14 +10,20 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.client.protocol.arguments import wrong
-from polonaise.client.protocol.draft import Limits, checked_body, checked_header, joined
-from polonaise.client.protocol.locks import LOCK_BYTES, Lock
-from polonaise.errors import BadOption, BodyTooLarge, TooManyLocks
+from polonaise.client.protocol.draft import (
+    Limits,
+    body_too_large,
+    check_group_size,
+    checked_body,
+    checked_header,
+    joined,
+)
+from polonaise.client.protocol.locks import LOCK_BYTES, Lock, lock_columns
+from polonaise.errors import BadOption, TooManyLocks
 from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
 from polonaise.wire.frame import Buffer
 
-_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
 _UNBOUNDED: Final = Limits(*[2**62] * len(Limits._fields))
 """Limits that nothing exceeds: a group is checked against the client's limits when it is appended, not when made."""
 
@@ -65,24 +71,20 @@ class Group:
         Raises `BadOption` for an invalid body, header or lock, and when `headers` or `locks` has another length than
         `bodies`.
         """
-        held = [checked_body(body, _UNBOUNDED) for body in _listed(bodies)]
+        checked = [checked_body(body, _UNBOUNDED) for body in _listed(bodies)]
         for name, given in (("headers", headers), ("locks", locks)):
-            if given and len(given) != len(held):
-                raise wrong(name, given, f"one for each of the {len(held)} bodies, or none at all")
-        lock_columns: list[Buffer] = []
+            if given and len(given) != len(checked):
+                raise wrong(name, given, f"one for each of the {len(checked)} bodies, or none at all")
+        columns_of_locks: list[Buffer] = []
         if locks:
-            each = [joined(of_one, _UNBOUNDED) for of_one in locks]
-            hashes = bytearray().join(each)
-            modes = hashes[_MODES]
-            del hashes[_MODES]
-            ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, each))])
-            lock_columns = [ends.tobytes(), hashes, modes]
+            ends, hashes, modes = lock_columns([joined(each, _UNBOUNDED) for each in locks])
+            columns_of_locks = [array("I", ends).tobytes(), hashes, modes]
         return cls(
-            array("i", [checked_header(header) for header in headers] or [0] * len(held)).tobytes(),
-            array("I", map(crc32, held)).tobytes(),
-            array("I", accumulate(map(len, held))).tobytes(),
-            b"".join(held),
-            *lock_columns,
+            array("i", [checked_header(header) for header in headers] or [0] * len(checked)).tobytes(),
+            array("I", map(crc32, checked)).tobytes(),
+            array("I", accumulate(map(len, checked))).tobytes(),
+            b"".join(checked),
+            *columns_of_locks,
         )
 
     def __len__(self) -> int:
@@ -102,23 +104,20 @@ class Group:
             fits = fits and len(self.lock_ends) == count and _rises_to(self.lock_ends, locks)
             fits = fits and len(self.lock_modes) == locks
         if not fits:
-            raise BadOption(f"the columns of a group of {count} do not fit together: one entry each, ends that rise")
+            raise BadOption(
+                f"the columns of a group of {count} do not fit together: "
+                "each has one entry for each transaction, and ends rise"
+            )
 
     def check(self, limits: Limits) -> None:
         """Check the group against `limits`. Raises `BodyTooLarge`, `TooManyLocks`, `BadOption` for an empty group."""
         count = len(self)
         if not count:
-            raise BadOption("a group of nothing: append at least one transaction; its body may be empty")
-        if count > limits.group_count_max or (self.size > limits.group_bytes_max and count > 1):
-            raise BodyTooLarge(
-                f"a group of {count} appends with {self.size} bytes of bodies and locks; the limits are "
-                f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
-            )
+            raise BadOption("an empty group: append at least one transaction; its body may be empty")
+        check_group_size(count, self.size, limits)
         largest = _largest_step(self.data_ends)
         if largest > limits.body_bytes_max:
-            raise BodyTooLarge(
-                f"a body of {largest} bytes; the limit is {limits.body_bytes_max}: store it elsewhere and append where"
-            )
+            raise body_too_large(largest, limits)
         locks = _largest_step(self.lock_ends) if self.lock_ends else 0
         if locks > limits.locks_max:
             raise TooManyLocks(f"{locks} locks on one transaction; the limit is {limits.locks_max}: lock coarser")
@@ -149,7 +148,9 @@ def _column(kind: str, given: Buffer) -> array[int]:
     column = array(kind)
     raw = memoryview(given).cast("B")
     if len(raw) % column.itemsize:
-        raise BadOption(f"a column of a group has {len(raw)} bytes, of {column.itemsize} each: it is cut short")
+        raise BadOption(
+            f"a column of a group has {len(raw)} bytes, which is no multiple of {column.itemsize}: it is cut short"
+        )
     column.frombytes(raw)
     return column
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import count
+from itertools import accumulate, count
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -17,6 +18,8 @@ LOCK_BYTES: Final = 9
 LockId: TypeAlias = int | str | UUID
 """The id of a lock: a signed 64-bit number, a text, or a UUID. `7` and `"7"` are different ids."""
 
+_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
+"""Selects the mode bytes of joined locks."""
 _TEXT: Final = b"text"
 _UUID: Final = b"uuid"
 _NUMBER: Final = b""
@@ -46,7 +49,7 @@ class Lock(bytes):
             pass  # not kept: made below
         except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as error:
             raise wrong_lock(name, id, mode) from error
-        return _made(name, id, mode)
+        return _new_lock(name, id, mode)
 
     @property
     def hash(self) -> int:
@@ -62,7 +65,15 @@ class Lock(bytes):
         return f"<Lock {self.hash:#018x} {self.mode.name}>"
 
 
-def _made(name: str, id: LockId, mode: LockMode) -> Lock:
+def lock_columns(locks: Sequence[bytes]) -> tuple[list[int], bytearray, bytearray]:
+    """Return the columns of locks that are joined for each transaction: ends counted in locks, hashes, modes."""
+    hashes = bytearray().join(locks)
+    modes = hashes[_MODES]
+    del hashes[_MODES]
+    return [end // LOCK_BYTES for end in accumulate(map(len, locks))], hashes, modes
+
+
+def _new_lock(name: str, id: LockId, mode: LockMode) -> Lock:
     try:
         if isinstance(id, bool):
             raise TypeError
@@ -107,13 +118,13 @@ def _hash(name: str, id: LockId) -> bytes:
         kind, raw = _UUID, id.bytes
     else:
         kind, raw = _NUMBER, id.to_bytes(8, "little", signed=True)
-    hashed = _begun(name, kind).copy()
+    hashed = _hash_of_name(name, kind).copy()
     hashed.update(raw)
     return hashed.digest()
 
 
 @lru_cache(maxsize=1_024)
-def _begun(name: str, kind: bytes) -> blake2b:
+def _hash_of_name(name: str, kind: bytes) -> blake2b:
     """Return the hash as far as the name goes, cached: an application has few names and many ids."""
     raw = name.encode()
     return blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8, person=kind)

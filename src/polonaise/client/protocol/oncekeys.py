@@ -60,14 +60,14 @@ class OnceRecord(NamedTuple):
             key, request = tx.data[_HEAD.size : value - request_bytes], tx.data[value - request_bytes : value]
             return cls(key.decode(), request.decode(), appended, tx.data[value:].decode())
         except (struct.error, UnicodeDecodeError) as error:
-            raise DataDamaged(f"transaction {tx.id} of partition {tx.partition} keeps no key: {error}") from error
+            raise DataDamaged(f"transaction {tx.id} of partition {tx.partition} holds no key: {error}") from error
 
 
 def checked_once_key(key: Any) -> str:
     """Return the key as text. Raises `BadOption` for an invalid key."""
     text = str(key) if isinstance(key, UUID) else key
     if not isinstance(text, str) or not text:
-        raise wrong("key", key, "a key is a text that is not empty, or a UUID: what the request calls itself")
+        raise wrong("key", key, "a key is a text that is not empty, or a UUID")
     size = len(encoded("key", text))
     if size > KEY_BYTES_MAX:
         raise BadOption(f"a key of {size} bytes; the limit is {KEY_BYTES_MAX}")
@@ -89,7 +89,7 @@ def encoded_value(value: Any) -> str:
     try:
         text = json.dumps(value, allow_nan=False)  # Python alone writes and reads NaN and infinities in JSON
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadOption(f"what a context of `once` returns is kept as JSON, and this is none: {error}") from error
+        raise BadOption(f"a context of `once` returns what JSON can hold: {error}") from error
     if len(text) > VALUE_BYTES_MAX:
         raise BadOption(f"a context of `once` returned {len(text)} bytes of JSON; the limit is {VALUE_BYTES_MAX}")
     return text

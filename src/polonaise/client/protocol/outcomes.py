@@ -79,13 +79,13 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case FailureReason.INSUFFICIENT_REPLICAS:
             return InsufficientReplicas(f"{which}: too few replicas are engaged; nothing was written{because}")
         case FailureReason.PRODUCER_FENCED:
-            return ProducerFenced(f"{which}: the producer was opened by somebody else, in epoch {value}")
+            return ProducerFenced(f"{which}: the producer was opened by another process, in epoch {value}")
         case FailureReason.PRODUCER_GAP:
             return ProducerSequence(f"{which}: the producer's last number is {value}")
         case FailureReason.PRODUCER_DIFFERS:
             return ProducerDiffers(
                 f"{which}: the producer appended another body or header under this number before, as {value}: "
-                "append what is new under the next number, and repeat a number with the bytes of the first time",
+                "append new data under the next number, and repeat a number only with the bytes of the first time",
                 value,
             )
         case FailureReason.DEADLINE:

@@ -16,7 +16,7 @@ is told once and never changes. A feed that contradicts it means that a promise 
 from __future__ import annotations
 
 import enum
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from polonaise.errors import ConsistencyLost, invariant
 from polonaise.terms import FailureReason, TransactionId
@@ -46,13 +46,6 @@ class AppendFailure(NamedTuple):
     value: int = -1
     cause: str = ""
     """What kept the partition from committing at that time; empty if the client knew of nothing."""
-
-
-PASSED_OVER: Final = AppendFailure(Unordered.PASSED_OVER)
-UNTOLD: Final = AppendFailure(Unordered.UNTOLD)
-WITHDRAWN: Final = AppendFailure(Unordered.WITHDRAWN)
-STOPPED: Final = AppendFailure(Unordered.STOPPED)
-UNKNOWN: Final = AppendFailure(Unordered.UNKNOWN)
 
 
 class Pending:
@@ -146,7 +139,7 @@ class Outstanding:
             raise self._contradiction(sequences, ids)
         watched: list[Pending] = []
         # Failures first, then commits: receipts are woken in the order of sequences.
-        self._fail(self._head, start, PASSED_OVER, watched)
+        self._fail(self._head, start, Unordered.PASSED_OVER, watched)
         if sequences == list(range(first, last + 1)):
             self._commit(start, stop, sequences, ids, watched)
         else:
@@ -160,7 +153,7 @@ class Outstanding:
         self, start: int, stop: int, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]
     ) -> None:
         """Settle a run of sequences without gaps as committed: the hot path."""
-        size = count = left = 0
+        size = count = rest_of_group = 0
         opening = self._entries[start]
         # A run that begins within a group: its transactions are not all in the log, or not one after the other.
         if opening is None or opening.sequence != self._base + start:
@@ -169,15 +162,15 @@ class Outstanding:
             if entry is None:  # its fate was told before
                 raise self._contradiction(sequences, ids)
             count += 1
-            if left:  # a further transaction of the group that the run is in
-                left -= 1
+            if rest_of_group:  # a further transaction of the group that the run is in
+                rest_of_group -= 1
                 continue
-            left = entry.count - 1
+            rest_of_group = entry.count - 1
             entry.id = transaction
             size += entry.size
             if entry.watchers:
                 watched.append(entry)
-        if left:
+        if rest_of_group:
             raise ConsistencyLost(f"only a part of a group is in the log, up to id {ids[-1]}")
         self.count -= count
         self.bytes -= size
@@ -192,7 +185,7 @@ class Outstanding:
             if index < len(sequences) and sequences[index] == sequences[index - 1] + 1:
                 continue
             start, stop = sequences[run] - self._base, sequences[index - 1] - self._base + 1
-            self._fail(position, start, PASSED_OVER, watched)
+            self._fail(position, start, Unordered.PASSED_OVER, watched)
             self._commit(start, stop, sequences, ids[run:index], watched)
             position, run = stop, index
 
@@ -232,7 +225,7 @@ class Outstanding:
         watched: list[Pending] = []
         stop = through - self._base + 1
         if stop > self._head:
-            self._fail(self._head, stop, PASSED_OVER, watched, cause)
+            self._fail(self._head, stop, Unordered.PASSED_OVER, watched, cause)
             self._entries[self._head : stop] = [None] * (stop - self._head)
             self._head = stop
             self._compact()
@@ -242,7 +235,7 @@ class Outstanding:
         """Take back an append that was not sent; return False if it was sent or is settled, so that its fate stands."""
         if entry.settled or entry.sequence <= self.sent:
             return False
-        entry.failure = WITHDRAWN
+        entry.failure = AppendFailure(Unordered.WITHDRAWN)
         self._remove(entry)
         return True
 
@@ -253,8 +246,8 @@ class Outstanding:
         """
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
-        self._fail(self._head, sent, UNKNOWN, watched)
-        self._fail(sent, len(self._entries), STOPPED, watched)
+        self._fail(self._head, sent, Unordered.UNKNOWN, watched)
+        self._fail(sent, len(self._entries), Unordered.STOPPED, watched)
         self._base += len(self._entries)
         self._entries.clear()
         self._head = 0
@@ -262,7 +255,7 @@ class Outstanding:
 
     # ------------------------------------------------------------------ places
 
-    def _fail(self, start: int, stop: int, failure: AppendFailure, watched: list[Pending], cause: str = "") -> None:
+    def _fail(self, start: int, stop: int, reason: Unordered, watched: list[Pending], cause: str = "") -> None:
         """Settle what is pending at places `start` to `stop` as failed, without clearing the places.
 
         The caller clears them: it mostly settles more at once.
@@ -271,9 +264,8 @@ class Outstanding:
             entry = self._entries[position]
             if entry is None or entry.settled:  # settled: a further place of a group that was failed just before
                 continue
-            untold = failure is PASSED_OVER and entry.sequence > self.mounted_after
-            chosen = UNTOLD if untold else failure
-            entry.failure = chosen._replace(cause=cause) if cause else chosen
+            untold = reason is Unordered.PASSED_OVER and entry.sequence > self.mounted_after
+            entry.failure = AppendFailure(Unordered.UNTOLD if untold else reason, cause=cause)
             self.count -= entry.count
             self.bytes -= entry.size
             if entry.watchers:

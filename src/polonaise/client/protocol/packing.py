@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 
 from polonaise.checksum import crc32
-from polonaise.client.protocol.locks import LOCK_BYTES
+from polonaise.client.protocol.locks import lock_columns
 from polonaise.client.protocol.outstanding import Pending
 from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
@@ -26,20 +26,17 @@ because there is one for each transaction.
 _OPERATION_BYTES: Final = 32
 """The bytes that an operation counts as where frames are cut: more than its least on the wire, because servers bound
 their number in a frame and make an object of each."""
-_MODES: Final = slice(LOCK_BYTES - 1, None, LOCK_BYTES)
-"""Selects the mode bytes of joined locks."""
 
 
-def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[tuple[AppendColumns, int]]:
+def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
     """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes.
 
-    Yields each frame with its last sequence. A group is never cut: a larger one gets a frame of its own. Withdrawn
-    appends are left out.
+    A group is never cut: a larger one gets a frame of its own. Withdrawn appends are left out.
     """
     live = [out for out in waiting if out[0].failure is None]
     start = 0
     for stop in _cuts(live, count_max, bytes_max):
-        yield _columns(live[start:stop]), live[stop - 1][1]
+        yield _columns(live[start:stop])
         start = stop
 
 
@@ -82,15 +79,12 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
     columns.data = [b"".join(bodies)]
     columns.group_ends = bytearray(group_ends)
     if any(locks):
-        held = bytearray().join(locks)
-        columns.lock_modes = held[_MODES]
-        del held[_MODES]
-        columns.lock_hashes = array("Q", held)
-        columns.lock_ends = array("I", [end // LOCK_BYTES for end in accumulate(map(len, locks))])
+        ends, hashes, columns.lock_modes = lock_columns(locks)
+        columns.lock_ends, columns.lock_hashes = array("I", ends), array("Q", hashes)
     if any(operations):
         columns.operations = [
             Operation(position, kind, key, value)
-            for position, asked in enumerate(operations)
-            for kind, key, value in asked
+            for position, of_append in enumerate(operations)
+            for kind, key, value in of_append
         ]
     return columns

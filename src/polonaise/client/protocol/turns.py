@@ -53,7 +53,7 @@ class Turn:
 class _Queue:
     """The turns that want one lock, in the order in which they came."""
 
-    __slots__ = ("granted", "mine", "rivals", "turns", "writers")
+    __slots__ = ("granted", "own_commit", "rivals", "turns", "writers")
 
     def __init__(self) -> None:
         self.turns: OrderedDict[Turn, bool] = OrderedDict()
@@ -62,18 +62,18 @@ class _Queue:
         self.writers = 0
         self.rivals: set[ClientId] = set()
         """The clients whose commits have made appends of this client be refused for this lock."""
-        self.mine: TransactionId = NO_TRANSACTION
+        self.own_commit: TransactionId = NO_TRANSACTION
         """The id of this client's last commit that raised the lock."""
 
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
     """Return the hashes of the locks for which an append can be refused, with whether it raises them, too."""
-    found: dict[bytes, bool] = {}
+    raised: dict[bytes, bool] = {}
     for lock in locks:
         hashed, mode = lock[:-1], lock[-1]
         if mode != _APPEND:
-            found[hashed] = found.get(hashed, False) or mode == _WRITE
-    return found
+            raised[hashed] = raised.get(hashed, False) or mode == _WRITE
+    return raised
 
 
 class Turns:
@@ -144,9 +144,9 @@ class Turns:
             if queue is None or turn not in queue.turns:
                 continue
             queue.writers -= queue.turns.pop(turn)
-            held = turn in queue.granted
+            was_granted = turn in queue.granted
             queue.granted.discard(turn)
-            if not held or not queue.granted:
+            if not was_granted or not queue.granted:
                 ready += self._grant(queue)
             if not queue.turns and not queue.rivals:
                 del self._queues[hashed]
@@ -224,13 +224,13 @@ class Turns:
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
             if queue is not None and writes:
-                queue.mine = max(queue.mine, transaction)
+                queue.own_commit = max(queue.own_commit, transaction)
 
     def _owed_in(self, queue: _Queue) -> set[ClientId]:
         """Return the rivals for this lock that have not committed since this client did."""
-        if queue.mine == NO_TRANSACTION:
+        if queue.own_commit == NO_TRANSACTION:
             return set()
-        return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.mine}
+        return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.own_commit}
 
     def owed(self, turn: Turn) -> set[ClientId]:
         """Return the rivals that go first: they have not committed since this client did, with these locks."""
@@ -252,9 +252,9 @@ class Turns:
     def given_up(self, turn: Turn) -> None:
         """Go on without the rivals that did not come; those that stayed away too often are rivals no more."""
         owed = self.owed(turn)
-        mine = max(self._queues[hashed].mine for hashed in turn._locks)
+        newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
-            self._seen[client] = mine  # as if it had taken its turn: no other is owed to it before our next commit
+            self._seen[client] = newest  # as if it had taken its turn: no other is owed to it before our next commit
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
         for queue in self._queues.values() if gone else ():

@@ -43,15 +43,15 @@ def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
     rising = sorted(fragments, key=lambda each: (each.first, -each.last, each.digest))
     pieces: list[FragmentRange] = []
     holes: list[Span] = []
-    position, place = wanted.first, 0
+    position, number = wanted.first, 0
     best: FragmentName | None = None
     while position <= wanted.last:
-        while place < len(rising) and rising[place].first <= position:
-            if best is None or rising[place].last > best.last:
-                best = rising[place]
-            place += 1
+        while number < len(rising) and rising[number].first <= position:
+            if best is None or rising[number].last > best.last:
+                best = rising[number]
+            number += 1
         if best is None or best.last < position:
-            following = rising[place].first if place < len(rising) else wanted.last + 1
+            following = rising[number].first if number < len(rising) else wanted.last + 1
             holes.append(Span(position, min(following - 1, wanted.last)))
             position = following
             continue

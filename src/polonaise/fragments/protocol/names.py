@@ -33,17 +33,17 @@ class FragmentName(NamedTuple):
     @classmethod
     def parse(cls, path: str) -> FragmentName | None:
         """Return the name in a path; None for anything else: a store may hold other objects beside fragments."""
-        found = _NAME.fullmatch(path)
-        if found is None:
+        match = _NAME.fullmatch(path)
+        if match is None:
             return None
-        partition, first, last = (int(found[place]) for place in (1, 2, 3))
-        return cls(partition, first, last, found[4]) if first <= last < 2**63 and partition < 2**31 else None
+        partition, first, last = map(int, match.groups()[:3])
+        return cls(partition, first, last, match[4]) if first <= last < 2**63 and partition < 2**31 else None
 
 
 def partition_prefix(partition: PartitionId) -> str:
     """Return the prefix of the names of a partition's fragments."""
     if partition < 0:
-        raise BadOption(f"partition {partition} can't be")
+        raise BadOption(f"invalid partition {partition}: name 0 or more")
     return f"{partition}/"
 
 

@@ -122,8 +122,8 @@ class FragmentScrub:
         """
         self._round_s = now_s + self._every_s
         self._waiting = deque(Verify(name, size) for name, size in sorted(fragments.items()))
-        there = {name.path for name in fragments}
-        damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in there)
+        paths = {name.path for name in fragments}
+        damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in paths)
         self._again = {name: again for name, again in self._again.items() if name in fragments}
         self.scrubbed = replace(
             self.scrubbed, fragments=0, fragments_of=len(fragments), bytes=0, started_us=wall_us, damages=damages,
@@ -138,27 +138,24 @@ class FragmentScrub:
         return self._next_s - now_s
 
     def good(self, wall_us: int, name: FragmentName) -> None:
-        """Note that the fragment is as it was written; if it was damaged before, it has been restored."""
-        self._mended(wall_us, name)
+        """Note that the fragment is as it was written; if it was damaged before, it was repaired or restored."""
+        if self._is_known(name):
+            self._change(name, repaired_us=wall_us, why="")
+            self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + 1)
         self._done(wall_us, name)
 
     def gone(self, wall_us: int, name: FragmentName) -> None:
         """Note that the fragment does not exist any more, or is no concern of this server's."""
-        kept = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path != name.path)
-        self.scrubbed = replace(self.scrubbed, damages=kept)
+        damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path != name.path)
+        self.scrubbed = replace(self.scrubbed, damages=damages)
         self._done(wall_us, name)
 
     def damaged(self, wall_us: int, name: FragmentName, what: str) -> None:
-        """Note that the fragment is not as it was written. Call `repaired` or `not_repaired` next."""
+        """Note that the fragment is not as it was written. Call `good` or `not_repaired` next."""
         if self._is_known(name):
             return
-        kept = (*self.scrubbed.damages, FragmentDamage(name.partition, name.path, what, wall_us))[-DAMAGES_MAX:]
-        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)
-
-    def repaired(self, wall_us: int, name: FragmentName) -> None:
-        """Note that the fragment was written again, and read back."""
-        self._mended(wall_us, name)
-        self._done(wall_us, name)
+        damages = (*self.scrubbed.damages, FragmentDamage(name.partition, name.path, what, wall_us))[-DAMAGES_MAX:]
+        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
 
     def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
         """Note that the fragment could not be written again, and look at it again soon.
@@ -175,7 +172,7 @@ class FragmentScrub:
 
         It is tried again in a while, and the others are read.
         """
-        self.damaged(wall_us, verify.name, f"{verify.name.path} is listed and not given out")
+        self.damaged(wall_us, verify.name, f"{verify.name.path} is listed, but can't be read")
         self.not_repaired(now_s, wall_us, verify, why, passing=True)
 
     def unreachable(self, now_s: float, why: str) -> None:
@@ -186,12 +183,6 @@ class FragmentScrub:
     def _is_known(self, name: FragmentName) -> bool:
         """Tell whether the fragment is among the damages that are not repaired."""
         return any(each.path == name.path and not each.repaired_us for each in self.scrubbed.damages)
-
-    def _mended(self, wall_us: int, name: FragmentName) -> None:
-        """Record the repair of a fragment that was damaged."""
-        if self._is_known(name):
-            self._change(name, repaired_us=wall_us, why="")
-            self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + 1)
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
         """Change the record of an unrepaired damage."""

@@ -1,6 +1,6 @@
 """Charts of a report, from plain values: `Bars`, `Lines` and `Flows`, with `Series` and `Mark`.
 
-`figure` has what all of them share, `canvas` is the only door to matplotlib, which draws them.
+`figure` has what all of them share, `canvas` draws them, and alone imports matplotlib.
 """
 
 from polonaise.pipelines.charts.bars import Bars

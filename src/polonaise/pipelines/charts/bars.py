@@ -10,14 +10,14 @@ from typing import Final, TypeAlias
 from polonaise.pipelines.charts import canvas
 from polonaise.pipelines.charts.canvas import COLOUR, SMALL, TEXT, Axes
 from polonaise.pipelines.charts.figure import Chart, Drawing
+from polonaise.pipelines.formatting import Number, cut, finite, number, place, read, short, width_of
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import Number, cut, finite, number, place, read, short, width_of
 
 Label: TypeAlias = str | date
 
 _ROWS_MAX: Final = 30
 _UPRIGHT_MAX: Final = 365
-"""Narrower ones could not be told apart."""
+"""Upright bars at most: narrower ones could not be told apart."""
 _LABELLED_MAX: Final = 14
 
 
@@ -35,9 +35,9 @@ class Bars(Chart):
         labels = {label: finite(value) for label, value in self.values}
         one_kind = len({isinstance(label, date) for label in labels}) < 2
         of_days = not any(isinstance(label, datetime) for label in labels)
-        self.check(one_kind and of_days, "the labels of bars are all dates, or all texts")
+        self.check(one_kind and of_days, "the labels must be all dates or all texts")
         for mark in self.marks:
-            self.check(mark.at in labels, f"there is nothing at {mark.at!r} to be marked")
+            self.check(mark.at in labels, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     def months(self) -> bool:
         """Whether the labels stand for months."""

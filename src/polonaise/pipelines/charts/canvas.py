@@ -1,4 +1,4 @@
-"""Draw with matplotlib for a page: areas with axes, numbers of marks, and SVG. The only door to matplotlib.
+"""Draw with matplotlib for a page: areas with axes, numbers of marks, and SVG. Nothing else imports it.
 
 A drawing takes its colours and its font from the page, and its texts stay texts. Nothing here touches what matplotlib
 keeps for the whole process, so any thread may draw.
@@ -16,8 +16,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from polonaise.errors import ExtraMissing
+from polonaise.pipelines.formatting import Number, finite, width_of
 from polonaise.pipelines.markup import Markup, element, printable
-from polonaise.pipelines.values import Number, finite, width_of
 
 if find_spec("matplotlib") is None:
     raise ExtraMissing("charts need matplotlib: pip install 'polonaise[spark]'")
@@ -33,17 +33,17 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 WIDTH: Final = 760.0
-"""Of a drawing, in its own units: pixels where there is room for them."""
+"""Width of a drawing in its own units, which are pixels where there is room for them."""
 TEXT: Final = 12.0
 """The size of labels."""
 SMALL: Final = 11.0
-"""The size of values beside what they are the values of."""
+"""The size of values that stand beside their bars, and of sums."""
 COLOURS: Final = 7
 """As many lines as people with any kind of colour vision can tell apart; `page.css` has them, by day and by night."""
 
 _NAMES: Final = ("text", "soft", "rule", "zero", "page", "bad", "heat", "other", *(f"s{n}" for n in range(COLOURS)))
 COLOUR: Final = {name: f"#0000{place:02x}" for place, name in enumerate(_NAMES)}
-"""What stands for each colour of the page while matplotlib draws."""
+"""Placeholder of each colour of the page while matplotlib draws."""
 _SCALES: Final = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 
 
@@ -87,11 +87,11 @@ def number_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
-    """Say round numbers, and what all of them are to be taken times: `millions`, or nothing."""
+    """Write round numbers, and name the factor that all of them are to be multiplied by: `millions`, or nothing."""
     most = max(abs(number) for number in numbers)
     factor, name = next(((factor, name) for factor, name in _SCALES if most >= 2 * factor), (1.0, ""))
-    said = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
-    return [text.replace("-", "\N{MINUS SIGN}") for text in said], name
+    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
+    return [text.replace("-", "\N{MINUS SIGN}") for text in texts], name
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
@@ -114,7 +114,7 @@ def month_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _label_times(axes: Axes, ticks: Sequence[float], times: Sequence[datetime]) -> None:
-    """Say times as shortly as their distance lets it, with the year or the day in a second line where it changes."""
+    """Label times as shortly as their distance allows, with the year or the day in a second line where it changes."""
     step = min((after - before for before, after in pairwise(times)), default=timedelta(days=1))
     if step >= timedelta(days=360):
         first, second = "{0:%Y}", ""

@@ -1,4 +1,4 @@
-"""What every chart has: a title, marks, remarks, and its figures as a table, too."""
+"""The parts that every chart has: a title, marks, remarks, and its figures as a table, too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.errors import BadOption
 from polonaise.pipelines.charts.canvas import Axes, svg
+from polonaise.pipelines.formatting import number
 from polonaise.pipelines.markup import Markup, element
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import number
 
 _MARKS_MAX: Final = 20
 
@@ -22,7 +22,7 @@ class Mark(NamedTuple):
     at: Any
     """A label of `Bars`; (name of a series, place) of `Lines`; (from, to) of `Flows`."""
     text: str
-    """Why; it stands below the chart, under the number that the mark has in it."""
+    """The reason, which stands below the chart under the number that the mark has in it."""
 
 
 class Drawing(NamedTuple):
@@ -32,12 +32,12 @@ class Drawing(NamedTuple):
     summary: str
     """For a reader who can't see it."""
     remarks: Sequence[str]
-    """What a reader should know of what is not drawn."""
+    """Notes for the reader on values that are not drawn."""
 
 
 @dataclass(frozen=True)
 class Chart(ABC):
-    """What a page can show as a figure."""
+    """A figure that a page can show."""
 
     title: str
     _: KW_ONLY
@@ -53,20 +53,20 @@ class Chart(ABC):
     def table(self) -> Table:
         """List the same figures."""
 
-    def check(self, good: bool, wrong: str) -> None:
+    def check(self, condition: bool, message: str) -> None:
         """Raise `BadOption` unless what was given is good."""
-        if not good:
-            raise BadOption(f"chart {self.title!r}: {wrong}")
+        if not condition:
+            raise BadOption(f"chart {self.title!r}: {message}")
 
     def shown_marks(self) -> Iterator[tuple[int, Mark]]:
         """Number the marks that are drawn."""
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:
-        """Put the chart together with all that belongs to it; `identity` is unique on the page."""
+        """Return the chart with its title, marks, notes and table; `identity` is unique on the page."""
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:
-            return element("figure", title, element("p", "Nothing.", class_="nothing"), *self._notes([]))
+            return element("figure", title, element("p", "No data.", class_="nothing"), *self._notes([]))
         marks = [element("li", mark.text) for _, mark in self.shown_marks()]
         return element(
             "figure",

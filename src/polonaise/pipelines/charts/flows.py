@@ -1,4 +1,4 @@
-"""Flows: what went from each to each, as a matrix with darker cells for more."""
+"""Flows: amounts that went from each to each, as a matrix with darker cells for more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Final
 from polonaise.pipelines.charts import canvas
 from polonaise.pipelines.charts.canvas import COLOUR, SMALL, TEXT, WIDTH, Axes
 from polonaise.pipelines.charts.figure import Chart, Drawing
+from polonaise.pipelines.formatting import Number, cut, finite, number, read, short, width_of
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import Number, cut, finite, number, read, short, width_of
 
 _SIDE_MAX: Final = 16
 """Rows and columns; smaller cells could not hold a number."""
@@ -31,15 +31,15 @@ class Flows(Chart):
     values: Mapping[tuple[str, str], Number]
     _: KW_ONLY
     down: str = "from"
-    """What the rows are."""
+    """Name of the rows."""
     across: str = "to"
-    """What the columns are."""
+    """Name of the columns."""
 
     def __post_init__(self) -> None:
         for pair, value in self.values.items():
-            self.check(finite(value) >= 0, f"{pair} has {read(value)}, and what flows is never negative")
+            self.check(finite(value) >= 0, f"{pair} has {read(value)}: a flow can't be negative")
         for mark in self.marks:
-            self.check(mark.at in self.values, f"there is nothing at {mark.at!r} to be marked")
+            self.check(mark.at in self.values, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     def drawn(self) -> Drawing | None:
         """Draw the matrix; None without values."""
@@ -63,17 +63,17 @@ class Flows(Chart):
 
 
 def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, int]:
-    """In which row, or column, each name is: the largest first, the smallest of very many all in the last."""
+    """Return the row, or column, of each name: the largest first, the smallest of very many all in the last."""
     sizes: dict[str, float] = defaultdict(float)
     for pair, value in values.items():
         for name in pair:
             sizes[name] += finite(value)
     order = sorted({pair[side] for pair in values}, key=lambda name: (-sizes[name], name))
-    return {name: min(place, _SIDE_MAX - 1) for place, name in enumerate(order)}
+    return {name: min(index, _SIDE_MAX - 1) for index, name in enumerate(order)}
 
 
 def _names(places: Mapping[str, int]) -> list[str]:
-    """What the rows, or columns, are called."""
+    """Return the labels of the rows, or columns."""
     others = len(places) - _SIDE_MAX + 1
     return list(places) if others <= 1 else [*list(places)[: _SIDE_MAX - 1], f"{others} others"]
 

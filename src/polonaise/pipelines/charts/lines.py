@@ -1,4 +1,4 @@
-"""Lines: how one or several values went, over time or along numbers."""
+"""Lines: one or several values over time, or along numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from polonaise.pipelines.charts import canvas
 from polonaise.pipelines.charts.canvas import COLOUR, COLOURS, TEXT, Axes
 from polonaise.pipelines.charts.figure import Chart, Drawing, Mark
+from polonaise.pipelines.formatting import Number, Place, cut, finite, number, place, read, width_of
 from polonaise.pipelines.tables import Table
-from polonaise.pipelines.values import Number, Place, cut, finite, number, place, read, width_of
 
 _NAME_MAX: Final = 170.0
 _GAP: Final = 15.0
@@ -23,7 +23,7 @@ _GAP: Final = 15.0
 _ROWS_MAX: Final = 200
 
 _Points: TypeAlias = list[tuple[float, float]]
-"""Of a line, from left to right."""
+"""The points of a line, from left to right."""
 
 
 class Series(NamedTuple):
@@ -46,22 +46,22 @@ class Lines(Chart):
     _: KW_ONLY
     stepped: bool = False
     across: str = ""
-    """What the places are, where they are numbers."""
+    """Name of the horizontal axis, where places are numbers."""
 
     def __post_init__(self) -> None:
         self.check(len(self.lines) == len(self.series), "two series have the same name")
         one_kind = len({isinstance(at, date) for series in self.series for at, _ in series.points}) < 2
-        self.check(one_kind, "the places of points are all times, or all numbers")
+        self.check(one_kind, "the points must be all at times or all at numbers")
         for mark in self.marks:
-            self.check(self.marked(mark) is not None, f"there is nothing at {mark.at!r} to be marked")
+            self.check(self.marked(mark) is not None, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     @cached_property
     def lines(self) -> dict[str, _Points]:
-        """By name, the points that have a value."""
+        """The points of each line that have a value, by its name."""
         return {series.name: [(x, y) for x, y in _points(series) if not math.isnan(y)] for series in self.series}
 
     def marked(self, mark: Mark) -> tuple[float, float] | None:
-        """Where on a line a mark is."""
+        """Return the point of a line at which a mark is; None if there is none."""
         if not isinstance(mark.at, tuple) or len(mark.at) != 2 or mark.at[0] not in self.lines:
             return None
         line, x = self.lines[mark.at[0]], _across(mark.at[1])
@@ -96,12 +96,12 @@ class Lines(Chart):
 
 
 def _across(at: Place) -> float:
-    """Where a place is from left to right: a number, or a time as days since 1970."""
+    """Return a place as a horizontal coordinate: a number, or a time as days since 1970."""
     return place(at) / 86400 if isinstance(at, date) else place(at)
 
 
 def _points(series: Series) -> _Points:
-    """From left to right; where there is no value, it is not a number."""
+    """Return the points of a series from left to right; a missing value is NaN."""
     points = ((_across(at), math.nan if value is None else finite(value)) for at, value in series.points)
     return sorted(points, key=lambda point: point[0])
 

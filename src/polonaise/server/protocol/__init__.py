@@ -1,6 +1,6 @@
 """The decisions of a partition's owner: locks, order, commit, session start. Plain objects without clock or I/O.
 
-Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locks`,
+Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locktable`,
 `commit` (when a quorum has it), `feeds`, `answers` and `readiness`; `effects` has the order in which all that leaves.
 `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about a server's many
 partitions.

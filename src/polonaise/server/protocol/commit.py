@@ -34,8 +34,6 @@ class Acknowledgements:
         if name not in self._synced or number <= self._synced[name]:
             return False
         self._synced[name] = number
-        if number <= self.committed:
-            return False
         # The highest number that at least `_needed` replicas have reached.
         committed = sorted(self._synced.values(), reverse=True)[self._needed - 1]
         if committed <= self.committed:

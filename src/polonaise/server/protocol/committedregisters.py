@@ -52,9 +52,11 @@ class CommittedRegisters:
             return
         # A next page begins behind the last key of the one before, which is that key and a zero byte.
         if max(len(asked.first) - 1, len(asked.prefix)) > registers.KEY_BYTES_MAX:
-            raise ProtocolError(f"keys from {len(asked.first)} bytes on; the limit is {registers.KEY_BYTES_MAX}")
+            raise ProtocolError(
+                f"a list of registers from a key of {len(asked.first)} bytes on; the limit is {registers.KEY_BYTES_MAX}"
+            )
         if self._listings >= _LISTINGS_MAX:
-            raise Overloaded(f"{self._listings} lists of registers are asked for at the same time")
+            raise Overloaded(f"{self._listings} lists of registers wait to be answered")
         self._listings += 1
 
     def answer(self, asked: AskedRegisters, committed: TransactionId) -> RegisterIs | RegistersListed:

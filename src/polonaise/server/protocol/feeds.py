@@ -8,10 +8,10 @@ from typing import Final
 from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
-from polonaise.server.protocol.feed import Committed, MountFeed, TailCache
 from polonaise.server.protocol.mounts import ClientMount, Flow
 from polonaise.server.protocol.order import Refusal, SealedBatch
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
     NO_TRANSACTION,
     BodyForm,
@@ -71,32 +71,27 @@ class Feeds:
     def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> ClientMount:
         """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
         self._check(client_id, message)
-        subscription = MountFeed(
-            message.client_high_water_mark,
-            BodyForm(message.form),
-            message.credit,
-            message.filter_mask,
-            message.filter_value,
-        )
-        mount = ClientMount(client_id, connection, message.connection_sequence, subscription)
-        self.mounts[client_id] = mount
+        mount = self.mounts[client_id] = ClientMount(client_id, connection, message)
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
         """Raise the error with which a mount is refused: `ProtocolError`, `Overloaded` or `NotOwner`."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
-            raise ProtocolError("a mount on an older connection than the client's present one")
+            raise ProtocolError("this client has mounted on a newer connection")
         if client_id < 1:
-            raise ProtocolError("a mount by a client without an id: the coordinator gives them out")
+            raise ProtocolError("invalid mount: the client has no id; the coordinator gives them out")
         if message.client_high_water_mark < NO_TRANSACTION or message.form > max(BodyForm) or message.credit < 0:
-            raise ProtocolError("a mount that cannot be meant")
+            raise ProtocolError(
+                f"invalid mount: high-water mark {message.client_high_water_mark}, form {message.form}, "
+                f"credit {message.credit}"
+            )
         if len(self.mounts) >= self._settings.subscriptions_max and before is None:
-            raise Overloaded(f"partition {self._partition} has {len(self.mounts)} subscriptions")
+            raise Overloaded(f"partition {self._partition} has {len(self.mounts)} mounts, and takes no more")
         # A later owner exists. This one could only tell the client less than it knows already.
         if message.generation_known > self._generation:
             raise NotOwner(
-                f"generation {message.generation_known} of partition {self._partition} is not known here yet"
+                f"generation {message.generation_known} of partition {self._partition} is not known to this server yet"
             )
 
     def admit_flush(self, client_id: ClientId, connection: Hashable) -> ClientMount:
@@ -106,9 +101,9 @@ class Feeds:
         """
         mount = self.mount_of(client_id, connection)
         if mount is None:
-            raise PartitionNotReady("a flush without a mount on this connection")
+            raise PartitionNotReady("this client has no mount on this connection: mount before a flush")
         if mount.answers_waiting >= _FLUSHES_MAX:
-            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to take its feed")
+            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to read its feed")
         return mount
 
     def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:
@@ -124,12 +119,11 @@ class Feeds:
 
         For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
         """
-        subscription = mount.subscription
-        while subscription.next_id <= committed and mount.may_be_fed:
-            batch = self._cache.holding(subscription.next_id)
+        while mount.flow is Flow.OPEN and mount.has_credit and mount.next_id <= committed:
+            batch = self._cache.holding(mount.next_id)
             if batch is None:
                 mount.flow = Flow.READING
-                self._out.ask(ReadHistory(mount, subscription.next_id))
+                self._out.ask(ReadHistory(mount, mount.next_id))
                 return
             payload = mount.take(batch)
             self._out.feed(FeedBatch(mount, committed, payload, shared=payload is batch.raw))
@@ -140,9 +134,9 @@ class Feeds:
         """Feed a mount the batches that were read for it, as far as they follow on what it was fed."""
         mount.flow = Flow.OPEN
         for batch in batches:
-            # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
-            # are bounded by one read; only the credit is the client's to give.
-            if mount.subscription.has_credit and batch.first <= mount.subscription.next_id <= batch.last:
+            # Also when the flow is FULL by now: these are in memory for this mount already, and would have to be read
+            # once more. They are bounded by one read; only the credit is the client's to give.
+            if mount.has_credit and batch.first <= mount.next_id <= batch.last:
                 self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
         if mount.flow is Flow.FULL:
             self._out.ask(AwaitRoom(mount))
@@ -170,11 +164,11 @@ class Feeds:
         if mount is not None:
             self._out.fail(mount, failure)
 
-    def hinder(self, what: str, committed: TransactionId) -> None:
+    def hinder(self, hindrance: str, committed: TransactionId) -> None:
         """Tell the ready mounts what keeps their appends from being committed, if that has changed; empty: nothing."""
-        if what == self.hindrance:
+        if hindrance == self.hindrance:
             return
-        self.hindrance = what
+        self.hindrance = hindrance
         for mount in self.mounts.values():
             if mount.ready:
                 self._tell_hindrance(mount, committed)

@@ -91,15 +91,11 @@ class Inbox:
 
     def take_requests(self, is_due: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
         """Take out the requests for which `is_due` holds."""
-        due: list[PendingRequest] = []
-        kept: deque[WaitingAppends | PendingRequest] = deque()
-        for entry in self._entries:
-            if not isinstance(entry, WaitingAppends) and is_due(entry):
-                due.append(entry)
-            else:
-                kept.append(entry)
+        due = [entry for entry in self._entries if not isinstance(entry, WaitingAppends) and is_due(entry)]
         if due:
-            self._entries = kept
+            self._entries = deque(
+                entry for entry in self._entries if isinstance(entry, WaitingAppends) or not is_due(entry)
+            )
         return due
 
     def clear(self) -> None:

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from polonaise.server.protocol.feed import Committed, MountFeed
-from polonaise.terms import ClientId, TransactionId
+from polonaise.log.batch import Batch
+from polonaise.server.protocol.tailcache import Committed
+from polonaise.terms import BodyForm, ClientId, TransactionId
 from polonaise.wire.codec import Message
+from polonaise.wire.messages import Mount
 
 FEED_TURN_BYTES: Final = 256 * 1024
 """The bytes that a mount is fed before it waits for its connection to take them: then others have their turn."""
@@ -33,55 +35,73 @@ class KeptAnswer(NamedTuple):
 
 
 class ClientMount:
-    """One client's subscription to one partition, on one connection."""
+    """One client's subscription to one partition, on one connection.
 
-    __slots__ = ("_after", "_unpaced_bytes", "client_id", "connection", "connection_sequence", "flow", "inbox_bytes",
-                 "ready", "subscription")  # fmt: skip
+    Ids are fed strictly in order and without gaps from the client's high-water mark on.
+    """
 
-    def __init__(
-        self, client_id: ClientId, connection: Hashable, connection_sequence: int, subscription: MountFeed
-    ) -> None:
+    __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
+                 "connection_sequence", "credit", "flow", "inbox_bytes", "next_id", "ready")  # fmt: skip
+
+    def __init__(self, client_id: ClientId, connection: Hashable, message: Mount) -> None:
         self.client_id = client_id
         self.connection = connection
-        self.connection_sequence = connection_sequence
-        self.subscription = subscription
+        self.connection_sequence = message.connection_sequence
+        self.next_id = message.client_high_water_mark + 1
+        """The id that is fed next."""
+        self.credit = message.credit
+        """The bytes of feed that the client still takes."""
+        self._form = BodyForm(message.form)
+        self._filter_mask = message.filter_mask
+        self._filter_value = message.filter_value & message.filter_mask
         self.flow = Flow.OPEN
         self.ready = False
         """Whether its client was told that it may append."""
         self.inbox_bytes = 0
         """The bytes of its appends that wait in the inbox."""
-        self._after: deque[KeptAnswer] = deque()
+        self._answers: deque[KeptAnswer] = deque()
         self._unpaced_bytes = 0
 
     @property
-    def may_be_fed(self) -> bool:
-        """Whether another batch may be sent now: there is credit, and the feed waits for nothing."""
-        return self.flow is Flow.OPEN and self.subscription.has_credit
+    def has_credit(self) -> bool:
+        """Whether a batch may be sent. The last one may exceed the credit, or a large batch could never be sent."""
+        return self.credit > 0
 
     @property
     def answers_waiting(self) -> int:
         """The number of answers that wait for the feed to get further."""
-        return len(self._after)
+        return len(self._answers)
 
     def take(self, batch: Committed) -> bytes:
-        """Return the bytes to feed for this batch, which must hold the next id.
+        """Return the bytes to feed for this batch, which must hold the next id; move behind it, and pay with credit.
 
         After `FEED_TURN_BYTES` the flow is FULL, until the connection has taken them.
         """
-        payload = self.subscription.take(batch)
+        payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
+        self.next_id = batch.last + 1
+        self.credit -= len(payload)
         self._unpaced_bytes += len(payload)
         if self._unpaced_bytes >= FEED_TURN_BYTES:
             self._unpaced_bytes = 0
             self.flow = Flow.FULL
         return payload
 
+    def _reduced(self, batch: Committed) -> bytes:
+        """Return the batch without bodies, or the whole of it if a header matches the filter."""
+        parsed = Batch(memoryview(batch.raw))
+        if self._form is BodyForm.FILTERED:
+            mask, value = self._filter_mask, self._filter_value
+            if any(header & mask == value for header in parsed.headers.tolist()):
+                return batch.raw
+        return parsed.without_data()
+
     def answer_after(self, mark: TransactionId, request: int, message: Message) -> None:
         """Keep an answer until everything up to `mark` was fed. Marks must be given in rising order."""
-        self._after.append(KeptAnswer(mark, request, message))
+        self._answers.append(KeptAnswer(mark, request, message))
 
     def due_answers(self) -> list[KeptAnswer]:
         """Return the answers for which the feed has got far enough, and forget them."""
         due: list[KeptAnswer] = []
-        while self._after and self._after[0].mark < self.subscription.next_id:
-            due.append(self._after.popleft())
+        while self._answers and self._answers[0].mark < self.next_id:
+            due.append(self._answers.popleft())
         return due

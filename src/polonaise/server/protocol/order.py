@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from polonaise.checksum import crc32
@@ -16,7 +15,7 @@ from polonaise.errors import BodyTooLarge, DataDamaged, ProtocolError, TooManyLo
 from polonaise.log import producers, registers
 from polonaise.log.batch import Columns, seal
 from polonaise.log.registers import Change
-from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.locktable import LockTable
 from polonaise.terms import (
     NO_TRANSACTION,
     ChangeKind,
@@ -28,7 +27,7 @@ from polonaise.terms import (
     SessionId,
     TransactionId,
 )
-from polonaise.wire.appends import CHANGE, Operation, ReceivedAppends
+from polonaise.wire.appends import CHANGE, LockColumns, Operation, ReceivedAppends
 
 LOCKS_MAX: Final = 1_000
 """The most locks that one transaction may carry."""
@@ -81,7 +80,7 @@ def check_frame(count: int, size: int) -> None:
     """
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
-            f"{count} appends of {size} bytes in one frame; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+            f"a frame of {count} appends and {size} bytes; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
         )
 
 
@@ -97,8 +96,8 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
     largest = max(map(operator.sub, ends, [0, *ends]))
     if largest > inline_bytes_max:
         raise BodyTooLarge(f"a body of {largest} bytes; the limit within a batch is {inline_bytes_max}")
-    if appends.lock_ends is not None:
-        _check_locks(appends.lock_ends.tolist())
+    if appends.locks is not None:
+        _check_locks(appends.locks.ends.tolist())
     data, start = appends.data, 0
     for end, crc in zip(ends, appends.data_crcs.tolist(), strict=True):
         if crc32(data[start:end]) != crc:
@@ -212,24 +211,24 @@ class Order:
         beyond = max(marks) > committed or min(marks) < NO_TRANSACTION
         if appends.group_ends is not None or appends.operations or beyond:
             return self._judge_groups(client_id, appends, marks, committed)
-        if appends.lock_ends is None:
+        if appends.locks is None:
             self._take_all(client_id, appends, marks)
             return []
-        return self._judge_singles(client_id, appends, marks)
+        return self._judge_singles(client_id, appends, appends.locks, marks)
 
-    def _judge_singles(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> list[Refusal]:
+    def _judge_singles(
+        self, client_id: ClientId, appends: ReceivedAppends, locks: LockColumns, marks: list[int]
+    ) -> list[Refusal]:
         """Judge each transaction by its locks alone: the hot path. Return a refusal for each conflict."""
-        assert appends.lock_ends is not None
-        assert appends.lock_hashes is not None
-        assert appends.lock_modes is not None
         refused = self._locks.pass_each(
-            appends.lock_hashes.tolist(), bytes(appends.lock_modes), appends.lock_ends.tolist(), marks, self.next_id
+            locks.hashes.tolist(), bytes(locks.modes), locks.ends.tolist(), marks, self.next_id
         )
         if not refused:
             self._take_all(client_id, appends, marks)
             return []
-        out = {position for position, _ in refused}
-        self._take(client_id, appends, marks, [position for position in range(appends.count) if position not in out])
+        conflicts = {position for position, _ in refused}
+        passed = [position for position in range(appends.count) if position not in conflicts]
+        self._take(client_id, appends, marks, passed)
         sequences = appends.sequences
         return [
             Refusal(estimate, client_id, sequences[position], estimate, FailureReason.LOCK_CONFLICT)
@@ -257,9 +256,8 @@ class Order:
         if not positions:
             return
         forming = self._forming
-        ends = appends.data_ends
         for position in positions:
-            body = appends.data[ends[position - 1] if position else 0 : ends[position]]
+            body = appends.body(position)
             forming.sequences.append(appends.sequences[position])
             forming.headers.append(appends.headers[position])
             forming.data_crcs.append(appends.data_crcs[position])
@@ -279,25 +277,23 @@ class Order:
 
     def _take_all_locks(self, appends: ReceivedAppends) -> None:
         """Copy the locks of a whole frame into the batch's evidence."""
-        forming, base = self._forming, len(self._forming.lock_hashes)
-        if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
+        forming, locks = self._forming, appends.locks
+        base = len(forming.lock_hashes)
+        if locks is None:
             forming.lock_ends.extend([base] * appends.count)
             return
-        forming.lock_hashes.frombytes(appends.lock_hashes.cast("B"))
-        forming.lock_modes += appends.lock_modes
-        _add_ends(forming.lock_ends, appends.lock_ends, base)
+        forming.lock_hashes.frombytes(locks.hashes.cast("B"))
+        forming.lock_modes += locks.modes
+        _add_ends(forming.lock_ends, locks.ends, base)
 
     def _take_locks(self, appends: ReceivedAppends, positions: list[int]) -> None:
         """Copy the locks of the transactions at these positions into the batch's evidence."""
-        forming = self._forming
-        if appends.lock_ends is None or appends.lock_hashes is None or appends.lock_modes is None:
-            forming.lock_ends.extend([len(forming.lock_hashes)] * len(positions))
-            return
-        ends = appends.lock_ends
+        forming, locks = self._forming, appends.locks
         for position in positions:
-            start, end = ends[position - 1] if position else 0, ends[position]
-            forming.lock_hashes.frombytes(appends.lock_hashes[start:end].cast("B"))
-            forming.lock_modes += appends.lock_modes[start:end]
+            if locks is not None:
+                own = locks.of(position)
+                forming.lock_hashes.frombytes(locks.hashes[own].cast("B"))
+                forming.lock_modes += locks.modes[own]
             forming.lock_ends.append(len(forming.lock_hashes))
 
     # ------------------------------------------------------------------ groups, registers, producers
@@ -353,17 +349,13 @@ class Order:
 
         For a refused group, return the id that the refusal rests on, its value and its reason; nothing has changed.
         """
-        hashes: list[int] = []
-        modes = b""
-        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            lock_start = appends.lock_ends[positions[0] - 1] if positions[0] else 0
-            lock_end = appends.lock_ends[positions[-1]]
-            hashes = appends.lock_hashes[lock_start:lock_end].tolist()
-            modes = bytes(appends.lock_modes[lock_start:lock_end])
-        estimate = self._locks.estimate_of(hashes, modes)
-        # The oldest mark of the group: all of it has to be built on state that holds every raise of its locks.
-        if estimate > min(marks[position] for position in positions):
-            return estimate, estimate, FailureReason.LOCK_CONFLICT
+        locks = appends.locks
+        if locks is not None:
+            group = slice(locks.of(positions[0]).start, locks.ends[positions[-1]])
+            estimate = self._locks.estimate_of(locks.hashes[group].tolist(), bytes(locks.modes[group]))
+            # The oldest mark of the group: all of it has to be built on state that holds every raise of its locks.
+            if estimate > min(marks[position] for position in positions):
+                return estimate, estimate, FailureReason.LOCK_CONFLICT
         # Registers may have been changed by anything ordered so far, so these refusals rest on the newest id.
         newest = self.next_id - 1
         changes: list[Change] = []
@@ -375,19 +367,12 @@ class Order:
         # Registers before locks: this can still refuse, and then changes nothing; raising locks can't be taken back.
         if not self._change_registers(changes):
             return newest, registers.TOTAL_BYTES_MAX, FailureReason.REGISTERS_FULL
-        self._raise_group(appends, positions, hashes, modes)
+        # Each lock is raised to the id of the transaction that carries it.
+        if locks is not None:
+            for transaction, position in enumerate(positions, self.next_id):
+                own = locks.of(position)
+                self._locks.raise_all(locks.hashes[own].tolist(), bytes(locks.modes[own]), transaction)
         return None
-
-    def _raise_group(self, appends: ReceivedAppends, positions: list[int], hashes: list[int], modes: bytes) -> None:
-        """Raise each lock of a group to the id of the transaction that carries it."""
-        if appends.lock_ends is None:
-            return
-        base = appends.lock_ends[positions[0] - 1] if positions[0] else 0
-        start = 0
-        for offset, position in enumerate(positions):
-            end = appends.lock_ends[position] - base
-            self._locks.raise_all(hashes[start:end], modes[start:end], self.next_id + offset)
-            start = end
 
     def _judge_operation(
         self, operation: Operation, changes: list[Change], appends: ReceivedAppends, positions: list[int]
@@ -395,19 +380,20 @@ class Order:
         """Check an expectation, or add a change to `changes`. Return value and reason of a failure, else None."""
         _, kind, key, value = operation
         if kind == _PRODUCE:
-            return self._judge_produce(key, value, changes, producers.digest_of(_appended(appends, positions)))
+            appended = ((appends.headers[position], appends.body(position)) for position in positions)
+            return self._judge_produce(key, value, changes, producers.digest_of(appended))
         if kind == _OWN:
             return None
         if operation.is_change:
             changes.append((key, None if kind == CHANGE + ChangeKind.DELETE else value))
             return None
-        held = self.registers.get(key)
+        present = self.registers.get(key)
         if kind == ExpectationKind.EQUALS:
-            holds = held == value
+            holds = present == value
         elif kind == ExpectationKind.ABSENT:
-            holds = held is None
+            holds = present is None
         elif kind == ExpectationKind.PRESENT:
-            holds = held is not None
+            holds = present is not None
         else:
             holds = len(value) == 8 and int.from_bytes(value, "little", signed=True) == self.next_id
         return None if holds else (self.next_id, FailureReason.EXPECTATION_FAILED)
@@ -421,9 +407,9 @@ class Order:
         number. Return value and reason of a failure, else None, with the producer's new state added to `changes`.
         """
         epoch, sequence = producers.parse_request(value)
-        held = self.registers.get(key)
+        register = self.registers.get(key)
         try:
-            known = producers.Produced.parse(held) if held is not None else producers.Produced.none()
+            known = producers.Produced() if register is None else producers.Produced.parse(register)
         except ProtocolError:
             # An application set the register by hand. Only this producer is refused: the connection is not at fault.
             return self.next_id, FailureReason.EXPECTATION_FAILED
@@ -451,10 +437,11 @@ class Order:
         total = self._registers_bytes
         pending: dict[bytes, bytes | None] = {}
         for key, value in changes:
-            held = pending[key] if key in pending else self.registers.get(key)
-            total += (len(key) + len(value) if value is not None else 0) - (
-                len(key) + len(held) if held is not None else 0
-            )
+            before = pending[key] if key in pending else self.registers.get(key)
+            if before is not None:
+                total -= len(key) + len(before)
+            if value is not None:
+                total += len(key) + len(value)
             pending[key] = value
             if len(key) > registers.KEY_BYTES_MAX or (value is not None and len(value) > registers.VALUE_BYTES_MAX):
                 return False
@@ -477,10 +464,3 @@ def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
         ends.extend([end + base for end in more.tolist()])
     else:
         ends.frombytes(more.cast("B"))
-
-
-def _appended(appends: ReceivedAppends, positions: list[int]) -> Iterator[tuple[int, memoryview]]:
-    """Yield header and body of each transaction at these positions."""
-    ends = appends.data_ends
-    for position in positions:
-        yield appends.headers[position], appends.data[ends[position - 1] if position else 0 : ends[position]]

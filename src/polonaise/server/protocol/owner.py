@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from polonaise.errors import InvariantViolated, Overloaded, PolonaiseError
+from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
@@ -36,7 +36,6 @@ from polonaise.server.protocol.effects import (
     MarkMoved,
     Replicate,
 )
-from polonaise.server.protocol.feed import Committed, TailCache
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
@@ -55,6 +54,7 @@ from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import Known
 from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
+from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
     NO_TRANSACTION,
     ClientId,
@@ -260,9 +260,9 @@ class PartitionOwner:
             self._hinder(self.readiness.faults.causes)
         return self._out.taken()
 
-    def _hinder(self, what: str) -> None:
+    def _hinder(self, hindrance: str) -> None:
         """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
-        self.feeds.hinder(what, self.committed)
+        self.feeds.hinder(hindrance, self.committed)
 
     # ------------------------------------------------------------------ appends
 
@@ -316,7 +316,7 @@ class PartitionOwner:
                     self._out.ask(AwaitTurn())
                 return
             if not session.has_numbers_left:
-                self._end_session("all its numbers are used", now)
+                self._end_session("all its message numbers are used", now)
                 return
             sent = session.next_message(now)
             self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))
@@ -353,8 +353,6 @@ class PartitionOwner:
             return
         try:
             refusals = order.judge(mount.client_id, entry.appends, self.committed)
-        except InvariantViolated:
-            raise
         except PolonaiseError as error:
             # Nothing of the frame is ordered, and no failure reason says that a frame breaks the protocol. The
             # connection ends with the error instead; the next mount shows that these appends are not in the log.
@@ -397,7 +395,7 @@ class PartitionOwner:
         """Let a client's feed send so many more bytes."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None and granted_bytes > 0:
-            mount.subscription.credit += granted_bytes
+            mount.credit += granted_bytes
             self._feed(mount)
         return self._out.taken()
 
@@ -489,9 +487,9 @@ class PartitionOwner:
                 # Ended although a quorum may acknowledge all along. An engaged replica that is silent would be in doubt
                 # at the next session start, and together with another one could block it; left out of a session, it
                 # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
-                what = f"did not sync within {settings.acknowledge_s_max:g} s"
-                self.readiness.faults.blame(late, what, now.monotonic_s)
-                self._end_session(f"{', '.join(late)}: {what}", now, fault=True, late=late)
+                fault = f"did not sync within {settings.acknowledge_s_max:g} s"
+                self.readiness.faults.blame(late, fault, now.monotonic_s)
+                self._end_session(f"{', '.join(late)}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
                 # Not through the inbox: a pulse speaks for no appends, so it has none to stay behind.
                 session.prove(PULSE)

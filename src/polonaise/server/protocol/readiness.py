@@ -30,10 +30,10 @@ class Readiness:
         self._ended_s = 0.0
         """When the last session ended."""
 
-    def attempt_waits(self, what: str) -> None:
+    def attempt_waits(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway."""
         if self.blocked is None:
-            self.waits_for = what
+            self.waits_for = waits_for
 
     def attempt_failed(self, error: Exception, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
@@ -80,5 +80,5 @@ class Readiness:
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
         """Return the error that tells why a request was not answered in time."""
-        why = self.waits_for or self.trouble(now_s) or "the replicas to sync what they were sent"
+        why = self.waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")

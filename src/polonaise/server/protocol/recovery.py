@@ -40,13 +40,11 @@ class ReplicaAnswer:
     def doubt(self) -> str:
         """Text for operators: why a replica with this answer can't be believed, and what to look at."""
         if self.is_empty:
-            return "is there, and empty: give it the directory that it had"
+            return "answers, but is empty: give it the directory that it had"
         if self.lost_above is None:
-            return (
-                "is there, and holds an old copy, older than the last session: give it the directory that it had since"
-            )
+            return "answers, but its copy is older than the last session: give it the directory that it had since"
         lost = "everything" if self.lost_above == NO_TRANSACTION else f"what was above {self.lost_above}"
-        return f"is there, and says that it may have lost {lost}: see `polonaise segment verify` on its directory"
+        return f"answers, but may have lost {lost}: see `polonaise segment verify` on its directory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +62,14 @@ class Undecided:
         # As long as the silent ones are enough to end the doubt, they may merely be starting: no alarm yet. After that
         # somebody has to bring back what a replica held.
         if len(silent) >= self.needed:
-            told = f"an answer of {self.needed} of {', '.join(silent)}, which took part in the last session"
-            return f"{told}. {doubts}" if doubts else told
+            answers_needed = f"an answer from {self.needed} of {', '.join(silent)}, which took part in the last session"
+            return f"{answers_needed}. {doubts}" if doubts else answers_needed
         away = f"; no answer from {', '.join(silent)}" if silent else ""
         if len(self.doubted) == 1:
-            held = f"{self.doubted[0]}, with what it held: it may hold"
+            replicas_needed = f"{self.doubted[0]}, with what it held: it may hold"
         else:
-            held = f"{self.needed} of {', '.join(self.doubted)}, with what they held: they may hold"
-        return f"{held} committed transactions that nobody else has. {doubts}{away}"
+            replicas_needed = f"{self.needed} of {', '.join(self.doubted)}, with what they held: they may hold"
+        return f"{replicas_needed} committed transactions that nobody else has. {doubts}{away}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +141,10 @@ def decide(
     """
     # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
     # was put back to an older state, and then its engagements can't be believed either.
-    for name, told in answers.items():
-        if told.joined > value.session:
+    for name, answer in answers.items():
+        if answer.joined > value.session:
             return Contradiction(
-                f"{name} took part in session {told.joined}; the coordinator has given out none after {value.session}"
+                f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
             )
     # Only they can hold what the last session committed. A late replica's tail may be of a session that was decided
     # without it: it may receive copies, and decides nothing.
@@ -200,8 +198,8 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
     """Return text for operators: committed transactions are missing on every replica that answered."""
     return (
         f"this server has seen transactions committed up to {known.committed}, but the replicas of the last session "
-        f"hold no more than {closing}: old copies of storage directories, perhaps. Restore newer ones before a server "
-        "is started anew, for that one would not miss what they lack"
+        f"hold no more than {closing}: the storage directories may be old copies. Restore newer ones before a server "
+        "is restarted, for it would not notice what they lack"
     )
 
 
@@ -213,9 +211,9 @@ def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contr
     """
     for name, answer in answers.items():
         # All three marks: a damaged replica may hold nothing any more and still know that there was something.
-        held = max(answer.max_synced, answer.confirmed, answer.prepared)
-        if held != NO_TRANSACTION:
-            return Contradiction(f"the coordinator knows of no session, but {name} held transactions up to {held}")
+        highest = max(answer.max_synced, answer.confirmed, answer.prepared)
+        if highest != NO_TRANSACTION:
+            return Contradiction(f"the coordinator knows of no session, but {name} held transactions up to {highest}")
     return Decided(NO_TRANSACTION, 0, tuple(answers))
 
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.server.protocol.commit import Acknowledgements
-from polonaise.server.protocol.locks import LockTable
+from polonaise.server.protocol.locktable import LockTable
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.order import Order, SealedBatch
 from polonaise.server.protocol.pendingrequests import PendingRequest

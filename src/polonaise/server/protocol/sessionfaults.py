@@ -7,52 +7,48 @@ from typing import Final
 
 from polonaise.terms import StorageId
 
-_LASTS_S: Final = 10.0
+FAULTS_LAST_S: Final = 10.0
 """Faults that are no farther apart than this many seconds count as one trouble."""
 
 
 class SessionFaults:
     """Remembers which replica failed with what, and how often that ended a session. Times are monotonic seconds."""
 
-    __slots__ = ("_blamed", "_in_a_row", "_last_s", "last", "total")
+    __slots__ = ("_blamed", "_last_s", "last", "since_commit", "total")
 
     def __init__(self) -> None:
         self.total = 0
         """The number of sessions that a fault has ended."""
+        self.since_commit = 0
+        """The number of these since the last commit."""
         self.last = ""
         """The fault that ended the last of them."""
-        self._in_a_row = 0
         self._last_s = 0.0
         self._blamed: dict[StorageId, str] = {}
 
-    def blame(self, names: Sequence[StorageId], what: str, now_s: float) -> None:
-        """Note that these replicas have failed, with `what`. Faults of an earlier trouble are forgotten."""
-        if now_s - self._last_s > _LASTS_S:
+    def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
+        """Note that these replicas have failed, with `fault`. Faults of an earlier trouble are forgotten."""
+        if now_s - self._last_s > FAULTS_LAST_S:
             self._blamed.clear()
-        self._blamed.update(dict.fromkeys(names, what))
+        self._blamed.update(dict.fromkeys(names, fault))
 
     def ended_session(self, reason: str, now_s: float) -> None:
         """Note that a fault has ended a session."""
         self.total += 1
         self.last = reason
-        self._in_a_row += 1
+        self.since_commit += 1
         self._last_s = now_s
 
     def committed(self) -> None:
         """Note that something was committed: that ends any trouble."""
-        self._in_a_row = 0
+        self.since_commit = 0
         self._blamed.clear()
-
-    @property
-    def since_commit(self) -> int:
-        """The number of sessions that a fault has ended since the last commit."""
-        return self._in_a_row
 
     @property
     def causes(self) -> str:
         """The replicas that failed, each with its fault; the last reason if no replica is known."""
-        return "; ".join(f"storage node {name}: {what}" for name, what in self._blamed.items()) or self.last
+        return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:
         """Whether sessions end one after the other and nothing is committed: two faults or more, the last recent."""
-        return self._in_a_row >= 2 and now_s - self._last_s <= _LASTS_S
+        return self.since_commit >= 2 and now_s - self._last_s <= FAULTS_LAST_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polonaise.log import registers
-from polonaise.server.protocol.locks import DEFAULT_ENTRIES
+from polonaise.server.protocol.locktable import DEFAULT_ENTRIES
 
 
 @dataclass(frozen=True, slots=True)

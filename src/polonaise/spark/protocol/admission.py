@@ -23,8 +23,9 @@ def admitted(
         each = int(rows_max >= len(waiting))
         rest, over = rows_max - each * len(waiting), total - each * len(waiting)
         shares = {partition: each + (rows - each) * rest // over for partition, rows in waiting.items()}
-        left = rows_max - sum(shares.values())
+        unshared = rows_max - sum(shares.values())
         # What rounding left over goes to the partitions with most to read, so that each gets its turn.
-        for partition in sorted(waiting, key=lambda place: (shares[place] - waiting[place], place))[:left]:
+        by_need = sorted(waiting, key=lambda partition: (shares[partition] - waiting[partition], partition))
+        for partition in by_need[:unshared]:
             shares[partition] += 1
     return {partition: starts[partition] + shares.get(partition, 0) for partition in ends}

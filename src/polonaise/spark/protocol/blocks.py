@@ -44,10 +44,10 @@ def encode(
     ]
     lock_count = 0
     if locks is not None:
-        held = np.frombuffer(b"".join(locks), "u1").reshape(-1, LOCK_BYTES)
-        lock_count = len(held)
+        lock_rows = np.frombuffer(b"".join(locks), "u1").reshape(-1, LOCK_BYTES)
+        lock_count = len(lock_rows)
         ends = [end // LOCK_BYTES for end in accumulate(map(len, locks))]
-        parts += [np.array(ends, "<u4").tobytes(), held[:, :-1].tobytes(), held[:, -1].tobytes()]
+        parts += [np.array(ends, "<u4").tobytes(), lock_rows[:, :-1].tobytes(), lock_rows[:, -1].tobytes()]
     size = int(lengths.sum())
     head = _HEADER.pack(_MAGIC, VERSION, LOCKS if locks is not None else 0, len(headers), size, lock_count)
     return b"".join([head, *parts, *data])

@@ -50,9 +50,9 @@ def ranges_in(where: str) -> Ranges:
     """Return the ranges that `where` allows; everything if it is too complex to be sure."""
     parts = [] if _TANGLED.search(where) else _conjuncts(where)
     terms = [
-        _Term(found[1].lower(), found[2], found[3]) if found[1] else _Term("timestamp", found[5], found[6])
-        for found in map(_TERM.fullmatch, parts)
-        if found
+        _Term(match[1].lower(), match[2], match[3]) if match[1] else _Term("timestamp", match[5], match[6])
+        for match in map(_TERM.fullmatch, parts)
+        if match
     ]
     since, until = _times(terms)
     return Ranges(_listed("partition", parts, terms), _listed("header", parts, terms), _ids(terms), since, until)
@@ -76,8 +76,8 @@ def _conjuncts(where: str) -> list[str]:
 
 def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
     """Return the values that the condition allows for a column; None if it does not restrict the column."""
-    lists = [found for found in map(_IN.fullmatch, parts) if found is not None and found[1].lower() == column]
-    sets = [frozenset(int(each) for each in found[2].split(",")) for found in lists]
+    lists = [match for match in map(_IN.fullmatch, parts) if match is not None and match[1].lower() == column]
+    sets = [frozenset(int(each) for each in match[2].split(",")) for match in lists]
     sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]
     if not sets:
         return None

@@ -49,7 +49,7 @@ def _check_type(tokens: Sequence[str], whose: str) -> None:
     if word not in ("array", "map", "struct"):
         return
     if tokens[1:2] != ["<"]:
-        raise ValueError(f"{whose} is {word} of what? Write {_EXAMPLES[word]}")
+        raise ValueError(f"{whose} is {word} without the types in it: write {_EXAMPLES[word]}")
     inside = _inside(tokens[2:], whose)
     parts = _parts(inside) if inside else []
     if word == "struct":
@@ -68,16 +68,16 @@ _EXAMPLES: Final = {"array": "array<string>", "map": "map<string,long>", "struct
 def _inside(tokens: Sequence[str], whose: str) -> Sequence[str]:
     """Return the tokens before the `>` that closes a `<` which stood before `tokens`."""
     depth = 1
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         depth += (token == "<") - (token == ">")
         if not depth:
-            return tokens[:place]
+            return tokens[:index]
     raise ValueError(f"{whose}: a < has no >")
 
 
 def _parts(tokens: Sequence[str]) -> list[Sequence[str]]:
     """Cut at the commas outside of brackets."""
-    found: list[list[str]] = [[]]
+    parts: list[list[str]] = [[]]
     open_: list[str] = []
     for token in tokens:
         if token in _OPENS:
@@ -85,7 +85,7 @@ def _parts(tokens: Sequence[str]) -> list[Sequence[str]]:
         elif open_ and token == open_[-1]:
             open_.pop()
         if token == "," and not open_:
-            found.append([])
+            parts.append([])
         else:
-            found[-1].append(token)
-    return list(found)
+            parts[-1].append(token)
+    return list(parts)

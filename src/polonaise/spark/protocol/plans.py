@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     """The cluster key of the log, hexadecimal: several logs may share a staging store."""
 
     def pack(self) -> bytes:
-        said = {
+        fields = {
             "cluster": self.cluster,
             "app": self.app,
             "batch": self.batch,
@@ -70,7 +70,7 @@ class Plan(NamedTuple):
             "objects": list(self.objects),
             "groups": self.groups,
         }
-        body = json.dumps(said, separators=(",", ":")).encode() + b"\n" + self.inline
+        body = json.dumps(fields, separators=(",", ":")).encode() + b"\n" + self.inline
         return _MAGIC + b"%08x\n" % crc32(body) + body
 
     @classmethod
@@ -81,9 +81,11 @@ class Plan(NamedTuple):
         if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
             raise SinkStateDamaged(f"{name} in the staging store does not read as a plan of this version")
         line, _, inline = body.partition(b"\n")
-        said: dict[str, Any] = json.loads(line)
-        groups = [[BlockRef(*ref) for ref in group] for group in said["groups"]]
-        return cls(said["app"], said["batch"], said["partition"], said["objects"], groups, inline, said["cluster"])
+        fields: dict[str, Any] = json.loads(line)
+        groups = [[BlockRef(*ref) for ref in group] for group in fields["groups"]]
+        return cls(
+            fields["app"], fields["batch"], fields["partition"], fields["objects"], groups, inline, fields["cluster"]
+        )
 
 
 def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
@@ -127,8 +129,8 @@ class _Draft:
             self.refs.append(ref._replace(offset=self._inline_bytes))
             self._inline_bytes += ref.length
         else:
-            place = self.places.setdefault(task.objects[ref.object], len(self.places))
-            self.refs.append(ref._replace(object=place))
+            index = self.places.setdefault(task.objects[ref.object], len(self.places))
+            self.refs.append(ref._replace(object=index))
 
 
 def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
@@ -144,14 +146,10 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
     return groups
 
 
-def plans_folder(app: str) -> str:
-    """Return the folder of an application's plans. Hashed: an application's name may not be a valid file name."""
-    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/"
-
-
 def plans_prefix(app: str, batch: int) -> str:
     """Return the prefix of the names of a batch's plans. Not a folder: deleting plans would leave empty ones behind."""
-    return f"{plans_folder(app)}{batch:020d}-"
+    # Hashed: an application's name may not be a valid file name.
+    return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"
 
 
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:

@@ -94,43 +94,45 @@ def register_key(app: str) -> bytes:
     return key
 
 
-def next_step(held: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
+def next_step(progress: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
     """Return what batch `batch` still needs in a partition. Raises `BatchUnfinished` if an earlier one is not whole."""
-    if held is None or (held.batch < batch and held.finished):
+    if progress is None or (progress.batch < batch and progress.finished):
         return Step.BEGIN
     # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not
     # begun would lack theirs, and nobody would have been told (docs/decisions/0013).
-    if held.batch < batch:
+    if progress.batch < batch:
         raise BatchUnfinished(
-            f"batch {held.batch} of {app!r} is in partition {partition} with {held.done} of its {held.total} groups: "
-            f"write it again to finish it before batch {batch}, or give this one another txnAppId"
+            f"batch {progress.batch} of {app!r} is in partition {partition} with {progress.done} of its "
+            f"{progress.total} groups: write it again to finish it before batch {batch}, or give this one another "
+            "txnAppId"
         )
-    if held.batch == batch and not held.finished:
+    if progress.batch == batch and not progress.finished:
         return Step.RESUME
-    return Step.NOTHING if held.batch == batch else Step.OVERTAKEN
+    return Step.NOTHING if progress.batch == batch else Step.OVERTAKEN
 
 
 def check_order(
-    held: Mapping[PartitionId, SinkProgress],
+    by_partition: Mapping[PartitionId, SinkProgress],
     batch: int,
-    places: Collection[PartitionId],
+    partitions: Collection[PartitionId],
     app: str,
     *,
     in_order: bool = False,
 ) -> Runs | None:
     """Return the earlier batches that batch `batch` is to record, or None if it is already in the log.
 
-    `held` is the progress in all partitions, `places` are the partitions that the batch has rows for. A batch that was
-    written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole, or
-    if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is there and this one is not
-    known to be. In a stream (`in_order`) a batch below the latest is always known to be there.
+    `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch that
+    was written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole,
+    or if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is there and this one is
+    not known to be. In a stream (`in_order`) a batch below the latest is always known to be there.
     """
-    if not held:
+    if not by_partition:
         return ()
-    latest = latest_of(held)
-    those = [progress for progress in held.values() if progress.batch == latest]
+    latest = latest_of(by_partition)
+    of_latest = [progress for progress in by_partition.values() if progress.batch == latest]
     # All registers of one batch carry the same count of partitions and the same runs: any of them will do.
-    whole, parts, earlier = sum(progress.finished for progress in those), those[0].partitions, those[0].earlier
+    parts, earlier = of_latest[0].partitions, of_latest[0].earlier
+    finished = sum(progress.finished for progress in of_latest)
     if latest > batch:
         if in_order or any(first <= batch <= last for first, last in earlier):
             return None
@@ -139,34 +141,34 @@ def check_order(
             f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
         )
     if latest == batch:
-        if whole >= parts:
+        if finished >= parts:
             return None
-        _check_same_partitions(held, batch, places, app)
+        _check_same_partitions(by_partition, batch, partitions, app)
         return earlier
-    if whole < parts:
+    if finished < parts:
         raise BatchUnfinished(
-            f"batch {latest} of {app!r} is whole in {whole} of the {parts} partitions that it has rows for: write it "
-            f"again to finish it before batch {batch}, or give this one another txnAppId"
+            f"batch {latest} of {app!r} is whole in {finished} of the {parts} partitions that it has rows for: write "
+            f"it again to finish it before batch {batch}, or give this one another txnAppId"
         )
     # A stream needs no record of earlier batches: that they were written follows from their order.
     return () if in_order else _added(earlier, latest)
 
 
-def latest_of(held: Mapping[PartitionId, SinkProgress]) -> int:
+def latest_of(by_partition: Mapping[PartitionId, SinkProgress]) -> int:
     """Return the number of the latest batch that is in the log, in part or whole; -1 for none."""
-    return max((progress.batch for progress in held.values()), default=-1)
+    return max((progress.batch for progress in by_partition.values()), default=-1)
 
 
 def _check_same_partitions(
-    held: Mapping[PartitionId, SinkProgress], batch: int, places: Collection[PartitionId], app: str
+    by_partition: Mapping[PartitionId, SinkProgress], batch: int, partitions: Collection[PartitionId], app: str
 ) -> None:
     """Raise `BatchUnfinished` unless the batch now has rows for exactly the partitions that it was begun for."""
-    begun = {place: progress for place, progress in held.items() if progress.batch == batch}
+    begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions
-    strange = sorted(begun.keys() - set(places))
-    if len(places) == parts and not strange:
+    unexpected = sorted(begun.keys() - set(partitions))
+    if len(partitions) == parts and not unexpected:
         return
-    now = f"with none for partition {strange[0]} now" if strange else f"with rows for {len(places)} now"
+    now = f"with none for partition {unexpected[0]} now" if unexpected else f"with rows for {len(partitions)} now"
     raise BatchUnfinished(
         f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes {now}: "
         "a batch that is repeated has to have the same rows, in the same partitions"

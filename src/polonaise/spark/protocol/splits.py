@@ -36,10 +36,6 @@ class Extent(NamedTuple):
     bounds: Bounds | None = None
     """Bounds of the replica whose files are read. Those are never divided: they are read from their beginning."""
 
-    @property
-    def rows(self) -> int:
-        return self.span.last - self.span.first + 1
-
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
     """Return what of `wanted` can be read from fragments. `fragments` gives the size of each in bytes."""
@@ -66,7 +62,7 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
     """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible."""
-    total = sum(max(extent.bytes, extent.rows) for extent in extents)
+    total = sum(max(extent.bytes, _count(extent.span)) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))
     splits = [split for extent in extents for split in _divided(extent, size)]
@@ -74,7 +70,7 @@ def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> 
     if any(extent.bounds is not None for extent in extents):
         return splits
     while len(splits) < splits_min:
-        largest = max(range(len(splits)), key=lambda place: _count(splits[place].span), default=None)
+        largest = max(range(len(splits)), key=lambda index: _count(splits[index].span), default=None)
         if largest is None or _count(splits[largest].span) < 2:
             break
         splits[largest : largest + 1] = _halves(splits[largest])
@@ -86,10 +82,10 @@ def _divided(extent: Extent, size: int) -> Iterator[Split]:
     if extent.bounds is not None:
         yield Split(extent.partition, extent.span, None, bounds=extent.bounds)
         return
-    parts = min(max(-(-max(extent.bytes, extent.rows) // size), 1), extent.rows)
+    parts = min(max(-(-max(extent.bytes, _count(extent.span)) // size), 1), _count(extent.span))
     first: TransactionId = extent.span.first
     for part in range(1, parts + 1):
-        last = extent.span.first + extent.rows * part // parts - 1
+        last = extent.span.first + _count(extent.span) * part // parts - 1
         yield Split(extent.partition, Span(first, last), extent.fragment, extent.fragment_bytes)
         first = last + 1
 

@@ -132,17 +132,16 @@ class Replica:
 
         Nothing confirmed is ever cut, except above a loss: that part is copied anew in any case.
         """
-        refused = self._refused(session)
-        if refused:
-            return refused
+        if refusal := self.refusal(session):
+            return [refusal]
         promises = self.promises
         # Once joined, what it holds counts for the session. A cut that arrives now is a late one of the same attempt.
         if promises.joined == session:
-            return [Refuse(OutOfOrder(f"a copy that has joined session {session} is not cut in it"))]
+            return [Refuse(OutOfOrder(f"this copy has joined session {session}, in which it is not cut"))]
         # A second line of defence: an owner that asks for less has decided wrongly, and confirmed ids are committed.
         lost_above = promises.lost_above if promises.may_have_lost else self.last
         if last < min(promises.confirmed, self.last, lost_above):
-            return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: they are not cut at {last}"))]
+            return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: the log can't be cut at {last}"))]
         return [Cut(last), TellEnd()]
 
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
@@ -150,23 +149,23 @@ class Replica:
 
         What may have been lost stays noted: a copy that is repaired in part must not look whole after a crash.
         """
-        refused = self._refused(session)
-        if refused:
-            return refused
+        if refusal := self.refusal(session):
+            return [refusal]
         # After the join batches come as appends, in the session's order. A copy that arrives now is a late one.
         if self.promises.joined == session:
-            return [Refuse(OutOfOrder(f"a copy that has joined session {session} takes appends, not copies"))]
+            return [
+                Refuse(OutOfOrder(f"this copy has joined session {session}, in which it takes appends, not copies"))
+            ]
         return [StoreBatches(batches), TellEnd()]
 
     def join(self, connection: Hashable, session: SessionId, prepared: TransactionId, last_crc: int) -> list[Action]:
         """Become part of the session, if the log ends at exactly `prepared` with this CRC; that clears every loss."""
-        refused = self._refused(session)
-        if refused:
-            return refused
+        if refusal := self.refusal(session):
+            return [refusal]
         promises = self.promises
         # Bytes that are not believed lie behind the end: appends would be written over or after them.
         if promises.untrusted:
-            return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not to be believed: cut them first"))]
+            return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not trusted: cut them first"))]
         if self.last != prepared or self.last_crc != last_crc:
             return [Refuse(OutOfOrder(f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; not at {prepared}"))]
         # The connection counts from now on, the promise from the save: the messages behind this one are looked at only
@@ -183,11 +182,10 @@ class Replica:
         On a copy that may have lost, this moves the loss up as well: the confirmed ids are held again, and need not be
         cut and copied once more in the next session.
         """
-        refused = self._refused(session)
-        if refused:
-            return refused
+        if refusal := self.refusal(session):
+            return [refusal]
         if low_water_mark > self.last:
-            return [Refuse(OutOfOrder(f"ids up to {low_water_mark} are not here; this copy ends at {self.last}"))]
+            return [Refuse(OutOfOrder(f"ids up to {low_water_mark} can't be confirmed: this copy ends at {self.last}"))]
         promises = self.promises
         confirmed = replace(promises, confirmed=max(low_water_mark, promises.confirmed))
         if promises.may_have_lost:
@@ -201,17 +199,16 @@ class Replica:
         the confirmed mark stays, because no session can be decided to begin below it. The same goes for a copy that
         takes no part yet and is filled with what the others have dropped already.
         """
-        refused = self._refused(session)
-        if refused:
-            return refused
+        if refusal := self.refusal(session):
+            return [refusal]
         promises = self.promises
         if promises.untrusted:
-            return [Refuse(NotJoined(f"bytes above {self.last} are not to be believed: this copy is not trimmed"))]
+            return [Refuse(NotJoined(f"bytes above {self.last} are not trusted: cut them before this copy is trimmed"))]
         certain = min(promises.confirmed, self.last)
         if promises.may_have_lost:
             certain = min(certain, promises.lost_above)
         if before > certain:
-            return [Refuse(OutOfOrder(f"ids up to {certain} are confirmed: nothing is trimmed at {before}"))]
+            return [Refuse(OutOfOrder(f"only ids up to {certain} are confirmed: the log can't be trimmed at {before}"))]
         return [DropBelow(before)]
 
     # ------------------------------------------------------------------ writing and reading
@@ -224,7 +221,7 @@ class Replica:
         """
         batches: list[Batch] = []
         last, crc = self.last, self.last_crc
-        taken: StoreRequest | None = None
+        last_taken: StoreRequest | None = None
         refused: Refuse | None = None
         for request in requests:
             refused = self._refused_store(request)
@@ -240,12 +237,12 @@ class Replica:
                     self.store_failed(request.connection)
                 break
             batches += request.batches
-            taken = request
+            last_taken = request
         # Written and synced, then acknowledged, then refused: if the write fails, nothing is acknowledged. One
         # acknowledgement, of the last number, is enough, for it speaks for all before it.
         actions: list[Action] = [StoreBatches(batches)] if batches else []
-        if taken is not None:
-            actions.append(Acknowledge(taken.session, taken.number))
+        if last_taken is not None:
+            actions.append(Acknowledge(last_taken.session, last_taken.number))
         if refused is not None:
             actions.append(refused)
         return actions
@@ -264,11 +261,11 @@ class Replica:
         if self.promises.untrusted:
             return Refuse(PartitionUnavailable(f"this copy could not sync what comes after {self.last}"))
         if self.promises.joined != request.session or self._joined_on is not request.connection:
-            return Refuse(NotJoined(f"this copy has no part in session {request.session} on this connection"))
+            return Refuse(NotJoined(f"this copy has not joined session {request.session} on this connection"))
         return None
 
-    def read(self, session: SessionId) -> Refuse | None:
-        """Return why the owner in this session may not read, or None if it may."""
+    def refusal(self, session: SessionId) -> Refuse | None:
+        """Return why this copy refuses the owner in this session, who may not even read, or None if it obeys."""
         return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
@@ -287,11 +284,6 @@ class Replica:
         if self._joined_on is connection:
             self._joined_on = None
 
-    def _refused(self, session: SessionId) -> list[Action]:
-        """Return the refusal of a message of this session, or an empty list if it may be obeyed."""
-        refused = self._fenced() if self._is_other(session) else self._unasked()
-        return [refused] if refused else []
-
     def _unasked(self) -> Refuse | None:
         """Return the refusal for a copy that was opened and not yet asked what it can prove, else None.
 
@@ -300,7 +292,9 @@ class Replica:
         """
         if self._asked == self.promises.fence:
             return None
-        return Refuse(NotJoined("this copy was not asked for its last session since it was opened: ask it first"))
+        return Refuse(
+            NotJoined("this copy was not asked for its last session since it was opened: send LastSessionInfo first")
+        )
 
     def _is_other(self, session: SessionId) -> bool:
         """Whether this is another session than the fence's, larger or smaller; before the first one, any session."""

@@ -130,8 +130,8 @@ class Scrub:
     def damaged(self, wall_us: int, what: str) -> None:
         """Note a damage, and leave the partition until the next round: what follows the damage is copied anew."""
         damage = ScrubDamage(self._waiting[0], what, wall_us)
-        kept = (*self.scrubbed.damages, damage)[-DAMAGES_MAX:]
-        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=kept)
+        damages = (*self.scrubbed.damages, damage)[-DAMAGES_MAX:]
+        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
         self.skip(wall_us)
 
     @property
@@ -139,17 +139,15 @@ class Scrub:
         """The partitions with a damage after which the copy was not yet seen to be whole again."""
         return {damage.partition for damage in self.scrubbed.damages if not damage.repaired_us}
 
-    def repaired(self, wall_us: int, partition: PartitionId) -> int:
-        """Note that a partition's copy is whole again; return how many damages are over with that."""
-        count = 0
-        damages: list[ScrubDamage] = []
-        for damage in self.scrubbed.damages:
-            if damage.partition == partition and not damage.repaired_us:
-                damage = damage._replace(repaired_us=wall_us)
-                count += 1
-            damages.append(damage)
-        self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + count, damages=tuple(damages))
-        return count
+    def repaired(self, wall_us: int, partition: PartitionId) -> None:
+        """Note that a partition's copy is whole again: all its damages are over with that."""
+        damages = self.scrubbed.damages
+        over = [damage for damage in damages if damage.partition == partition and not damage.repaired_us]
+        self.scrubbed = replace(
+            self.scrubbed,
+            repaired=self.scrubbed.repaired + len(over),
+            damages=tuple(damage._replace(repaired_us=wall_us) if damage in over else damage for damage in damages),
+        )
 
     def _end_partition(self, wall_us: int) -> None:
         """Go on with the next partition, or end the round."""

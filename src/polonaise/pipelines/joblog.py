@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
@@ -13,8 +12,6 @@ from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
 from polonaise.node.embedded import SCHEME, is_there
 from polonaise.redaction import redacted
-
-NAME: Final = "pipeline"
 
 
 def full_address(address: str) -> str:
@@ -42,5 +39,5 @@ def tasks_address(address: str) -> str:
 @contextmanager
 def open_log(address: str) -> Iterator[Log]:
     """Open the log in the driver. An embedded one that nobody hosts is hosted here. Raises what `connect` raises."""
-    with polonaise.blocking.connect(address, settings=ClientSettings(name=NAME)) as log:
+    with polonaise.blocking.connect(address, settings=ClientSettings(name="pipeline")) as log:
         yield log

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Message)
 def expect(message: Message, kind: type[M]) -> M:
     """Return a storage node's answer if it is of this kind. Raises `ProtocolError` for any other."""
     if not isinstance(message, kind):
-        raise ProtocolError(f"{type(message).__name__} where {kind.__name__} was expected")
+        raise ProtocolError(f"a storage node answered with {type(message).__name__}; {kind.__name__} was expected")
     return message
 
 
@@ -130,7 +130,7 @@ class StorageLink:
         while True:
             try:
                 connection = await self._connect("session")
-                self._check_other_than_the_others(connection)
+                self._check_distinct(connection)
                 self.session = connection
                 self.last_error = None
                 self._changed.set()
@@ -142,7 +142,7 @@ class StorageLink:
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
-    def _check_other_than_the_others(self, connection: Connection) -> None:
+    def _check_distinct(self, connection: Connection) -> None:
         """Close the connection and raise `BadOption` if another link leads to the same node.
 
         One copy would otherwise count as two. A node is known by the number that its process has drawn.
@@ -151,8 +151,8 @@ class StorageLink:
             theirs, ours = other.session and other.session.peer, connection.peer
             if other is not self and theirs and ours and theirs.node == ours.node != 0:
                 error = BadOption(
-                    f"{self.name} and {other.name} are the same storage node: a cluster needs a node for each copy; "
-                    "make it anew with an address for each"
+                    f"{self.name} and {other.name} are the same storage node: a cluster needs one for each copy; "
+                    "create the cluster again, with an address for each"
                 )
                 connection.close(error)
                 raise error

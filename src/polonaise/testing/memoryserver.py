@@ -29,7 +29,7 @@ class _Due(NamedTuple):
     """A delayed message: the loop's time at which it is handled, and how."""
 
     at_s: float
-    do: Callable[[], None]
+    handle: Callable[[], None]
 
 
 class MemoryServer:
@@ -45,10 +45,11 @@ class MemoryServer:
 
     def partition(self, partition: PartitionId) -> MemoryPartition:
         """Return a partition. Raises `UnknownPartition`."""
-        found = self.partitions.get(partition)
-        if found is None:
-            raise UnknownPartition(f"partition {partition}; this log has partitions 0 to {len(self.partitions) - 1}")
-        return found
+        try:
+            return self.partitions[partition]
+        except KeyError:
+            last = len(self.partitions) - 1
+            raise UnknownPartition(f"partition {partition}; this log has partitions 0 to {last}") from None
 
     # ------------------------------------------------------------------ life and connections
 
@@ -67,7 +68,7 @@ class MemoryServer:
         if not reachable:
             self._host.wires.listening.pop(ADDRESS, None)
         for connection in list(self._connections):
-            connection.abort(ConnectionLost("the test had it lost"))
+            connection.abort(ConnectionLost("the test broke the connection"))
 
     def _accept(self) -> Connection:
         return Connection(
@@ -90,25 +91,25 @@ class MemoryServer:
         if isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self._health()).encode()), request=request)
             return
-        there = self.partition(partition)
+        served = self.partition(partition)
         match message:
             case Append() if self._is_disturbed(partition):
-                self._append(connection, there, message)
+                self._append(connection, served, message)
             case Flush() if self._is_disturbed(partition):
-                self._when_due(partition, lambda: self._receive(connection, there, message, request))
+                self._when_due(partition, lambda: self._receive(connection, served, message, request))
             case Read():
-                self._answer(connection, partition, request, self._read(there, message))
+                self._answer(connection, partition, request, self._read(served, message))
             case Fetch():
-                self._answer(connection, partition, request, there.reader.fetch(message))
+                self._answer(connection, partition, request, served.reader.fetch(message))
             case _:
-                self._receive(connection, there, message, request)
+                self._receive(connection, served, message, request)
 
-    def _receive(self, connection: Connection, there: MemoryPartition, message: Message, request: int) -> None:
-        there.carry_out(receive(there.owner, connection, message, request, there.now))
+    def _receive(self, connection: Connection, served: MemoryPartition, message: Message, request: int) -> None:
+        served.carry_out(receive(served.owner, connection, message, request, served.now))
 
-    async def _read(self, there: MemoryPartition, message: Read) -> Message:
-        await there.reader.wait(message)
-        return await there.reader.read(message)
+    async def _read(self, served: MemoryPartition, message: Read) -> Message:
+        await served.reader.wait(message)
+        return await served.reader.read(message)
 
     def _answer(
         self, connection: Connection, partition: PartitionId, request: int, answering: Coroutine[Any, Any, Message]
@@ -126,8 +127,8 @@ class MemoryServer:
             "server": 1,
             "storage": {},
             "partitions": {
-                str(partition): {"generation": GENERATION, "committed": there.mark, "ready": True, "waits_for": ""}
-                for partition, there in self.partitions.items()
+                str(partition): {"generation": GENERATION, "committed": served.mark, "ready": True, "waits_for": ""}
+                for partition, served in self.partitions.items()
             },
         }
 
@@ -137,83 +138,82 @@ class MemoryServer:
         """Whether a fault may strike, or earlier messages are delayed, so that the next ones must wait behind them."""
         return self.armed.any or bool(self.armed.delay_s) or bool(self._due[partition])
 
-    def _append(self, connection: Connection, there: MemoryPartition, message: Append) -> None:
+    def _append(self, connection: Connection, served: MemoryPartition, message: Append) -> None:
         check_frame(message.count, len(message.columns) + sum(map(len, message.payload)))
         appends = ReceivedAppends(message)
         check_bodies(appends)
         assert connection.peer is not None
-        mount = there.owner.feeds.mount_of(connection.peer.node, connection)
+        mount = served.owner.feeds.mount_of(connection.peer.node, connection)
         if mount is not None:
-            self._when_due(there.partition, lambda: self._disturb(there, mount, appends))
+            self._when_due(served.partition, lambda: self._disturb(served, mount, appends))
 
-    def _when_due(self, partition: PartitionId, do: Callable[[], None]) -> None:
-        """Call `do` now, or after the delay that a test armed; always in the order of arrival."""
+    def _when_due(self, partition: PartitionId, handle: Callable[[], None]) -> None:
+        """Call `handle` now, or after the delay that a test armed; always in the order of arrival."""
         due = self._due[partition]
         if not self.armed.delay_s and not due:
-            do()
+            handle()
             return
         loop = asyncio.get_running_loop()
         at_s = loop.time() + self.armed.delay_s
         if due:
             at_s = max(at_s, due[-1].at_s)
-        due.append(_Due(at_s, do))
-        loop.call_at(at_s, self._do_due, due)
+        due.append(_Due(at_s, handle))
+        loop.call_at(at_s, self._handle_due, due)
 
-    def _do_due(self, due: deque[_Due]) -> None:
+    def _handle_due(self, due: deque[_Due]) -> None:
         if due:
-            due.popleft().do()
+            due.popleft().handle()
 
-    def _disturb(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
+    def _disturb(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
         """Carry out the armed fault of each append or group; pass those without one to the owner."""
         for each in _one_by_one(appends) if self.armed.any else [appends]:
-            if there.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
+            if served.owner.feeds.mount_of(mount.client_id, mount.connection) is not mount:
                 return  # the mount ended with the append before: what is left of the frame is void
             if self.armed.next_unknown:
-                self._lose(there, mount, each, committed=self.armed.next_unknown.popleft())
+                self._lose(served, mount, each, committed=self.armed.next_unknown.popleft())
                 return
-            reason = self.armed.strikes(each.lock_ends is not None) if self.armed.any else None
+            reason = self.armed.strikes(each.locks is not None) if self.armed.any else None
             if reason is None:
-                self._order(there, mount, each)
+                self._order(served, mount, each)
             else:
-                value = there.mark + (reason is FailureReason.EXPECTATION_FAILED)
+                value = served.mark + (reason is FailureReason.EXPECTATION_FAILED)
                 failures = [FailedAppend(sequence, value, reason) for sequence in each.sequences.tolist()]
-                there.carry_out([TellFailures(mount, failures)])
+                served.carry_out([TellFailures(mount, failures)])
 
-    def _order(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
+    def _order(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends) -> None:
         """Pass appends to the owner."""
-        there.carry_out(there.owner.append(mount.client_id, mount.connection, GENERATION, appends, there.now))
+        served.carry_out(served.owner.append(mount.client_id, mount.connection, GENERATION, appends, served.now))
 
-    def _lose(self, there: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
+    def _lose(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
         """Break all connections before a client is told the fate of these appends."""
         if committed:
-            there.suspend_feed()
-            self._order(there, mount, appends)
+            served.suspend_feed()
+            self._order(served, mount, appends)
         self.lose_connections(reachable=False)
         if committed:
-            there.resume_feed()
+            served.resume_feed()
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
     """Yield each group of a frame as a frame of its own."""
     group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
     columns = AppendColumns()
-    for place in range(appends.count):
-        start = appends.data_ends[place - 1] if place else 0
+    for position in range(appends.count):
         locks: list[tuple[int, int]] = []
-        if appends.lock_ends is not None and appends.lock_hashes is not None and appends.lock_modes is not None:
-            at = range(appends.lock_ends[place - 1] if place else 0, appends.lock_ends[place])
-            locks = [(appends.lock_hashes[lock], appends.lock_modes[lock]) for lock in at]
+        if appends.locks is not None:
+            own = appends.locks.of(position)
+            locks = list(zip(appends.locks.hashes[own], appends.locks.modes[own], strict=True))
         columns.add(
-            appends.sequences[place],
-            appends.client_high_water_marks[place],
-            appends.headers[place],
-            appends.data[start : appends.data_ends[place]],
-            appends.data_crcs[place],
+            appends.sequences[position],
+            appends.client_high_water_marks[position],
+            appends.headers[position],
+            appends.body(position),
+            appends.data_crcs[position],
             locks,
-            ends_group=bool(group_ends[place]),
-            operations=[(o.kind, o.key, o.value) for o in appends.operations if o.position == place],
+            ends_group=bool(group_ends[position]),
+            operations=[(each.kind, each.key, each.value) for each in appends.operations if each.position == position],
         )
-        if group_ends[place]:
+        if group_ends[position]:
             message = columns.message(GENERATION)
             message.payload = [b"".join(message.payload)]
             yield ReceivedAppends(message)

@@ -15,7 +15,7 @@ from pyspark.sql.types import DecimalType, FractionalType, IntegralType, Numeric
 from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit
-from polonaise.pipelines.values import quoted
+from polonaise.pipelines.formatting import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,12 +45,13 @@ class RowDifference(NamedTuple):
     def __str__(self) -> str:
         key = ", ".join(f"{name} {quoted(value)}" for name, value in self.key.items())
         if self.kind == DIFFERENT:
-            told = ", ".join(
-                f"{name} is {quoted(there)} instead of {quoted(right)}" for name, (there, right) in self.values.items()
+            what = ", ".join(
+                f"{name} is {quoted(actual)} instead of {quoted(right)}"
+                for name, (actual, right) in self.values.items()
             )
         else:
-            told = f"{self.rows} rows instead of {self.rows_expected}"
-        return f"{self.kind}: {key}: {told}"
+            what = f"{self.rows} rows instead of {self.rows_expected}"
+        return f"{self.kind}: {key}: {what}"
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -59,7 +60,7 @@ class RowDifference(NamedTuple):
             "rows": self.rows,
             "rows_expected": self.rows_expected,
             "values": {
-                name: {"is": plain(there), "should_be": plain(right)} for name, (there, right) in self.values.items()
+                name: {"is": plain(actual), "should_be": plain(right)} for name, (actual, right) in self.values.items()
             },
         }
 
@@ -90,18 +91,20 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
-    with _kept(_fitted(table, expected.schema)) as there, _kept(expected) as right:
+    with _persisted(_fitted(table, expected.schema)) as actual, _persisted(expected) as right:
         same_key = [F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys]
-        joined = _grouped(there, keys, values, "t").join(
+        joined = _grouped(actual, keys, values, "t").join(
             _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
         )
         differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
-        with _kept(differing) as found:
-            totals = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-            first = found.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
+        with _persisted(differing) as differences:
+            totals = {row["kind"]: row["count"] for row in differences.groupBy("kind").count().collect()}
+            first = differences.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
             named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
-        summed = [each.name for each in expected.schema if each.name not in key and _is_number(each.dataType)]
-        (rows, sums), (rows_expected, right_sums) = (_totals(frame, summed) for frame in (there, right))
+        summed = [
+            each.name for each in expected.schema if each.name not in key and isinstance(each.dataType, NumericType)
+        ]
+        (rows, sums), (rows_expected, right_sums) = (_totals(frame, summed) for frame in (actual, right))
     return Comparison(
         rows,
         rows_expected,
@@ -111,28 +114,24 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     )
 
 
-def _is_number(kind: DataType) -> bool:
-    return isinstance(kind, NumericType)
-
-
 @contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
     """Keep the frame on disk: it is read several times."""
-    kept = frame.persist(StorageLevel.DISK_ONLY)
+    persisted = frame.persist(StorageLevel.DISK_ONLY)
     try:
-        yield kept
+        yield persisted
     finally:
-        kept.unpersist()
+        persisted.unpersist()
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
     """Return the table's columns in the order and types of the schema."""
-    found = {each.name: each.dataType for each in table.schema}
+    types = {each.name: each.dataType for each in table.schema}
     for each in schema:
-        if each.name not in found:
-            raise ViewUnfit(f"the table has no column {each.name}: it has {', '.join(found)}")
-        kind = found[each.name]
-        if kind != each.dataType and not (_is_number(kind) and _is_number(each.dataType)):
+        if each.name not in types:
+            raise ViewUnfit(f"the table has no column {each.name}: it has {', '.join(types)}")
+        kind = types[each.name]
+        if kind != each.dataType and not (isinstance(kind, NumericType) and isinstance(each.dataType, NumericType)):
             raise ViewUnfit(
                 f"column {each.name} of the table is {kind.simpleString()} and has to be {each.dataType.simpleString()}"
             )
@@ -142,8 +141,8 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
 def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
     """Return a row for each key: how many rows it has, and the values of one of them."""
     named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
-    one = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
-    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *one)
+    samples = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
+    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *samples)
 
 
 def _kind(values: Sequence[str], schema: StructType) -> Column:
@@ -154,10 +153,10 @@ def _kind(values: Sequence[str], schema: StructType) -> Column:
 
 
 def _differs(name: str, kind: DataType) -> Column:
-    there, right = F.col(f"t_{name}"), F.col(f"e_{name}")
-    differs = ~there.eqNullSafe(right)
+    actual, right = F.col(f"t_{name}"), F.col(f"e_{name}")
+    differs = ~actual.eqNullSafe(right)
     if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
-        apart = F.abs(there - right) > _TOLERANCE * F.greatest(F.abs(there), F.abs(right))
+        apart = F.abs(actual - right) > _TOLERANCE * F.greatest(F.abs(actual), F.abs(right))
         return differs & F.coalesce(apart, F.lit(True))
     return differs
 

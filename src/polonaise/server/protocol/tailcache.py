@@ -1,12 +1,11 @@
-"""The feed of one mount, and the cache of recent batches that all mounts of a partition are fed from."""
+"""The cache of recent batches that all mounts of a partition are fed from."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from typing import NamedTuple
 
-from polonaise.log.batch import Batch
-from polonaise.terms import BodyForm, TransactionId
+from polonaise.terms import TransactionId
 
 
 class Committed(NamedTuple):
@@ -65,42 +64,3 @@ class TailCache:
 
 
 _GONE = Committed(-1, -1, b"")
-
-
-class MountFeed:
-    """Keeps the position of one mount's feed, its credit in bytes, and the form in which bodies are fed.
-
-    Ids are fed strictly in order and without gaps from the client's high-water mark on.
-    """
-
-    __slots__ = ("_filter_mask", "_filter_value", "_form", "credit", "next_id")
-
-    def __init__(
-        self, client_high_water_mark: TransactionId, form: BodyForm, credit: int, filter_mask: int, filter_value: int
-    ) -> None:
-        self.next_id = client_high_water_mark + 1
-        self.credit = credit
-        self._form = form
-        self._filter_mask = filter_mask
-        self._filter_value = filter_value & filter_mask
-
-    @property
-    def has_credit(self) -> bool:
-        """Whether a batch may be sent. The last one may exceed the credit, or a large batch could never be sent."""
-        return self.credit > 0
-
-    def take(self, batch: Committed) -> bytes:
-        """Return the bytes to send for this batch, which must hold the next id; move behind it, and pay with credit."""
-        payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
-        self.next_id = batch.last + 1
-        self.credit -= len(payload)
-        return payload
-
-    def _reduced(self, batch: Committed) -> bytes:
-        """Return the batch without bodies, or the whole of it if a header matches the filter."""
-        parsed = Batch(memoryview(batch.raw))
-        if self._form is BodyForm.FILTERED:
-            mask, value = self._filter_mask, self._filter_value
-            if any(header & mask == value for header in parsed.headers.tolist()):
-                return batch.raw
-        return parsed.without_data()

@@ -20,25 +20,24 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 from pyspark.storagelevel import StorageLevel
 
-from polonaise.errors import ViewUnfit, invariant
+from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in, other_shape, prepared
+from polonaise.pipelines.definitions import Definition, check_same, kept_in, other_shape
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import TableState
+from polonaise.pipelines.targets import TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.letters import LETTERS
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _ROWS: Final = 5_000
 """Rows of one statement."""
 _ROWS_READ: Final = 50_000
 
 
-class SqlTarget:
+class SqlTarget(Target):
     """A table with the view's name, and tables of its marks and definition beside it. Raises what `MarkedTable` raises.
 
     Columns and key of an existing table are never changed: others may have added indexes, rights or columns to it. If
@@ -48,27 +47,17 @@ class SqlTarget:
     def __init__(
         self, spark: SparkSession, url: str, view: TableView, cluster: str, marks_table: str | None = None
     ) -> None:
-        self._spark = spark
+        super().__init__(spark, view, cluster)
         self._url = url
-        self._view = view
-        self._cluster = cluster
         self._marks_table = marks_table or f"{view.name}_marks"
-        self._schema: StructType | None = None
-        self._definition: Definition | None = None
         self._table: MarkedTable | None = None
-
-    def prepare(self, schema: StructType) -> None:
-        self._schema = schema
-        self._definition = definition_of(self._view, schema)
 
     def _opened(self) -> MarkedTable:
         if self._table is None:
             shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
-            declared = prepared(self._definition)
-            self._table = MarkedTable(
-                self._url, shape, self._cluster, json.dumps(declared.fields()), marks_table=self._marks_table
-            )
-            self._check_shape(self._kept(self._table), declared)
+            definition = json.dumps(self._definition.fields())
+            self._table = MarkedTable(self._url, shape, self._cluster, definition, marks_table=self._marks_table)
+            self._check_shape(self._kept(self._table))
             self._table.prepare()
         return self._table
 
@@ -76,18 +65,16 @@ class SqlTarget:
         text = table.definition()
         return None if text is None else kept_in(json.loads(text))
 
-    def _check_shape(self, kept: Definition | None, declared: Definition) -> None:
-        what = None if kept is None else other_shape(kept, declared)
-        if what is not None:
+    def _check_shape(self, kept: Definition | None) -> None:
+        difference = None if kept is None else other_shape(kept, self._definition)
+        if difference is not None:
             name = self._view.name
             raise ViewUnfit(
-                f"table {name} does not fit its view: {what}; drop the tables {name}, {self._marks_table} and "
+                f"table {name} does not fit its view: {difference}; drop the tables {name}, {self._marks_table} and "
                 f"{name}_definition, and the log brings everything again, or choose another database"
             )
 
     def _fields(self) -> tuple[Field, ...]:
-        invariant(self._schema is not None, "a target is prepared before it is used")
-        assert self._schema is not None
         return tuple(Field(each.name, each.dataType.simpleString()) for each in self._schema.fields)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
@@ -101,24 +88,22 @@ class SqlTarget:
         has_rows = any(mark > NO_TRANSACTION for mark in table.marks().values())
         kept = self._kept(table)
         if kept is not None or has_rows:
-            check_same(f"table {self._view.name}", kept, prepared(self._definition))
+            check_same(f"table {self._view.name}", kept, self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        with _computed(rows) as made:
-            return self._opened().merge(lambda: _chunks(made), before, after, _letters(letters))
+        with _computed(rows) as computed:
+            return self._opened().merge(lambda: _chunks(computed), before, after, _letters(letters))
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        with _computed(rows) as made:
-            return self._opened().replace(lambda: _chunks(made), before, after, _letters(letters))
+        with _computed(rows) as computed:
+            return self._opened().replace(lambda: _chunks(computed), before, after, _letters(letters))
 
     def letters(self) -> str:
         return f"{self._view.name}{LETTERS}"
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         """Read the table in one snapshot of the database, once, into files that Spark reads."""
-        invariant(self._schema is not None, "a target is prepared before it is used")
-        assert self._schema is not None
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
         try:
             reading = snapshot(
@@ -145,12 +130,12 @@ class SqlTarget:
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
     """Compute the rows before the database has to wait for them, and once, however often the database tries again."""
-    made = rows.persist(StorageLevel.DISK_ONLY)
+    computed = rows.persist(StorageLevel.DISK_ONLY)
     try:
-        made.count()
-        yield made
+        computed.count()
+        yield computed
     finally:
-        made.unpersist()
+        computed.unpersist()
 
 
 def _letters(letters: DataFrame | None) -> Chunks | None:
@@ -160,8 +145,8 @@ def _letters(letters: DataFrame | None) -> Chunks | None:
 def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
     """Yield rows in chunks, times with a zone: Spark gives them without one, in the local time of this process."""
     times = [each.name for each in rows.schema.fields if isinstance(each.dataType, TimestampType)]
-    found = iter(rows.toLocalIterator(prefetchPartitions=True))
-    while chunk := [row.asDict() for row in islice(found, _ROWS)]:
+    remaining = iter(rows.toLocalIterator(prefetchPartitions=True))
+    while chunk := [row.asDict() for row in islice(remaining, _ROWS)]:
         for name in times:
             for row in chunk:
                 row[name] = None if row[name] is None else row[name].astimezone(UTC)
@@ -185,7 +170,7 @@ def _column(values: list[Any], field: pa.Field, table: str) -> pa.Array:
         return pa.array([_plain(value, field.type) for value in values], field.type)
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
         raise ViewUnfit(
-            f"table {table}: column {field.name} holds what is no {field.type}, such as "
+            f"table {table}: column {field.name} holds values that are not {field.type}, such as "
             f"{next((v for v in values if not _fits(v, field.type)), None)!r}"
         ) from error
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.pipelines.sparkerrors import SPARKS, translated
-from polonaise.spark.sessions import session
+from polonaise.pipelines.sparkerrors import translating
+from polonaise.spark.sessions import active_session, session
 
 
 @contextmanager
@@ -18,23 +17,11 @@ def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Itera
 
     Raises the same. What Spark raises while it starts, and while the job runs, is raised as an error of ours.
     """
-    before = _is_there()
-    try:
+    existed = active_session() is not None
+    with translating():
         spark = session(master, name=name, conf=conf)
-    except SPARKS as error:
-        raise translated(error) from error
-    try:
-        yield spark
-    except SPARKS as error:
-        raise translated(error) from error
-    finally:
-        if not before:
-            spark.stop()
-
-
-def _is_there() -> bool:
-    try:
-        SparkSession.active()
-    except PySparkRuntimeError:
-        return False
-    return True
+        try:
+            yield spark
+        finally:
+            if not existed:
+                spark.stop()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from polonaise.errors import NotFound, StoreUnavailable
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import Listed
+from polonaise.simulator.environment import Environment
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
-
-if TYPE_CHECKING:
-    from polonaise.simulator.world import World
 
 _LATENCY_S: Final = 0.002
 _FAR_S: Final = 0.05
@@ -28,9 +26,9 @@ class SimulatedStore:
     itself never loses an object: `damage` is what the disks below it do, and `restore` is an operator with a copy.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._random: random.Random = world.random("store")
+    def __init__(self, environment: Environment) -> None:
+        self._faults = environment.faults
+        self._random: random.Random = environment.random("store")
         self._objects: dict[str, bytes] = {}
         self._sound: dict[str, bytes] = {}
         """The damaged objects, as they were written."""
@@ -38,12 +36,8 @@ class SimulatedStore:
         """Whether the store answers nobody."""
         self.unmounted = False
         """Whether an empty directory is in the store's place, as where a file system is not mounted."""
-        self._beneath: dict[str, bytes] = {}
+        self._unmounted_objects: dict[str, bytes] = {}
         """The objects in that directory."""
-        self.fragments_read = 0
-        """The number of reads of parts of objects."""
-        self.fragments_mended = 0
-        """The number of damaged objects that were written again."""
 
     def __str__(self) -> str:
         return "the store"
@@ -58,60 +52,60 @@ class SimulatedStore:
     # ------------------------------------------------------------------ what it is asked
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        await self._way()
-        if path in self._there:
+        await self._travel()
+        if path in self._visible:
             return False
-        self._there[path] = bytes(data)
-        await self._way()
+        self._visible[path] = bytes(data)
+        await self._travel()
         return True
 
     async def replace(self, path: str, data: bytes) -> None:
-        await self._way()
+        await self._travel()
         if path in self._sound:
-            self.fragments_mended += 1
-        self._there[path] = bytes(data)
+            self._faults.count("fragment_mended")
+        self._visible[path] = bytes(data)
         self._sound.pop(path, None)
-        await self._way()
+        await self._travel()
 
     async def make_durable(self, path: str) -> None:
-        await self._way()
+        await self._travel()
         self._object(path)
 
     async def get(self, path: str) -> bytes:
-        await self._way()
+        await self._travel()
         return self._object(path)
 
     async def holds(self, path: str, data: bytes) -> bool:
-        await self._way()
+        await self._travel()
         return self._object(path) == data
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        await self._way()
-        self.fragments_read += 1
+        await self._travel()
+        self._faults.count("fragment_read")
         return self._object(path)[offset : offset + length]
 
     async def list(self, prefix: str = "") -> list[Listed]:
-        await self._way()
-        return sorted(Listed(path, len(raw)) for path, raw in self._there.items() if path.startswith(prefix))
+        await self._travel()
+        return sorted(Listed(path, len(raw)) for path, raw in self._visible.items() if path.startswith(prefix))
 
     async def delete(self, path: str) -> None:
-        await self._way()
-        self._there.pop(path, None)
+        await self._travel()
+        self._visible.pop(path, None)
 
     @property
-    def _there(self) -> dict[str, bytes]:
+    def _visible(self) -> dict[str, bytes]:
         if not self.unmounted:
             return self._objects
-        self._world.faults.count("store_unmounted")
-        return self._beneath
+        self._faults.count("store_unmounted")
+        return self._unmounted_objects
 
     def _object(self, path: str) -> bytes:
-        raw = self._there.get(path)
+        raw = self._visible.get(path)
         if raw is None:
             raise NotFound(f"no object {path!r} in {self}")
         return raw
 
-    async def _way(self) -> None:
+    async def _travel(self) -> None:
         """Take one way to the store or back, which lasts a while in which the caller may die.
 
         Raises `StoreUnavailable` while the store is away.
@@ -122,7 +116,7 @@ class SimulatedStore:
         far = self._random.random() < 0.05
         await asyncio.sleep((_FAR_S if far else _LATENCY_S) * self._random.random())
         if self.away:
-            self._world.faults.count("store_away")
+            self._faults.count("store_away")
             raise StoreUnavailable(f"{self} does not answer")
 
     # ------------------------------------------------------------------ what happens to it
@@ -131,9 +125,9 @@ class SimulatedStore:
         """Put an object at once, as another writer would."""
         self._objects[path] = data
 
-    def damage(self, wanted: Callable[[str], object] = bool) -> bool:
-        """Flip one bit of an undamaged object whose path is `wanted`. Returns False if there is none."""
-        whole = [path for path in sorted(self._objects) if path not in self._sound and wanted(path)]
+    def damage(self, may_be: Callable[[str], object] = bool) -> bool:
+        """Flip one bit of an undamaged object whose path `may_be` damaged. Returns False if there is none."""
+        whole = [path for path in sorted(self._objects) if path not in self._sound and may_be(path)]
         if not whole:
             return False
         path = self._random.choice(whole)
@@ -141,7 +135,7 @@ class SimulatedStore:
         self._sound[path] = bytes(raw)
         raw[self._random.randrange(len(raw))] ^= 1 << self._random.randrange(8)
         self._objects[path] = bytes(raw)
-        self._world.faults.count("damaged_object")
+        self._faults.count("damaged_object")
         return True
 
     @property

@@ -1,13 +1,13 @@
-"""What clients were told, compared with what is in the log."""
+"""What processes were told, compared with what is in the log."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from . import journal
-from .journal import Line
+from tests.campaigns import journal
+from tests.campaigns.journal import Line
 
 
 @dataclass
@@ -18,44 +18,39 @@ class Comparison:
     acknowledged: int = 0
     failed: int = 0
     unknown: int = 0
-    """Given up before an answer came: they may be in the log or not."""
+    """Never answered, because the process was killed or gave up before: they may be in the log or not."""
     transactions: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
-def body(operation: str, padding: int = 0) -> bytes:
-    """A transaction's body: whose it is, and bytes of no meaning."""
-    return f"{operation} ".encode() + bytes(padding)
-
-
 def operation_of(data: bytes) -> str:
+    """Return the name of the operation that appended this body: its first word."""
     return data.partition(b" ")[0].decode()
 
 
-def partition_of(operation: str) -> int:
-    return int(operation.split("/")[1])
-
-
-def compare(logs: Mapping[int, Mapping[int, bytes]], lines: Iterable[Line]) -> Comparison:
-    """`logs`: by partition, the bodies by id."""
+def compare(
+    logs: Mapping[int, Mapping[int, bytes]], lines: Iterable[Line], partition_of: Callable[[str], int]
+) -> Comparison:
+    """Compare `logs`, the bodies by partition and id, with the lines of all processes."""
     comparison = Comparison(transactions=sum(map(len, logs.values())))
     times = Counter(operation_of(data) for log in logs.values() for data in log.values() if data)
     asked: set[str] = set()
     acknowledged: dict[str, int] = {}
     failed: set[str] = set()
-    for kind, operation, id in lines:
-        if kind == journal.ASK:
+    for line in lines:
+        operation = line.operation
+        if line.kind == journal.ASK:
             asked.add(operation)
-        elif kind == journal.ACK:
-            if acknowledged.setdefault(operation, id) != id:
-                comparison.wrong.append(f"{operation} was acknowledged as {acknowledged[operation]} and as {id}")
-        elif kind == journal.FAIL:
+        elif line.kind == journal.ACK:
+            if acknowledged.setdefault(operation, line.id) != line.id:
+                comparison.wrong.append(f"{operation} was acknowledged as {acknowledged[operation]} and as {line.id}")
+        elif line.kind == journal.FAIL:
             failed.add(operation)
-        elif kind == journal.WRONG:
+        elif line.kind == journal.WRONG:
             comparison.wrong.append(operation)
     for operation, id in acknowledged.items():
-        held = logs[partition_of(operation)].get(id)
-        if held is None or operation_of(held) != operation:
+        body = logs[partition_of(operation)].get(id)
+        if body is None or operation_of(body) != operation:
             comparison.wrong.append(f"{operation} was acknowledged as {id}, and is not there")
     comparison.wrong += [
         f"{operation} was reported failed, and is in the log" for operation in failed if times[operation]

@@ -6,11 +6,24 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-OPEN, ASK, ACK, FAIL, UNKNOWN, END = "open", "ask", "ack", "fail", "unknown", "end"
-"""The log is open · about to ask for this operation · committed, under this id · not in the log and never will be ·
-may be · ended cleanly."""
+OPEN: Final = "open"
+"""The log is open."""
+ASK: Final = "ask"
+"""About to ask for this operation."""
+ACK: Final = "ack"
+"""It is in the log, under this id."""
+FAIL: Final = "fail"
+"""It is not in the log, and never will be."""
+UNKNOWN: Final = "unknown"
+"""It may be in the log or not."""
+WRONG: Final = "wrong"
+"""What was read is not what may be read; the operation's place says what."""
+TASKS: Final = "tasks"
+"""So many tasks, by the place of the id, are in the process's event loop."""
+END: Final = "end"
+"""The process ended cleanly."""
 
 
 class Line(NamedTuple):
@@ -19,8 +32,8 @@ class Line(NamedTuple):
     at_s: float
     """The machine's monotonic clock, which all processes share."""
     kind: str
-    operation: str
-    id: int
+    operation: str = ""
+    id: int = -1
 
 
 class Journal:
@@ -40,25 +53,29 @@ class Reader:
         self._path = path
         self._offset = 0
         self.lines: list[Line] = []
+        """All but how many tasks there are."""
         self.opened = False
+        self.tasks = -1
+        """As many as the process had when it last said so; -1 before."""
         self.pending: set[str] = set()
         """Operations that were asked for and have no answer yet."""
 
-    def follow(self) -> list[Line]:
-        """The whole lines that were written since the last call."""
+    def follow(self) -> None:
+        """Take in the whole lines that were written since the last call."""
         if not self._path.exists():
-            return []
+            return
         with self._path.open("rb") as file:
             file.seek(self._offset)
             raw = file.read()
         whole = raw[: raw.rfind(b"\n") + 1]
         self._offset += len(whole)
-        new = [Line(*json.loads(line)) for line in whole.splitlines()]
-        for line in new:
+        for line in (Line(*json.loads(each)) for each in whole.splitlines()):
+            if line.kind == TASKS:
+                self.tasks = line.id
+                continue
             if line.kind == ASK:
                 self.pending.add(line.operation)
             elif line.kind in (ACK, FAIL, UNKNOWN):
                 self.pending.discard(line.operation)
             self.opened |= line.kind == OPEN
-        self.lines += new
-        return new
+            self.lines.append(line)

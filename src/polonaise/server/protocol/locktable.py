@@ -47,14 +47,9 @@ class LockTable:
         self._entries = array("q")
         self._moduli = (1, 1, 1)
         if not self._few_max:
-            self._spread({})
+            self._make_table({})
 
-    @property
-    def table_bytes(self) -> int:
-        """The memory that the table takes, in bytes; 0 while it is not in use."""
-        return self._entries.itemsize * len(self._entries)
-
-    def _spread(self, few: Mapping[int, TransactionId]) -> None:
+    def _make_table(self, few: Mapping[int, TransactionId]) -> None:
         """Make the table, with the locks that were raised until now."""
         self._few = None
         self._entries = array("q", (self._start,)) * self._size
@@ -90,7 +85,7 @@ class LockTable:
         if few is not None:
             few[lock] = transaction
             if len(few) > self._few_max:
-                self._spread(few)
+                self._make_table(few)
             return
         entries = self._entries
         i, j, k = self._places(lock)
@@ -141,7 +136,7 @@ class LockTable:
         if self._few is not None:
             if len(self._few) + len(locks) <= self._few_max:
                 return self._pass_few_writes(self._few, locks, marks, first)
-            self._spread(self._few)
+            self._make_table(self._few)
         entries = self._entries
         one, two, three = self._moduli
         refused: list[tuple[int, TransactionId]] = []
@@ -181,11 +176,11 @@ class LockTable:
 
 def _without_common_factors(size: int) -> tuple[int, int, int]:
     """Return the three largest numbers up to `size` without common factors; for tiny sizes the last ones are 1."""
-    found: list[int] = []
+    moduli: list[int] = []
     for candidate in chain(range(size, 1, -1), (1, 1, 1)):
-        if all(gcd(candidate, other) == 1 for other in found):
-            found.append(candidate)
-        if len(found) == 3:
+        if all(gcd(candidate, other) == 1 for other in moduli):
+            moduli.append(candidate)
+        if len(moduli) == 3:
             break
-    one, two, three = found
+    one, two, three = moduli
     return one, two, three

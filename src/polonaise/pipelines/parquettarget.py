@@ -19,14 +19,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from polonaise.errors import BadOption, DiskFailed, ViewUnfit
+from polonaise.errors import DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import Definition, check_same, definition_of, is_same, kept_in, prepared
+from polonaise.pipelines.definitions import check_same, is_same, kept_in
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, TableState, check_unused
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CURRENT: Final = "current"
-ABOUT: Final = "_polonaise.json"
+METADATA: Final = "_polonaise.json"
 """The file with a version's marks and definition. Readers of Parquet ignore names that begin with `_`."""
 LETTERS: Final = "_undecodable"
 """The directory of a version's dead letters, which readers of Parquet ignore, too."""
@@ -44,31 +44,27 @@ KEEP_S: Final = 600.0
 """Seconds that a version is kept after it was replaced, so that whoever is reading it can finish."""
 
 
-class ParquetTarget:
+class ParquetTarget(DirectoryTarget):
     """A table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
     Raises `DirectoryInUse` while another process writes, `ViewUnfit` for the table of another view or log, and
     `DiskFailed`.
     """
 
+    kind: ClassVar = "parquet"
+
     def __init__(
         self, spark: SparkSession, directory: str, view: TableView, cluster: str, *, keep_s: float = KEEP_S
     ) -> None:
-        if not directory or "://" in directory:
-            raise BadOption(f"parquet:{directory}: name a directory of a file system that all of Spark reaches")
-        self._spark = spark
-        self._directory = Path(directory).absolute()
+        super().__init__(spark, directory, view, cluster)
         self._versions = self._directory / "versions"
-        self._view = view
-        self._cluster = cluster
         self._keep_s = keep_s
-        self._definition: Definition | None = None
 
     def prepare(self, schema: StructType) -> None:
-        self._definition = definition_of(self._view, schema)
+        super().prepare(schema)
         with _faults(self._directory):
             if not self._versions.is_dir():
-                check_unused(self._directory, LOCK)
+                self._check_unused()
             self._versions.mkdir(parents=True, exist_ok=True)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
@@ -79,7 +75,7 @@ class ParquetTarget:
         version = self._current()
         if version is not None:
             self._marks_of(version)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", kept_in(_about(version)), prepared(self._definition))
+            check_same(f"the table in {self._directory}", kept_in(_metadata(version)), self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         return self._commit(rows, before, after, letters, replaces=False)
@@ -91,17 +87,14 @@ class ParquetTarget:
         return str(self._directory / CURRENT / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         version = self._current()
         if version is None and with_marks:
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
-        place = version or self._directory
-        if not place.is_dir():
+        files = version or self._directory
+        if not files.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
-        yield TableState(self._marks_of(place) if with_marks else None, self._spark.read.parquet(read_from(place)))
-
-    def close(self) -> None:
-        """Do nothing: nothing is open between two calls."""
+        yield TableState(self._marks_of(files) if with_marks else None, self._spark.read.parquet(read_from(files)))
 
     # ------------------------------------------------------------------ writing
 
@@ -120,9 +113,11 @@ class ParquetTarget:
                 number = 0 if current is None else int(current.name) + 1
                 making = self._versions / f"{number:08d}{_MAKING}"
                 older = None if replaces else current
-                shared = self._write(making, rows, older)
-                if shared is not None:
-                    _link_parts(shared, making)
+                if older is not None and self._view.key:
+                    rows = self._view.merged([self._spark.read.parquet(read_from(older)), rows])
+                rows.write.parquet(written_to(making))
+                if older is not None and not self._view.key:
+                    _link_parts(older, making)
                 if letters is not None:
                     letters.write.parquet(written_to(making / LETTERS))
                 if older is not None and (older / LETTERS).is_dir():
@@ -134,25 +129,17 @@ class ParquetTarget:
                 lock.release()
 
     def _fits(self, version: Path) -> bool:
-        return is_same(kept_in(_about(version)), prepared(self._definition))
-
-    def _write(self, making: Path, rows: DataFrame, current: Path | None) -> Path | None:
-        """Write the new version's own files. Return the version that it shares all other files with, if any."""
-        if current is not None and self._view.key:
-            rows = self._view.merged([self._spark.read.parquet(read_from(current)), rows])
-            current = None
-        rows.write.parquet(written_to(making))
-        return current
+        return is_same(kept_in(_metadata(version)), self._definition)
 
     def _finish(self, making: Path, marks: Marks) -> None:
         about = {
             "view": self._view.name,
             "cluster": self._cluster,
             "high_water_marks": {str(partition): id for partition, id in sorted(marks.items())},
-            **prepared(self._definition).fields(),
+            **self._definition.fields(),
             "written": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        (making / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        (making / METADATA).write_text(json.dumps(about, indent=2) + "\n")
         for directory in (making / LETTERS, making):
             for file in directory.iterdir() if directory.is_dir() else ():
                 if file.is_dir() or file.stat().st_nlink == 1:  # others are an older version's, synced with it
@@ -172,14 +159,14 @@ class ParquetTarget:
     def _sweep(self, current: Path | None) -> None:
         """Remove what a dead writer has left, and versions that were replaced more than `keep_s` seconds ago."""
         versions = sorted(self._versions.iterdir())
-        whole = [each for each in versions if each.name.isdecimal()]
-        left = [each for each in versions if each not in whole]
-        left += [each for each in whole if current is None or each.name > current.name]
-        for older, newer in pairwise(each for each in whole if each not in left):
-            if time.time() - (newer / ABOUT).stat().st_mtime > self._keep_s:
-                left.append(older)
-        for each in left:
-            shutil.rmtree(each)
+        complete = [version for version in versions if version.name.isdecimal()]
+        unneeded = [version for version in versions if version not in complete]
+        unneeded += [version for version in complete if current is None or version.name > current.name]
+        for older, newer in pairwise(version for version in complete if version not in unneeded):
+            if time.time() - (newer / METADATA).stat().st_mtime > self._keep_s:
+                unneeded.append(older)
+        for version in unneeded:
+            shutil.rmtree(version)
 
     # ------------------------------------------------------------------ reading
 
@@ -188,27 +175,27 @@ class ParquetTarget:
         return link.resolve() if link.is_symlink() else None
 
     def _marks_of(self, version: Path) -> dict[PartitionId, TransactionId]:
-        about = _about(version)
-        for what, ours in (("view", self._view.name), ("cluster", self._cluster)):
-            if about.get(what) != ours:
+        about = _metadata(version)
+        for field, expected in (("view", self._view.name), ("cluster", self._cluster)):
+            if about.get(field) != expected:
                 raise ViewUnfit(
-                    f"{self._directory} holds a table of {what} {about.get(what)}; this one is {ours}: choose another "
-                    "directory, or remove this one"
+                    f"{self._directory} holds a table of {field} {about.get(field)}; this one is {expected}: choose "
+                    "another directory, or remove this one"
                 )
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
 
 
-def _about(version: Path) -> Mapping[str, Any]:
+def _metadata(version: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads((version / ABOUT).read_text())
-        marks = found["high_water_marks"]
+        about = json.loads((version / METADATA).read_text())
+        marks = about["high_water_marks"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ViewUnfit(
-            f"{version / ABOUT} can't be read: {error}: restore it, or rebuild the view elsewhere"
+            f"{version / METADATA} can't be read: {error}: restore it, or rebuild the view elsewhere"
         ) from error
     if not isinstance(marks, dict):
-        raise ViewUnfit(f"{version / ABOUT} holds no marks: restore it, or rebuild the view elsewhere")
-    return found  # type: ignore[no-any-return]
+        raise ViewUnfit(f"{version / METADATA} holds no marks: restore it, or rebuild the view elsewhere")
+    return about  # type: ignore[no-any-return]
 
 
 def _link_parts(version: Path, making: Path) -> None:

@@ -1,4 +1,4 @@
-"""Values as people read them, and as places on an axis."""
+"""Format values as people read them, and turn them into positions on an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polonaise.errors import BadOption
 
 Number: TypeAlias = int | float | Decimal | Fraction
 Place: TypeAlias = Number | date
-"""On a horizontal axis. A `datetime` without a time zone is UTC."""
+"""A position on a horizontal axis. A `datetime` without a time zone is UTC."""
 
 _PLAIN: Final = re.compile(r"[^\s\"'\\,:]+")
 NOTHING: Final = "\N{EN DASH}"
@@ -79,7 +79,7 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """To about two digits, for where there is little room: 1.2 M."""
+    """Format a number to about two digits, where there is little room: 1.2 M."""
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:
@@ -90,18 +90,18 @@ def short(value: Number) -> str:
 
 
 def finite(value: Any) -> float:
-    """A number that can be drawn. Raises `BadOption` for any other."""
+    """Return a value as a number that can be drawn. Raises `BadOption` for any other."""
     try:
-        found = float(value)
+        converted = float(value)
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found) or isinstance(value, bool | str | bytes):
+        converted = math.nan
+    if not math.isfinite(converted) or isinstance(value, bool | str | bytes):
         raise BadOption(f"{value!r} can't be drawn: charts take finite numbers, and None where there is none")
-    return found
+    return converted
 
 
 def place(value: Any) -> float:
-    """Where on a horizontal axis: a number, or a time as seconds since 1970. Raises `BadOption` for anything else."""
+    """Return a position on a horizontal axis: a number, or a time as seconds since 1970. Raises `BadOption`."""
     if isinstance(value, datetime):
         return (_utc(value) - _EPOCH).total_seconds()
     if isinstance(value, date):
@@ -117,7 +117,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def width_of(text: str, size: float) -> float:
-    """About how wide a text is in a sans-serif font of this size; the wider ones are the measure."""
+    """Return roughly the width of a text in a sans-serif font of this size, measured by the wider ones."""
     return sum(_share(character) for character in text) * size
 
 
@@ -132,7 +132,7 @@ def _share(character: str) -> float:
 
 
 def cut(text: str, size: float, width: float) -> str:
-    """A text, with its end left out if it is wider than this."""
+    """Return a text, with its end left out if it is wider than `width`."""
     room, used, fit = width / size, 0.0, 0
     for index, character in enumerate(text, start=1):
         used += _share(character)

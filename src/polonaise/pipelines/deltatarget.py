@@ -16,25 +16,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
-from polonaise.errors import BadOption, ExtraMissing, ViewUnfit
+from polonaise.errors import ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
-from polonaise.pipelines.definitions import (
-    DIGITS,
-    Definition,
-    check_same,
-    columns_of,
-    definition_of,
-    is_same,
-    prepared,
-)
+from polonaise.pipelines.definitions import DIGITS, Definition, check_same, columns_of, is_same
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, TableState, check_unused
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -66,7 +58,7 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(_TIMESTAMPS, before)
 
 
-class DeltaTarget:
+class DeltaTarget(DirectoryTarget):
     """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
     The driver looks up the marks and commits on the version that it has seen: of two that write the same range,
@@ -74,21 +66,16 @@ class DeltaTarget:
     `DirectoryInUse` while another process writes.
     """
 
+    kind: ClassVar = "delta"
+
     def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
-        if not directory or "://" in directory:
-            raise BadOption(f"delta:{directory}: name a directory of a file system that all of Spark reaches")
-        self._spark = spark
-        self._directory = Path(directory).absolute()
-        self._view = view
+        super().__init__(spark, directory, view, cluster)
         self._app = f"polonaise/{cluster}/{view.name}"
-        self._schema: StructType | None = None
-        self._definition: Definition | None = None
 
     def prepare(self, schema: StructType) -> None:
-        self._schema = schema
-        self._definition = definition_of(self._view, schema)
+        super().prepare(schema)
         if self._table() is None:
-            check_unused(self._directory, LOCK, f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
+            self._check_unused(f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         table = self._table()
@@ -98,11 +85,11 @@ class DeltaTarget:
         table = self._table()
         if table is not None:
             self._marks_of(table)  # raises for a table of another log or view, which comes first
-            check_same(f"the table in {self._directory}", self._kept_in(table), prepared(self._definition))
+            check_same(f"the table in {self._directory}", self._kept_in(table), self._definition)
 
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         table = self._table()
-        if table is not None and not is_same(self._kept_in(table), prepared(self._definition)):
+        if table is not None and not is_same(self._kept_in(table), self._definition):
             return False
         if table is None or not self._view.key:
             return self._commit(table, rows, before, after, "append", letters)
@@ -111,21 +98,18 @@ class DeltaTarget:
 
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
         # Partitions that the new rows do not have are at their beginning now, not where the rows before were.
-        whole = {**dict.fromkeys(before, -1), **after}
-        return self._commit(self._table(), rows, before, whole, "overwrite", letters, replaces=True)
+        marks = {**dict.fromkeys(before, -1), **after}
+        return self._commit(self._table(), rows, before, marks, "overwrite", letters, replaces=True)
 
     def letters(self) -> str:
         return str(self._directory / LETTERS)
 
     @contextmanager
-    def held(self, *, with_marks: bool = True) -> Iterator[TableState]:
+    def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         table = self._table()
         if table is None:
             raise ViewUnfit(f"no Delta table in {self._directory}")
         yield TableState(self._marks_of(table) if with_marks else None, self._rows_of(table))
-
-    def close(self) -> None:
-        """Do nothing: nothing is open between two calls."""
 
     # ------------------------------------------------------------------ in the table
 
@@ -149,7 +133,7 @@ class DeltaTarget:
         if number is None:
             return None
         columns = columns_of(StructType.fromJson(json.loads(table.schema().to_json())))
-        return Definition(f"{number:0{DIGITS}x}", columns, prepared(self._definition).key)
+        return Definition(f"{number:0{DIGITS}x}", columns, self._definition.key)
 
     def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
         """Return the application transactions of a commit. Versions can't be below 0, so a mark of -1 is kept as 0.
@@ -157,7 +141,7 @@ class DeltaTarget:
         `letters` is as `_letters_in` returns it.
         """
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
-        definition = Transaction(f"{self._app}/definition", int(prepared(self._definition).digest, 16))
+        definition = Transaction(f"{self._app}/definition", int(self._definition.digest, 16))
         counts = Transaction(f"{self._app}/undecodable", letters)
         return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
 
@@ -188,8 +172,8 @@ class DeltaTarget:
         lock = try_lock(str(self._directory / LOCK))
         try:
             # The rows were computed from `table`: if it has changed since, they are stale, whatever the marks say.
-            there = self._table()
-            if (None if table is None else table.version()) != (None if there is None else there.version()):
+            now = self._table()
+            if (None if table is None else table.version()) != (None if now is None else now.version()):
                 return False
             # Letters first: until the view's table names their new version, they do not count.
             counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
@@ -207,34 +191,29 @@ class DeltaTarget:
         What lies beyond the version that counts was left by a writer that died before it committed the view's table.
         """
         directory = self._directory / LETTERS
-        there = _opened(directory)
-        if there is not None and counts and there.version() != counts - 1:
-            there.restore(counts - 1)
-        if there is None or not counts or replaces:
-            if letters is None:
-                if there is None:
-                    return 0
-                there.delete()
-            else:
-                self._write(there if there is not None else directory, letters, "overwrite", [])
-        elif letters is not None:
-            self._write(there, letters, "append", [])
-        made = _opened(directory)
-        assert made is not None
-        return made.version() + 1
+        table = _opened(directory)
+        if table is not None and counts and table.version() != counts - 1:
+            table.restore(counts - 1)
+        if letters is not None:
+            appends = table is not None and counts and not replaces
+            self._write(table if table is not None else directory, letters, "append" if appends else "overwrite", [])
+        elif table is not None and (replaces or not counts):
+            table.delete()
+        written = _opened(directory)
+        return 0 if written is None else written.version() + 1
 
     def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
         """Write rows through files of Spark's: the driver has only a part of them in memory when it passes them on."""
-        for left in self._directory.glob(f"{_STAGING}*"):
-            shutil.rmtree(left)
+        for leftover in self._directory.glob(f"{_STAGING}*"):
+            shutil.rmtree(leftover)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"
         try:
             with _zones_kept(self._spark):
                 rows.write.parquet(written_to(staging))
-            made: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
+            reader: Any = ds.dataset(staging, format="parquet").scanner().to_reader()
             write_deltalake(
                 table if isinstance(table, DeltaTable) else str(table),
-                made,
+                reader,
                 mode=mode,
                 schema_mode="overwrite" if mode == "overwrite" else None,
                 commit_properties=CommitProperties(app_transactions=transactions),

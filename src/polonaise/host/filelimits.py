@@ -24,15 +24,15 @@ def too_many_open(error: OSError, what: str) -> TooManyOpenFiles | None:
 
 def check_room(count: int, what: str) -> None:
     """Raise `TooManyOpenFiles` unless the system gives this process `count` files or sockets more."""
-    held: list[int] = []
+    descriptors: list[int] = []
     try:
         for _ in range(count):
-            held.append(os.open(os.devnull, os.O_RDONLY))
+            descriptors.append(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         exhausted = too_many_open(error, what)
         if exhausted is None:
             raise
         raise exhausted from error
     finally:
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)

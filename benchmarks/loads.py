@@ -1,0 +1,63 @@
+"""Loads: how many transactions a second are acknowledged while so many are unanswered, and how long each waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+
+class Missing(Exception):
+    """A peer can't be had on this machine or does not do its work; the message is the reason, for the table."""
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of the values that at least so many percent of them do not exceed."""
+    if not values:
+        raise ValueError("there is no percentile of no values")
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load for some seconds: transactions acknowledged per second, and how long each waited."""
+
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    count: int = field(default=0, compare=False)
+    """Transactions acknowledged in all."""
+
+    @classmethod
+    def measured(cls, count: int, took_s: float, latencies_ms: Sequence[float]) -> Load:
+        """Raises `Missing` when nothing was acknowledged: that is no figure."""
+        if not count or took_s <= 0:
+            raise Missing("no transaction was acknowledged")
+        return cls(count / took_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99), count)
+
+    def __str__(self) -> str:
+        return f"{self.per_second:,.0f}/s, median {self.p50_ms:.2f} ms, p99 {self.p99_ms:.2f} ms"
+
+
+async def keep(work: Callable[[], Awaitable[object]], outstanding: int, seconds: float) -> Load:
+    """Run so many tasks, each of which does the work again and again and waits for it each time."""
+    latencies_ms: list[float] = []
+    began = time.perf_counter()
+
+    async def worker() -> None:
+        while (sent := time.perf_counter()) < began + seconds:
+            await work()
+            latencies_ms.append(1e3 * (time.perf_counter() - sent))
+
+    await asyncio.gather(*(worker() for _ in range(outstanding)))
+    return Load.measured(len(latencies_ms), time.perf_counter() - began, latencies_ms)
+
+
+def best(outstanding: int, loads: Sequence[Load]) -> Load:
+    """The best run: by its median where one is outstanding, by its throughput where many are."""
+    if outstanding == 1:
+        return min(loads, key=lambda load: load.p50_ms)
+    return max(loads, key=lambda load: load.per_second)

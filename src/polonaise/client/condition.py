@@ -1,0 +1,80 @@
+"""What a client knows of one partition: whether it is mounted, what keeps it, how far the view is; and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from polonaise.client.links import Stream
+from polonaise.client.protocol.outstanding import Outstanding
+from polonaise.client.waiting import AppliedMark, own_loop
+from polonaise.errors import PolonaiseError, ViewUnavailable
+from polonaise.terms import NO_TRANSACTION, PartitionId
+
+_SLOW_S: Final = 5.0
+"""Seconds of applying the same transactions after which a view is reported in `Log.trouble`."""
+
+
+class PartitionCondition:
+    """The condition of one partition, as this client knows it: the base of `PartitionAppends`.
+
+    Whoever waits for the partition reads here what to say when the wait ends in vain: receipts, contexts, producers.
+    """
+
+    def __init__(self, partition: PartitionId) -> None:
+        self.loop = own_loop()
+        """The client's event loop, the only one in which this may be used."""
+        self.partition = partition
+        self.mark = AppliedMark(NO_TRANSACTION)
+        self.stopped: PolonaiseError | None = None
+        """Why the partition has stopped for good; None while it has not."""
+        self.trouble: PolonaiseError | None = None
+        """Why the partition is not mounted; None while it is."""
+        self.hindrance: PolonaiseError | None = None
+        """What keeps appends of a mounted partition from being committed, as its server says; None if unknown."""
+        self.waits_for: Callable[[], str] = lambda: "its first mount"
+        """Describes what the mount under way waits for; set by `Mounting`."""
+        self.whereabouts: Callable[[], str] = lambda: ""
+        """Describes which process serves the log, as the end of a sentence; set by `Mounting`."""
+        self._outstanding = Outstanding()
+        self._stream: Stream | None = None
+
+    def obstacle(self) -> str:
+        """Return what keeps an append waiting, for the message of an error that ends the wait."""
+        if self._stream is None:
+            last = self.trouble or self.mark.trouble  # the view's, because a mount begins with the view's mark
+            trouble = f" (the last trouble: {last})" if last else ""
+            return f"it is not mounted and waits for {self.waits_for()}{trouble}"
+        return f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) are undecided{self.silence()}"
+
+    def because(self) -> str:
+        """Return what keeps appends from being committed, as the end of a message; empty if nothing is known."""
+        cause = self._cause()
+        return f"; what keeps it: {cause}" if cause else ""
+
+    def silence(self) -> str:
+        """Return why sent appends are not answered, or which process should answer, as the end of a message."""
+        return self.because() or self.whereabouts()
+
+    def _cause(self) -> str:
+        cause = self.hindrance or self.trouble
+        return cause.text if cause is not None else ""
+
+    def lag(self) -> str:
+        """Return how far this client's view is, and what keeps it, for the message of an error that ends the wait."""
+        applied = f"applied up to {self.mark.value}"
+        if self.mark.trouble is not None:
+            return f"{applied}; {self.mark.trouble}"
+        if self.mark.applying is not None:
+            applied += f"; {self.mark.applying.describe(self.loop.time())}"
+        return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
+
+    def views_trouble(self) -> PolonaiseError | None:
+        """Return why the application's view does not advance at the moment; None if it does.
+
+        A view that fails says why. One whose database hangs does not come back: it counts after `_SLOW_S` seconds.
+        """
+        applying, now_s = self.mark.applying, self.loop.time()
+        if self.mark.trouble is None and applying is not None and now_s - applying.since_s >= _SLOW_S:
+            return ViewUnavailable(f"partition {self.partition}: {applying.describe(now_s)}")
+        return self.mark.trouble

@@ -1,0 +1,29 @@
+"""Helpers for users of a `Disk`: open a file for one use, and write a file that is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from polonaise.host import Buffer, Disk, File
+
+
+@contextlib.asynccontextmanager
+async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIterator[File]:
+    """Open the file, and close it at the end of the block. Raises what `Disk.open` does."""
+    file = await disk.open(path, create=create)
+    try:
+        yield file
+    finally:
+        await file.close()
+
+
+async def write_whole(disk: Disk, directory: str, name: str, buffers: Sequence[Buffer]) -> None:
+    """Write a file durably under its name in the directory: after a crash it is there whole, or not at all."""
+    path = f"{directory}/{name}"
+    # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.
+    async with opened_file(disk, f"{path}.new", create=True) as file:
+        await file.truncate(0)
+        await file.write(0, buffers, sync=True)
+    await disk.rename(f"{path}.new", path)
+    await disk.sync_directory(directory)

@@ -1,0 +1,100 @@
+"""The turns in which the partitions of a server start their sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+
+from polonaise.errors import DeadlineExceeded
+from polonaise.server.protocol.startqueue import StartQueue
+from polonaise.server.settings import ServerSettings
+
+
+class StartTurns:
+    """Lets partitions start sessions when `StartQueue` says that it is their turn.
+
+    A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
+    Only while most storage nodes are away turns do not end, because all partitions wait for the same, and would crowd
+    in together when the nodes come back. A partition waits for its turn as long as others get theirs; when no partition
+    has got one for `session_start_wait_s_max`, it fails with `DeadlineExceeded`, which says so.
+    """
+
+    def __init__(self, settings: ServerSettings, storage_connected: Callable[[], bool]) -> None:
+        self._queue = StartQueue(settings.session_starts_max)
+        self._settings = settings
+        self._last_turn_s = float("-inf")
+        """When the last turn began."""
+        self._storage_connected = storage_connected
+        self._waiting: dict[Hashable, asyncio.Future[None]] = {}
+        self.catch_ups = asyncio.Semaphore(settings.session_starts_max)
+        """Bounds how many partitions bring late replicas up to date at the same time."""
+
+    def want(self, partition: Hashable) -> None:
+        """Note that a client waits for this partition's session."""
+        self._queue.want(partition)
+
+    @asynccontextmanager
+    async def turn(self, partition: Hashable, *, wanted: bool, report: Callable[[str], None]) -> AsyncIterator[None]:
+        """Wait for a partition's turn, and hold it for the `async with` block.
+
+        `report` is called with what the partition waits for, if its turn does not come at once. Raises
+        `DeadlineExceeded` when no partition has got a turn for too long.
+        """
+        loop = asyncio.get_running_loop()
+        granted: asyncio.Future[None] = loop.create_future()
+        self._waiting[partition] = granted
+        self._queue.ask(partition, wanted=wanted)
+        self._grant_turns()
+        timer: asyncio.TimerHandle | None = None
+
+        def end_turn() -> None:
+            nonlocal timer
+            if self._storage_connected():
+                self._leave(partition)
+            else:
+                timer = loop.call_later(self._settings.session_start_turn_s, end_turn)
+
+        try:
+            if not granted.done():
+                report(self._waits_for())
+                await self._wait_for(granted)
+            timer = loop.call_later(self._settings.session_start_turn_s, end_turn)
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiting.pop(partition, None)
+            self._leave(partition)
+
+    async def _wait_for(self, granted: asyncio.Future[None]) -> None:
+        """Wait for a turn; the deadline starts anew whenever any partition gets one."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while not granted.done():
+            left_s = max(self._last_turn_s, began_s) + self._settings.session_start_wait_s_max - loop.time()
+            if left_s <= 0:
+                raise DeadlineExceeded(
+                    f"no partition of this server could begin to start a session for "
+                    f"{self._settings.session_start_wait_s_max:g} s: {self._waits_for()}"
+                )
+            await asyncio.wait([granted], timeout=left_s)
+
+    def _waits_for(self) -> str:
+        """Return text for operators: what a partition without a turn waits for."""
+        if self._storage_connected():
+            return "waiting for its turn to start a session: other partitions of this server come first"
+        return "waiting for a majority of the storage nodes, as other partitions of this server do"
+
+    def _leave(self, partition: Hashable) -> None:
+        """End a partition's turn, or its wait, and let the next ones begin."""
+        self._queue.leave(partition)
+        self._grant_turns()
+
+    def _grant_turns(self) -> None:
+        """Give turns to all partitions for which there is room."""
+        while (partition := self._queue.next()) is not None:
+            granted = self._waiting.pop(partition)
+            self._last_turn_s = asyncio.get_running_loop().time()
+            if not granted.done():
+                granted.set_result(None)

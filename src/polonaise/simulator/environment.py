@@ -1,0 +1,53 @@
+"""The environment of a simulated world: what all of its parts share, whatever else they know of each other.
+
+Everything random comes from the seed, through one generator per component: one draw more in one component leaves all
+others as they were.
+"""
+
+from __future__ import annotations
+
+import random
+from hashlib import blake2b
+
+from polonaise.simulator.configuration import Configuration
+from polonaise.simulator.faultcounts import FaultCounts
+from polonaise.simulator.loop import Life, ScheduleFailed, VirtualLoop
+from polonaise.simulator.trace import Trace
+
+
+class ProcessFailed(ScheduleFailed):
+    """A process died of an error that the scenario did not allow. The error is `error` and the exception's cause."""
+
+    def __init__(self, seed: int, name: str, error: BaseException) -> None:
+        super().__init__(f"seed {seed}: {name} failed: {type(error).__name__}: {error}")
+        self.process = name
+        self.error = error
+
+
+class Environment:
+    """The time, randomness, trace and census of faults of one schedule."""
+
+    def __init__(self, seed: int, configuration: Configuration | None = None) -> None:
+        self.seed = seed
+        self.configuration = configuration or Configuration()
+        self.loop = VirtualLoop(self.configuration.steps_max, self.failed)
+        self.faults = FaultCounts()
+        self.trace = Trace(self.loop.time, record=self.configuration.record)
+        self.failure: ProcessFailed | None = None
+
+    @property
+    def now(self) -> float:
+        """The virtual time in seconds; `loop.START_S` at the start of the schedule."""
+        return self.loop.now
+
+    def random(self, name: str) -> random.Random:
+        """Return a new generator for the component `name`, which draws the same for the same seed and name."""
+        digest = blake2b(f"{self.seed}/{name}".encode(), digest_size=16).digest()
+        return random.Random(int.from_bytes(digest, "big"))
+
+    def failed(self, life: Life | None, error: BaseException) -> None:
+        """End the schedule because of an `error` that no code handled. The first of several is its `failure`."""
+        if self.failure is None:
+            self.failure = ProcessFailed(self.seed, life.name if life else "scenario", error)
+            self.failure.__cause__ = error
+        self.loop.stop()

@@ -1,0 +1,63 @@
+"""A connection to write with, whose work is repeated while the database ends it because of others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from polonaise.errors import ViewUnavailable
+from polonaise.views.database import Database, WriterConnection
+from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
+
+T = TypeVar("T")
+
+_TRIES: Final = 12
+"""How often a transaction that conflicts with others is tried before it counts as a database that is not available."""
+_PAUSE_S_MIN: Final = 0.002
+_PAUSE_S_MAX: Final = 0.25
+
+
+class RetryingWriter:
+    """A writer connection of one thread, opened when it is first needed, and again after it was lost."""
+
+    def __init__(self, database: Database, pause: Callable[[float], None]) -> None:
+        """Take a database, and the function that waits for some seconds between attempts; it may raise to end them."""
+        self._database = database
+        self._pause = pause
+        self._connection: WriterConnection | None = None
+
+    def do(self, work: Callable[[WriterConnection], T]) -> T:
+        """Return the result of the work, which is whole SQL transactions, so that it can be repeated.
+
+        Repeats the work, with jitter, while the database ends it because of others. Raises `ViewUnavailable` when that
+        does not help and while the database is away, and otherwise what `work` raises.
+        """
+        pause_s = _PAUSE_S_MIN
+        for _ in range(_TRIES):
+            try:
+                return work(self._usable_connection())
+            except Exception as error:
+                trouble = trouble_in(error)
+                if trouble is None:
+                    raise
+                if trouble is Trouble.UNAVAILABLE:
+                    self.close()
+                    raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
+                last = error
+            self._pause(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+        raise ViewUnavailable(f"others held the database, {_TRIES} times in a row: {first_line(last)}") from last
+
+    def _usable_connection(self) -> WriterConnection:
+        """Return the connection, opened again if it was lost."""
+        if self._connection is None or not self._connection.usable:
+            self.close()
+            self._connection = self._database.writer()
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection; the next work opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

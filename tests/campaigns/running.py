@@ -1,0 +1,57 @@
+"""How a campaign runs: where its files are, how long it is patient, and the table of what it did."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+PATIENCE_S: Final = 60.0
+"""How long anything may take before a campaign gives up: the machine may be busy."""
+ROOT: Final = Path(__file__).parents[2]
+
+
+class GaveUp(Exception):
+    """Something did not come about; the message says what."""
+
+
+def options(program: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what every campaign takes."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
+    parser.add_argument(
+        "--keep", type=Path, help="a new directory that keeps the log, the journals and what was logged"
+    )
+    return parser
+
+
+@contextlib.contextmanager
+def directory(keep: Path | None) -> Iterator[Path]:
+    """Make the directory that is kept or, if None, one that is removed in the end."""
+    if keep is not None:
+        keep.mkdir(parents=True)
+        yield keep.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="polonaise-campaign-") as scratch:
+        yield Path(scratch)
+
+
+def table(title: str, figures: Mapping[str, int | str]) -> Table:
+    """Return a table of figures by what they say."""
+    rows = Table("what", "figure", title=title)
+    for name, figure in figures.items():
+        rows.add_row(name, figure if isinstance(figure, str) else f"{figure:,}")
+    return rows
+
+
+def print_wrong(console: Console, wrong: list[str]) -> int:
+    """Print the first of what is wrong. Return the exit status: 1 if there is anything, else 0."""
+    for each in wrong[:20]:
+        console.print(f"[red]wrong:[/] {each}", soft_wrap=True)
+    return int(bool(wrong))
