@@ -17,7 +17,8 @@ from zlib import crc32
 import pytest
 import typer.main
 
-from polonaise.cli import INTERRUPTED, main
+from polonaise.cli import main
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.log.control import encode_header
 from rigs.programs import run_polonaise
 
@@ -282,7 +283,7 @@ def test_an_interruption_before_a_command_runs(command: Command, monkeypatch: py
         raise KeyboardInterrupt
 
     monkeypatch.setattr(typer.main, "get_command", interrupted)
-    assert command.run("--version") == (INTERRUPTED, "", "")
+    assert command.run("--version") == (ExitStatus.INTERRUPTED, "", "")
 
 
 def test_segments_too_large_to_be_files(command: Command, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.demo import run
 from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
@@ -21,9 +22,6 @@ from rigs.waiting import block_for, block_until
 pytestmark = pytest.mark.slow
 
 WITHIN_S = 30.0
-INTERRUPTED = 130
-
-
 OUTPUT = "bank-demo"
 
 
@@ -79,7 +77,7 @@ def test_a_demo_that_is_told_to_stop_takes_all_of_it_along(number: signal.Signal
     assert "Traceback" not in output
     assert "Unknown child" not in output
     assert session_of(process) == []
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
@@ -123,7 +121,7 @@ def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
         process.send_signal(signal.SIGHUP)
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
     assert [path.name for path in tmp_path.iterdir()] == [OUTPUT]
 
 
@@ -135,7 +133,7 @@ def test_a_demo_that_a_script_runs_in_the_background_ends_when_it_is_told_to(tmp
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
     assert session_of(process) == []
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
 
 
 def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
@@ -153,7 +151,7 @@ def test_a_demo_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
         assert int(ignored, 16) & 1 << signal.SIGHUP - 1
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=WITHIN_S)
-    assert process.returncode == INTERRUPTED
+    assert process.returncode == ExitStatus.INTERRUPTED
 
 
 CLUSTER = """

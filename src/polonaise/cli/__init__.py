@@ -12,10 +12,8 @@ above it. `docs/tools.md` describes the commands to users and changes with them.
 from __future__ import annotations
 
 import sys
-from typing import Final
 
-INTERRUPTED: Final = 130
-"""Exit status of a command that Ctrl-C ended: 128 + SIGINT, as shells report it."""
+from polonaise.cli.exitstatus import ExitStatus
 
 
 def main() -> None:
@@ -23,7 +21,7 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:  # while modules are imported: once a command runs, it catches Ctrl-C itself
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitStatus.INTERRUPTED)
 
 
 def _run() -> None:
@@ -34,4 +32,4 @@ def _run() -> None:
         application()
     except PolonaiseError as error:
         print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        sys.exit(ExitStatus.FAILED)

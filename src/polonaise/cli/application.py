@@ -15,7 +15,8 @@ from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
-from polonaise.cli.log import EXIT_STATUS, log
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.log import log
 from polonaise.cli.pipeline import pipeline
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
@@ -219,4 +220,4 @@ def demo_bank(
         raise BadOption(f"{payments} has no valid payment{reason}")
     _end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console(), output)):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)

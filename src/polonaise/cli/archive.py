@@ -12,7 +12,8 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
-from polonaise.cli.log import EXIT_STATUS, AnyPartitions, Json, LogAddress, check_there, with_log
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound, PolonaiseError

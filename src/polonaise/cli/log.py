@@ -12,6 +12,7 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import (
     counted,
     data_fields,
@@ -34,13 +35,6 @@ if TYPE_CHECKING:
     from polonaise.admin.logs import Condition
     from polonaise.client.log import Log
     from polonaise.terms import PartitionId, Transaction
-
-_DEGRADED = 3
-"""Exit status of `health` when every partition is ready but something is wrong all the same."""
-EXIT_STATUS = (
-    "Exit status: 0 success, 1 a fault (one line on standard error) or a failed check, 2 an invalid command line, "
-    "3 degraded health, 130 interrupted, 141 the reader of the output went away."
-)
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
 
@@ -333,9 +327,9 @@ def health(
         if silence:
             raise silence[0]
         if not all(condition.ready for condition in conditions):
-            raise typer.Exit(1)
+            raise typer.Exit(ExitStatus.FAILED)
         if any(condition.troubles for condition in conditions):
-            raise typer.Exit(_DEGRADED)
+            raise typer.Exit(ExitStatus.DEGRADED)
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from polonaise.cli import INTERRUPTED
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READER_GONE: Final = 141
-"""Exit status when the reader of the output went away: 128 + SIGPIPE, as shells report it."""
 _UNLIMITED: Final = 1_000_000
 """The width of a table, in characters, where the output is no terminal: more than any cell needs."""
 
@@ -49,12 +47,12 @@ def tidy() -> Iterator[None]:
         sys.stdout.flush()  # in here, so that what fails only now ends the command in the same way
     except BrokenPipeError:
         _discard_output()
-        raise typer.Exit(READER_GONE) from None
+        raise typer.Exit(ExitStatus.READER_GONE) from None
     except OSError as error:
         _discard_output()
         raise DiskFailed(f"standard output can't be written: {error.strerror or error}") from error
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitStatus.INTERRUPTED) from None
 
 
 def judge(work: Coroutine[Any, Any, bool]) -> None:
@@ -62,7 +60,7 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
     with tidy():
         passed = asyncio.run(work)
     if not passed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 async def while_read(work: Coroutine[Any, Any, None]) -> None:

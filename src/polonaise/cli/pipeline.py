@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 import typer
 from typer import Option
 
-from polonaise.cli.log import EXIT_STATUS, AnyPartitions, LogAddress
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.log import AnyPartitions, LogAddress
 from polonaise.cli.output import say_json, tidy
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -69,7 +70,7 @@ def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[Re
         if not output.as_json:
             show(report)
     if not report.well:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 def run_on_spark(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polonaise.cli.log import EXIT_STATUS, After, Json, Limit, OnePartition
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.log import After, Json, Limit, OnePartition
 from polonaise.cli.output import (
     judge,
     limited,

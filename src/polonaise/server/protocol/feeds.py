@@ -119,7 +119,7 @@ class Feeds:
 
         For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
         """
-        while mount.flow is Flow.OPEN and mount.has_credit and mount.next_id <= committed:
+        while mount.next_id <= committed and mount.may_be_fed:
             batch = self._cache.holding(mount.next_id)
             if batch is None:
                 mount.flow = Flow.READING
@@ -134,8 +134,8 @@ class Feeds:
         """Feed a mount the batches that were read for it, as far as they follow on what it was fed."""
         mount.flow = Flow.OPEN
         for batch in batches:
-            # Also when the flow is FULL by now: these are in memory for this mount already, and would have to be read
-            # once more. They are bounded by one read; only the credit is the client's to give.
+            # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
+            # are bounded by one read; only the credit is the client's to give.
             if mount.has_credit and batch.first <= mount.next_id <= batch.last:
                 self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
         if mount.flow is Flow.FULL:

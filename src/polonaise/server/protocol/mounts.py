@@ -68,6 +68,11 @@ class ClientMount:
         return self.credit > 0
 
     @property
+    def may_be_fed(self) -> bool:
+        """Whether another batch may be sent now: there is credit, and the feed waits for nothing."""
+        return self.flow is Flow.OPEN and self.has_credit
+
+    @property
     def answers_waiting(self) -> int:
         """The number of answers that wait for the feed to get further."""
         return len(self._answers)
