@@ -24,7 +24,21 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
-from rigs.log import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, alive, contents, crcs, life, simulate, simulated
+from rigs.log import (
+    DIRECTORY,
+    KEY,
+    PARTITION,
+    SEGMENT,
+    Maker,
+    Open,
+    alive,
+    contents,
+    crcs,
+    life,
+    simulate,
+    simulated,
+    write_synced,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -208,8 +222,7 @@ async def test_hazard_d_no_length_is_believed_before_its_checksum(
         frame = frame[:4] + struct.pack("<I", crc32(changed, header.seed)) + changed
     else:
         struct.pack_into("<I", batch, 8, claimed)
-    machine.disk.file(SEGMENT).write(end, frame + batch)
-    machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
+    write_synced(machine, SEGMENT, end, frame + batch)
     async with alive(machine) as host:
         opened = await Open.on(host)
         assert opened.log.last == 3

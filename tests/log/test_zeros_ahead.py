@@ -11,7 +11,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise.simulator.world import Machine
-from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated
+from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated, write_synced
 
 SMALL = LogSettings(segment_bytes_max=2_000)
 
@@ -144,8 +144,7 @@ async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> N
         await opened.close()
     length = len(machine.disk.contents(SEGMENT))
     gone = made[-1].length + made[-2].length + 64
-    machine.disk.file(SEGMENT).write(length - gone, bytes(gone))
-    machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
+    write_synced(machine, SEGMENT, length - gone, bytes(gone))
     async with alive(machine) as host:
         opened = await Open.on(host)
         assert opened.log.last < made[-1].last

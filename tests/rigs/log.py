@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -138,6 +139,13 @@ simulated = runs_tests(simulate)
 def in_one_life(test: Callable[[Machine, Host], Coroutine[Any, Any, None]], seed: int = 1) -> None:
     """Run a test as the one process of a machine."""
     simulate(lambda machine: life(machine, lambda host: test(machine, host)), seed)
+
+
+def write_synced(machine: Machine, path: str, offset: int, data: bytes) -> None:
+    """Write to a file of the disk, as somebody else would, and sync it."""
+    file = machine.disk.file(path)
+    file.write(offset, data)
+    file.end_sync(file.last, random.Random(0), done=True)
 
 
 async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:
