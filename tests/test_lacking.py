@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from lacking import VARIABLE, lacking
+from rigs.lacking import VARIABLE, lacking
+from rigs.programs import run_python
 
 
 def test_what_a_machine_lacks_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,16 +24,12 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_ci_has_a_mariadb(tmp_path: Path) -> None:
-    (tmp_path / "without.py").write_text("import databases\ndatabases.MariaDB.program = staticmethod(lambda: None)\n")
-    views = Path(__file__).parent / "views"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", "mariadb"]
-    done = subprocess.run(
-        [*command, str(views / "test_sql_faults.py"), "--maxfail=1"],
-        env={**os.environ, VARIABLE: "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), str(views)])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    (tmp_path / "without.py").write_text(
+        "from rigs.databases import MariaDB\nMariaDB.program = staticmethod(lambda: None)\n"
     )
+    tests = Path(__file__).parent
+    environment = {VARIABLE: "1", "PYTHONPATH": f"{tmp_path}:{tests}"}
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", "mariadb", "--maxfail=1"]
+    done = run_python(*command, tests / "views" / "test_sql_faults.py", environment=environment)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
     assert "this machine should have it: no `mariadbd`" in done.stdout

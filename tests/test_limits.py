@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from rigs.programs import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -83,10 +84,8 @@ def pytest_in(directory: Path, program: str, *options: str, **started: object) -
     (directory / "test_it.py").write_text(HEAD + program)
     settings = "[pytest]\nasyncio_mode=auto\nasyncio_default_fixture_loop_scope=function\npythonpath=" + str(TESTS)
     (directory / "pytest.ini").write_text(settings + "\nfilterwarnings=error\nmarkers=slow\n")
-    command = [sys.executable, "-m", "pytest", "-p", "limits", "-p", "no:cacheprovider", *options, "test_it.py"]
-    return subprocess.run(  # type: ignore[call-overload, no-any-return]
-        command, cwd=directory, capture_output=True, text=True, timeout=60, check=False, **started
-    )
+    command = ["-m", "pytest", "-p", "limits", "-p", "no:cacheprovider", *options, "test_it.py"]
+    return run_python(*command, cwd=directory, **started)
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from filesrig import KEY, batch, flip, make_storage, segments
 
 from polonaise.admin.comparison import ComparisonReport, compare
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, WrongClusterKey
-from polonaise.host.real import RealHost
-from polonaise.log.control import ControlFile
-from polonaise.log.partitionlog import LogSettings, PartitionLog
+from polonaise.log.partitionlog import PartitionLog
+from rigs.storagefiles import batch, flip, make_storage, promise, segments, work_on
 
 
 def compared(*directories: Path) -> list[ComparisonReport]:
@@ -26,22 +24,14 @@ def go_on(
 ) -> None:
     """Append so many batches to partition 0 of a storage directory, have it trimmed, and told what is committed."""
 
-    async def work() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(storage), KEY)
-        slot = await control.load(0)
-        assert slot is not None
-        log = await PartitionLog.open(host, control.partition_directory(0), slot, LogSettings(segment_batches_max=3))
+    async def work(log: PartitionLog) -> None:
         for _ in range(batches):
             await log.append([batch(log.last + 1, log.last_crc, 0, [], False, body, count)])
         if trim:
             await log.trim(trim)
-        await slot.save(replace(slot.promises, confirmed=confirmed))
-        await log.close()
-        await control.close()
-        host.close()
 
-    asyncio.run(work())
+    work_on(storage, work)
+    promise(storage, lambda slot: slot.save(replace(slot.promises, confirmed=confirmed)))
 
 
 @pytest.fixture
@@ -58,7 +48,7 @@ def test_replicas_that_are_the_same_are_said_to_be(pair: tuple[Path, Path]) -> N
     assert report.well
 
 
-def test_one_that_holds_more_is_no_fault(pair: tuple[Path, Path]) -> None:
+def test_a_replica_that_holds_more_is_no_fault(pair: tuple[Path, Path]) -> None:
     go_on(pair[1], 2, confirmed=7)
     (report,) = compared(*pair)
     assert (report.same, report.difference, report.well) == (9, None, True)
@@ -98,7 +88,7 @@ def test_batches_that_begin_elsewhere_differ(pair: tuple[Path, Path]) -> None:
     assert (report.same, report.difference.first) == (9, 10)
 
 
-def test_one_that_was_trimmed_into_the_middle_of_anothers_batch_differs(pair: tuple[Path, Path]) -> None:
+def test_a_replica_trimmed_into_the_middle_of_anothers_batch_differs(pair: tuple[Path, Path]) -> None:
     go_on(pair[0], 1, count=4)
     go_on(pair[1], 3, count=1)
     go_on(pair[1], 1, trim=11)  # one segment at a time

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-from filesrig import flip, make_storage, overwrite, segments
 
 from polonaise.admin.segments import PartitionReport, verify
 from polonaise.errors import BadOption, ControlFileMissing, NotFound, SegmentDamaged
@@ -15,6 +14,7 @@ from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.offline import dump
+from rigs.storagefiles import flip, make_storage, overwrite, segments
 
 
 def verified(path: Path) -> list[PartitionReport]:
@@ -112,7 +112,7 @@ def test_a_missing_last_segment_is_known_from_the_control_file(storage: Path) ->
     assert "17 had been synced" in damage.what
 
 
-def test_all_segments_missing_is_known_too(storage: Path) -> None:
+def test_that_all_segments_are_missing_is_damage_too(storage: Path) -> None:
     for path in segments(storage):
         path.unlink()
     (report,) = verified(storage)
@@ -151,7 +151,7 @@ def test_zeros_at_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     assert report.damages[0].transaction == 6
 
 
-def test_the_same_at_the_end_of_a_sealed_segment_is_damage(storage: Path) -> None:
+def test_bytes_behind_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     path = segments(storage)[0]
     overwrite(path, path.stat().st_size, b"more")
     (report,) = verified(storage)

@@ -5,31 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from filesrig import KEY, make_storage, segments
-
 from polonaise.admin.segments import PartitionReport, verify
-from polonaise.host.real import RealHost
-from polonaise.log.control import ControlFile
-from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.storage.files import find
+from rigs.storagefiles import make_storage, segments, work_on
 
 
 def trimmed(directory: Path) -> Path:
     """Nine batches of two transactions, three to a segment; the first segment was dropped."""
     make_storage(directory)
-
-    async def trim() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(directory), KEY)
-        slot = await control.load(0)
-        assert slot is not None
-        log = await PartitionLog.open(host, control.partition_directory(0), slot, LogSettings(segment_batches_max=3))
-        await log.trim(6)
-        await log.close()
-        await control.close()
-        host.close()
-
-    asyncio.run(trim())
+    work_on(directory, lambda log: log.trim(6))
     return directory
 
 

@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from storyrig import Fold, Town
 
 import polonaise
 from polonaise import Change, Draft, Expectation, Lock, Log
 from polonaise.errors import AppendExpired, BadOption, BeyondLog, Closed
 from polonaise.terms import ChangeKind, ExpectationKind, LockMode
+from rigs.scenarios import runs_tests
+from rigs.town import Fold, Town
 
 
+@runs_tests
 def in_a_town(main: Callable[[Log], Awaitable[None]], *, engaged: bool = True) -> None:
     async def story(town: Town) -> None:
         async def application(log: Log) -> None:
@@ -147,16 +149,14 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("mistake", "naming"), [pytest.param(m, n, id=i) for i, m, n in MISTAKES])
-def test_an_argument_that_cannot_be_meant(mistake: Callable[[Log], Any], naming: list[str]) -> None:
-    async def main(log: Log) -> None:
-        before = log.append(b"before", 0)
-        with pytest.raises(BadOption) as raised:
-            await called(lambda: mistake(log))
-        assert all(each in raised.value.text for each in naming), raised.value.text
-        after = log.append(b"after", 0)
-        assert [(await before).id >= 0, (await after).id >= 0] == [True, True], "neighbours are not harmed"
-
-    in_a_town(main)
+@in_a_town
+async def test_an_argument_that_cannot_be_meant(log: Log, *, mistake: Callable[[Log], Any], naming: list[str]) -> None:
+    before = log.append(b"before", 0)
+    with pytest.raises(BadOption) as raised:
+        await called(lambda: mistake(log))
+    assert all(each in raised.value.text for each in naming), raised.value.text
+    after = log.append(b"after", 0)
+    assert [(await before).id >= 0, (await after).id >= 0] == [True, True], "neighbours are not harmed"
 
 
 @pytest.mark.parametrize(
@@ -170,16 +170,14 @@ def test_an_argument_that_cannot_be_meant(mistake: Callable[[Log], Any], naming:
         ((0, b"", {"locks": [("a", 1)]}), "Lock(name, id, mode)"),
     ],
 )
-def test_a_producers_argument_that_cannot_be_meant(arguments: tuple[Any, ...], naming: str) -> None:
-    async def main(log: Log) -> None:
-        producer = await log.producer("p", partition=0)
-        *plain, options = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
-        with pytest.raises(BadOption) as raised:
-            await producer.append(*plain, **options)
-        assert naming in raised.value.text
-        await producer.append(0, b"", locks=[Lock("a", 1)])
-
-    in_a_town(main)
+@in_a_town
+async def test_a_producers_argument_that_cannot_be_meant(log: Log, *, arguments: tuple[Any, ...], naming: str) -> None:
+    producer = await log.producer("p", partition=0)
+    *plain, options = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
+    with pytest.raises(BadOption) as raised:
+        await producer.append(*plain, **options)
+    assert naming in raised.value.text
+    await producer.append(0, b"", locks=[Lock("a", 1)])
 
 
 @pytest.mark.parametrize(
@@ -212,20 +210,16 @@ async def test_an_address_that_cannot_be_meant(address: Any) -> None:
             pass
 
 
-def test_no_time_at_all_is_too_little() -> None:
-    async def main(log: Log) -> None:
-        with pytest.raises(AppendExpired, match="timeout=0 leaves no time"):
-            await log.run(lambda tx: tx.append(b""), partition=0, timeout=0)
-
-    in_a_town(main)
+@in_a_town
+async def test_no_time_at_all_is_too_little(log: Log) -> None:
+    with pytest.raises(AppendExpired, match="timeout=0 leaves no time"):
+        await log.run(lambda tx: tx.append(b""), partition=0, timeout=0)
 
 
-def test_an_id_that_no_transaction_can_have() -> None:
-    async def main(log: Log) -> None:
-        with pytest.raises(BeyondLog):
-            await log.transaction(2**64, 0)
-
-    in_a_town(main)
+@in_a_town
+async def test_an_id_that_no_transaction_can_have(log: Log) -> None:
+    with pytest.raises(BeyondLog):
+        await log.transaction(2**64, 0)
 
 
 @pytest.mark.parametrize("mark", [None, "5", 0.5, -2])
@@ -246,41 +240,37 @@ def test_a_view_that_does_not_tell_a_mark_stops_its_partition_and_it_is_said_why
     Town(1).run(story)
 
 
-def test_a_context_that_yields_is_told_that_it_never_ran() -> None:
+@in_a_town
+async def test_a_context_that_yields_is_told_that_it_never_ran(log: Log) -> None:
     def generator(tx: Draft) -> Any:
         yield tx.append(b"")
 
     async def asynchronous_generator(tx: Draft) -> Any:
         yield tx.append(b"")
 
-    async def main(log: Log) -> None:
-        for context in (generator, asynchronous_generator):
-            with pytest.raises(BadOption, match="yields never ran"):
-                await log.run(context, partition=0)
-
-    in_a_town(main)
+    for context in (generator, asynchronous_generator):
+        with pytest.raises(BadOption, match="yields never ran"):
+            await log.run(context, partition=0)
 
 
 # ---------------------------------------------------------------------- wrong order
 
 
-def test_a_transaction_that_is_built_after_its_context_has_returned() -> None:
-    async def main(log: Log) -> None:
-        kept: list[Draft] = []
+@in_a_town
+async def test_a_transaction_that_is_built_after_its_context_has_returned(log: Log) -> None:
+    kept: list[Draft] = []
 
-        def context(tx: Draft) -> None:
-            kept.append(tx)
-            tx.append(b"in time")
+    def context(tx: Draft) -> None:
+        kept.append(tx)
+        tx.append(b"in time")
 
-        receipt = await log.run(context, partition=0, timeout=60)
-        (tx,) = kept
-        lates = (lambda: tx.append(b"late"), lambda: tx.set(b"k", b"v"), tx.abandon, lambda: tx.expect_position(5))
-        for late in (*lates, lambda: tx.write_lock("account", 1)):
-            with pytest.raises(Closed, match="the context has returned"):
-                late()
-        assert (receipt.id, [tx.data async for tx in log.read(0)]) == (0, [b"in time"])
-
-    in_a_town(main)
+    receipt = await log.run(context, partition=0, timeout=60)
+    (tx,) = kept
+    lates = (lambda: tx.append(b"late"), lambda: tx.set(b"k", b"v"), tx.abandon, lambda: tx.expect_position(5))
+    for late in (*lates, lambda: tx.write_lock("account", 1)):
+        with pytest.raises(Closed, match="the context has returned"):
+            late()
+    assert (receipt.id, [tx.data async for tx in log.read(0)]) == (0, [b"in time"])
 
 
 def test_what_is_called_after_the_close_says_so() -> None:
@@ -316,20 +306,16 @@ def test_what_is_called_after_the_close_says_so() -> None:
     Town(1).run(story)
 
 
-def test_a_client_is_started_once() -> None:
-    async def main(log: Log) -> None:
-        with pytest.raises(BadOption, match="started before"):
-            await log.start()
-        await log.append(b"", 0)
-
-    in_a_town(main)
+@in_a_town
+async def test_a_client_is_started_once(log: Log) -> None:
+    with pytest.raises(BadOption, match="started before"):
+        await log.start()
+    await log.append(b"", 0)
 
 
-def test_an_append_from_a_callback_of_the_loop_is_an_append() -> None:
-    async def main(log: Log) -> None:
-        receipts: list[polonaise.Receipt] = []
-        asyncio.get_running_loop().call_soon(lambda: receipts.append(log.append(b"from a callback", 0)))
-        await asyncio.sleep(0)
-        assert (await receipts[0]).id == 0
-
-    in_a_town(main)
+@in_a_town
+async def test_an_append_from_a_callback_of_the_loop_is_an_append(log: Log) -> None:
+    receipts: list[polonaise.Receipt] = []
+    asyncio.get_running_loop().call_soon(lambda: receipts.append(log.append(b"from a callback", 0)))
+    await asyncio.sleep(0)
+    assert (await receipts[0]).id == 0

@@ -86,7 +86,7 @@ async def test_an_address_that_cannot_be_meant(tmp_path: Path, rest: str, naming
 
 
 @pytest.mark.parametrize(("made", "asked"), [("storage=1", "storage=3"), ("partitions=2", "partitions=4")])
-async def test_another_size_than_the_log_was_made_with(tmp_path: Path, made: str, asked: str) -> None:
+async def test_the_sizes_that_a_log_was_made_with_are_for_good(tmp_path: Path, made: str, asked: str) -> None:
     await opened(f"embedded:{tmp_path}?{made}")
     await refuses(f"embedded:{tmp_path}?{asked}", BadOption, "for good")
     async with polonaise.connect(f"embedded:{tmp_path}"):
@@ -94,7 +94,7 @@ async def test_another_size_than_the_log_was_made_with(tmp_path: Path, made: str
             await opened(f"embedded:{tmp_path}?{asked}&host=no")
 
 
-async def test_no_log_where_a_process_only_attaches(tmp_path: Path) -> None:
+async def test_attaching_to_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
     await refuses(f"embedded:{tmp_path / 'nowhere'}?host=no", NotInitialized, "leave host=no out")
     await refuses(f"embedded:{tmp_path}?host=no", NotInitialized, "leave host=no out")
     assert contents(tmp_path) == {}
@@ -239,7 +239,7 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(0)
 
 
-async def test_no_permission(tmp_path: Path) -> None:
+async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     await opened(f"embedded:{tmp_path / 'log'}")  # what is imported later may be out of reach
     os.chmod(tmp_path / "log", 0o500)
     os.chmod(tmp_path, 0o500)

@@ -20,6 +20,7 @@ import typer.main
 from polonaise.cli import main
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.log.control import encode_header
+from rigs.programs import run_polonaise
 
 CONTROL = "polonaise-storage.ctl"
 
@@ -271,10 +272,7 @@ def test_a_file_of_payments_that_is_not_there(command: Command, tmp_path: Path) 
 def test_output_that_goes_nowhere(command: Command, tmp_path: Path) -> None:
     for arguments in (["--version"], ["storage", "run", "--directory", str(tmp_path / "s")]):
         with open("/dev/full", "w") as full:
-            ended = subprocess.run(
-                [sys.executable, "-m", "polonaise.cli", *arguments],
-                stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
-            )  # fmt: skip
+            ended = run_polonaise(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
         assert ended.returncode == 1
         assert ended.stderr.startswith("polonaise: [bad_option] standard output can't be written: No space left")
         assert len(ended.stderr.splitlines()) == 1
@@ -306,10 +304,7 @@ def test_the_version_is_told(command: Command) -> None:
 
 
 def test_as_a_process_a_refusal_is_exit_status_1_and_one_line() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "server", "run", "--coordinator", "zookeeper:x"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    ended = run_polonaise("server", "run", "--coordinator", "zookeeper:x")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("polonaise: [bad_option] ")
     assert len(ended.stderr.splitlines()) == 1

@@ -1,14 +1,10 @@
-"""Fixtures of the command line's tests, which stand on the files of the tests of `admin`."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-from clirig import Shell
 
-sys.path.append(str(Path(__file__).parents[1] / "admin"))
+from rigs.shell import Shell
 
 
 @pytest.fixture

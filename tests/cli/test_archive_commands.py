@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from clirig import Shell
-from restorerig import archived
 
 import polonaise
 import polonaise.blocking
 from polonaise.fragments.store import open_store
+from rigs.programs import run_polonaise
+from rigs.restoring import archived
+from rigs.shell import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -87,10 +86,7 @@ def test_a_store_without_its_mark_is_not_well_and_nobody_else_can_claim_it(shell
     assert (lost.status, "archive init" in lost.objects[-1]["mark"]) == (1, True)
     with polonaise.blocking.connect(f"embedded:{tmp_path / 'other'}"):
         pass
-    refused = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "archive", "init", f"embedded:{tmp_path / 'other'}", store],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    refused = run_polonaise("archive", "init", f"embedded:{tmp_path / 'other'}", store)
     assert (refused.returncode, "fragments of another cluster" in refused.stderr) == (1, True)
     assert shell.run("archive", "init", "memory:log", store).status == 0
     assert mark.read_bytes() == right

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clirig import Shell
 
 import polonaise
 from polonaise.admin import logs
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
 from polonaise.terms import FailureReason
+from rigs.shell import Shell
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_the_log_is_named_first_or_by_option_or_in_the_environment(shell: Shell,
     shell.refuses("log", verb, "memory:other", code="bad_option", naming="memory:other")
 
 
-def test_one_argument_of_append_is_the_body_where_the_log_is_known(shell: Shell) -> None:
+def test_a_single_argument_of_append_is_the_body_where_the_log_is_known(shell: Shell) -> None:
     shell.cluster()
     assert shell.run("log", "append", LOG, "a").output == "0 0\n"
     assert shell.run("log", "append", "b", "--log", LOG).output == "0 1\n"
@@ -319,7 +319,7 @@ def test_high_water_marks(filled: Shell) -> None:
 # ------------------------------------------------------------------ trouble
 
 
-def test_no_server_is_said_within_the_timeout(shell: Shell) -> None:
+def test_that_no_server_is_there_is_said_within_the_timeout(shell: Shell) -> None:
     shell.cluster().server.lose_connections(reachable=False)
     for verb in ("read", "tail", "high-water-mark"):
         shell.refuses("log", verb, LOG, "--timeout", 0.1, code="deadline_exceeded", naming="memory:1")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from polonaise.node.local import LocalCluster
+from rigs.waiting import block_for
 
 pytestmark = pytest.mark.slow
 POLONAISE = [sys.executable, "-m", "polonaise.cli"]
@@ -57,7 +58,7 @@ def test_whoever_types_lines_sees_each_fate_and_control_c_ends_it(cluster: Local
 def test_following_shows_what_comes_and_control_c_ends_it(cluster: LocalCluster) -> None:
     following = start("log", "tail", cluster.coordinator, "-n", 0, "-f", "--json")
     assert following.stdout is not None
-    time.sleep(1.5)
+    block_for(1.5)  # so that it follows by then, and has nothing to show
     assert run("log", "append", cluster.coordinator, "seen").returncode == 0
     assert json.loads(following.stdout.readline())["data"] == "seen"
     assert end(following) == (130, b"")

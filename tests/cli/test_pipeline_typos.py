@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from clirig import Shell
 
 import polonaise.demo.views
 from polonaise.pipelines import jobsession
+from rigs.shell import Shell
 
 VIEWS = polonaise.demo.views.__file__
 
@@ -62,16 +62,6 @@ def test_every_job_looks_for_its_log_first(shell: Shell, tmp_path: Path, job: st
 
 
 def test_restore_names_the_command_that_it_is_now(shell: Shell, tmp_path: Path) -> None:
-    command = (
-        "pipeline",
-        "restore",
-        tmp_path / "store",
-        tmp_path / "log",
-        "--until",
-        "0=4",
-        "--new-key",
-        "--report",
-        "x",
-    )
-    shell.refuses(*command, code="bad_option", naming="is now polonaise archive restore")
+    command = ("pipeline", "restore", tmp_path / "store", tmp_path / "log", "--until", "0=4", "--new-key")
+    shell.refuses(*command, "--report", "x", code="bad_option", naming="is now polonaise archive restore")
     assert list(tmp_path.iterdir()) == []

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clirig import Shell
-from filesrig import flip, make_storage, segments
 
 from polonaise.checksum import crc32
 from polonaise.errors import SegmentDamaged
-from polonaise.host.real import RealHost
-from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
+from rigs.shell import Shell
+from rigs.storagefiles import flip, make_storage, promise, segments
 
 pytestmark = pytest.mark.slow
 
@@ -167,21 +163,6 @@ def test_a_segment_of_another_format_is_named(shell: Shell, storage: Path) -> No
     raw[checked:HEADER_BYTES] = crc32(raw[:checked]).to_bytes(4, "little")
     first.write_bytes(raw)
     shell.refuses("segment", "verify", storage, code="unsupported_format", naming=f"{first}: segment format 9")
-
-
-def promise(storage: Path, change: Callable[[ControlSlot], Awaitable[None]], partition: int = 0) -> None:
-    """Have the control file say something of a partition."""
-
-    async def make() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(storage))
-        slot = await control.load(partition)
-        assert slot is not None
-        await change(slot)
-        await control.close()
-        host.close()
-
-    asyncio.run(make())
 
 
 def test_one_replica_is_read_without_a_cluster_and_says_what_that_is_worth(shell: Shell, storage: Path) -> None:

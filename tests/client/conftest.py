@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from clientrig import World
+
+from rigs.clients import World
 
 
 @pytest.fixture

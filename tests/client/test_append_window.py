@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from clientrig import World, until
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.window import AppendWindow
 from polonaise.wire.appends import inbox_bytes
+from rigs.clients import World
+from rigs.waiting import time_passes, wait_until
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.booleans()), max_size=60), st.integers(0, 20_000))
@@ -48,9 +49,9 @@ async def test_what_the_window_has_no_room_for_waits_and_goes_out_in_order(world
     receipts.append(client.append(b"010", 0))
     receipts += [client.append(b"%03d" % number + bytes(900), 0) for number in range(11, 20)]
     heard = world.server.heard.appends
-    await until(lambda: heard)
+    await wait_until(lambda: heard)
     while len(world.log.bodies()) < 20:
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         undecided = sum(inbox_bytes(appends.size) for _, _, appends in world.server.held)
         assert 0 < undecided <= 6_000
         world.server.release()

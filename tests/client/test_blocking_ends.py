@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,6 +16,8 @@ from polonaise.blocking import background
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import AppendUnknown, Closed, Forked
 from polonaise.terms import Transaction
+from rigs.programs import STRICT, run_python
+from rigs.waiting import block_for
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def test_close_ends_the_thread_and_all_who_wait() -> None:
     waiting = [threading.Thread(target=wait, args=(each,)) for each in waits]
     for thread in waiting:
         thread.start()
-    time.sleep(0.05)
+    block_for(0.05)  # so that all of them wait
     log.close()
     for thread in waiting:
         thread.join(5)
@@ -77,7 +78,7 @@ def test_a_view_that_never_returns_does_not_hold_up_close(monkeypatch: pytest.Mo
 
     log = testing.blocking_log(view=Stuck())
     log.append(b"x")
-    time.sleep(0.05)
+    block_for(0.05)  # so that it is being applied
     raised: list[Exception] = []
 
     def wait() -> None:
@@ -88,7 +89,7 @@ def test_a_view_that_never_returns_does_not_hold_up_close(monkeypatch: pytest.Mo
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.05)
+    block_for(0.05)  # so that it waits
     began_s = time.monotonic()
     log.close()
     assert time.monotonic() - began_s < 5
@@ -119,13 +120,7 @@ def test_keyboard_interrupt_within_a_context_ends_the_run() -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(*STRICT, "-c", textwrap.dedent(script))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_each_method_of_the_log_has_a_twin(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["client_id", "partition_count", "serializer"])
-def test_each_attribute_too(name: str) -> None:
+def test_each_attribute_of_the_log_has_a_twin(name: str) -> None:
     assert isinstance(getattr(blocking.Log, name), property)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from clientrig import World, until
 
 from polonaise import Draft, Group, Log
 from polonaise.client.protocol.draft import Change, Expectation
@@ -25,13 +24,15 @@ from polonaise.errors import (
 )
 from polonaise.log.batch import Columns
 from polonaise.terms import FailureReason
+from rigs.clients import World
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 async def remounted(world: World) -> None:
     """Break all connections, and wait until the client is back."""
     before = len(world.server.heard.mounts)
     world.server.break_connections()
-    await until(lambda: len(world.server.heard.mounts) > before)
+    await wait_until(lambda: len(world.server.heard.mounts) > before)
 
 
 async def test_an_append_gets_the_next_id(world: World) -> None:
@@ -45,8 +46,7 @@ async def test_an_append_gets_the_next_id(world: World) -> None:
 
 
 async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     receipts = [client.append(b"%d" % number) for number in range(100)]
     await receipts[-1]
     assert [receipt.id for receipt in receipts] == list(range(100))
@@ -54,8 +54,7 @@ async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World)
 
 
 async def test_a_frame_is_bounded_in_count_and_bytes(world: World) -> None:
-    client = await world.client(settings={"frame_count_max": 10, "frame_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"frame_count_max": 10, "frame_bytes_max": 1_000})
     receipts = [client.append(b"x" * (300 if number < 10 else 1)) for number in range(40)]
     await receipts[-1]
     frames = world.server.heard.appends
@@ -72,8 +71,7 @@ async def test_appends_made_before_the_mount_wait_and_go_out_in_order(world: Wor
 
 
 async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"paid")
 
@@ -81,7 +79,7 @@ async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: W
         return (await receipt).id
 
     waiting = [asyncio.ensure_future(wait()) for _ in range(3)]
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     waiting[0].cancel()
     await asyncio.sleep(0)
     world.server.release()
@@ -125,11 +123,10 @@ async def test_a_refusal_is_the_receipts_error(world: World, reason: FailureReas
 
 
 async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.lose = True
     lost = client.append(b"lost")
-    await until(lambda: world.server.heard.appends)
+    await wait_until(lambda: world.server.heard.appends)
     world.server.lose = False
     kept = await client.append(b"kept")
     assert kept.id == 0
@@ -139,8 +136,7 @@ async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(wor
 
 
 async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.lose = True
     with pytest.raises(AppendFailed):
         await client.append(b"lost")
@@ -150,7 +146,7 @@ async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(worl
 async def test_an_idle_client_does_not_flush(world: World) -> None:
     client = await world.client()
     await client.append(b"paid")
-    await asyncio.sleep(0.1)
+    await nothing_happens_for(0.1)
     assert world.server.heard.flushes == 0
 
 
@@ -165,11 +161,10 @@ async def test_flush_settles_everything_appended_before_it(world: World) -> None
 
 
 async def test_flush_outlives_a_broken_connection(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"held")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     flushing = asyncio.ensure_future(client.flush(timeout=2))
     world.server.break_connections()
     assert await flushing == -1
@@ -178,15 +173,14 @@ async def test_flush_outlives_a_broken_connection(world: World) -> None:
 
 
 async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 10})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 10})
     world.server.hold = True
     for _ in range(10):
         client.append(b"x")
     with pytest.raises(Overloaded):
         client.append(b"one too many")
     waiting = asyncio.ensure_future(client.ready())
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     assert not waiting.done()
     world.server.release()
     await waiting
@@ -194,8 +188,7 @@ async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
 
 
 async def test_outstanding_appends_are_bounded_in_bytes(world: World) -> None:
-    client = await world.client(settings={"outstanding_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_bytes_max": 1_000})
     world.server.hold = True
     client.append(b"x" * 1_000)
     with pytest.raises(Overloaded):
@@ -229,11 +222,10 @@ def _with_registers(tx: Draft) -> None:
     ids=["locks", "changes", "expectations", "a group's changes", "a context's locks", "a context's registers"],
 )
 async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, append: Callable[[Log], Any]) -> None:
-    client = await world.client(settings={"outstanding_bytes_max": 1_000})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_bytes_max": 1_000})
     world.server.hold = True
     appended = append(client)
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     with pytest.raises(Overloaded):
         client.append(b"")
     world.server.hold = False
@@ -246,11 +238,10 @@ async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, 
 
 
 async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_committed(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     receipt = client.append(b"paid")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     mount, log, appends = world.server.held.pop()
     columns = Columns()
     columns.add(mount.client, 1, appends.sequences[0], 0, b"paid")
@@ -260,11 +251,10 @@ async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_comm
 
 
 async def test_an_append_lost_with_the_connection_has_failed_once_remounted(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     lost = client.append(b"lost")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     world.server.break_connections()
     world.server.hold = False
     with pytest.raises(AppendFailed):
@@ -310,7 +300,7 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
 
     async def breaker() -> None:
         while True:
-            await asyncio.sleep(0.004)
+            await time_passes(0.004)
             world.server.break_connections()
 
     breaking = asyncio.ensure_future(breaker())
@@ -324,13 +314,13 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
 
 
 async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
-    from fakeserver import FakeServer
+    from rigs.fakeserver import FakeServer
 
     client = await world.client()
     await client.append(b"0")
     world.server.hold = True
     pending = client.append(b"pending")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.coordinator.assign(0, "server:2", 2)
     with pytest.raises(AppendFailed):
@@ -344,13 +334,13 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
 
 
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
-    from fakeserver import FakeServer
+    from rigs.fakeserver import FakeServer
 
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.server.logs.clear()
     client = await world.client()
     append = asyncio.ensure_future(client.ready(timeout=2))
-    await until(lambda: world.server.connections)
+    await wait_until(lambda: world.server.connections)
     world.coordinator.assign(0, "server:2", 2)
     await append
     assert (await client.append(b"1")).id == 0
@@ -384,7 +374,7 @@ async def test_a_mount_without_an_answer_is_tried_again(world: World) -> None:
     world.server.silent_mounts = True
     client = await world.client()
     waiting = asyncio.ensure_future(client.ready(timeout=2))
-    await until(lambda: len(world.server.heard.mounts) >= 2)
+    await wait_until(lambda: len(world.server.heard.mounts) >= 2)
     world.server.silent_mounts = False
     await waiting
 
@@ -393,14 +383,13 @@ async def test_a_server_that_is_down_is_tried_until_it_is_back(world: World) -> 
     world.server.crash()
     client = await world.client()
     receipt = client.append(b"0")
-    await until(lambda: len(world.host.network.attempts) >= 3)
+    await wait_until(lambda: len(world.host.network.attempts) >= 3)
     world.server.restart()
     assert (await receipt).id == 0
 
 
 async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.lose = True
     lost = client.append(b"lost")
     await client.flush()
@@ -409,21 +398,20 @@ async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> N
     columns.add(client.client_id, 1, lost.sequence, 0, b"lost")
     world.log.commit(columns)
     world.server.feed_all()
-    await until(lambda: client.trouble(0))
+    await wait_until(lambda: client.trouble(0))
     assert isinstance(client.trouble(0), ConsistencyLost)
     with pytest.raises(ConsistencyLost):
         client.append(b"more")
 
 
 async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 100})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 100})
     (stream,) = client._links._streams.values()
     stream.connection.pause_writing()
     receipts = [client.append(b"x") for _ in range(100)]
     with pytest.raises(Overloaded):
         client.append(b"x")
-    await asyncio.sleep(0.01)
+    await nothing_happens_for(0.01)
     assert not world.server.heard.appends
     stream.connection.resume_writing()
     await receipts[-1]
@@ -434,11 +422,10 @@ async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world:
 
 
 async def test_closing_settles_what_is_pending(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     sent = client.append(b"sent")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     waiting = asyncio.ensure_future(client.wait_applied(5))
     await asyncio.sleep(0)
     unsent = client.append(b"unsent")
@@ -460,5 +447,5 @@ async def test_closing_leaves_no_task_and_no_connection(world: World) -> None:
     await client.append(b"paid")
     await client.high_water_mark()
     await client.close()
-    await until(lambda: not world.host.tasks)
+    await wait_until(lambda: not world.host.tasks)
     assert all(connection.closed for connection in world.server.connections)

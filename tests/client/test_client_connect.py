@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clientrig import World
 
 import polonaise
 from polonaise.client.protocol.draft import Limits
@@ -26,14 +23,16 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongEventLoop,
 )
+from rigs.clients import World
+from rigs.programs import output_of, run_python
+from rigs.waiting import nothing_happens_for, time_passes
 
 
 def test_importing_the_package_is_light() -> None:
     script = (
         "import polonaise, sys; print(','.join(m for m in ('asyncio', 'uvloop', 'rich', 'ssl') if m in sys.modules))"
     )
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == ""
+    assert output_of(run_python("-c", script)).strip() == ""
 
 
 def test_every_public_name_is_there() -> None:
@@ -149,7 +148,7 @@ async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(worl
         if hasattr(result, "__await__"):
             await result
 
-    await asyncio.sleep(0.01)  # what was appended here has gone out
+    await time_passes(0.01)  # what was appended here has gone out
     for call in calls:
         with pytest.raises(WrongEventLoop, match="run_coroutine_threadsafe"):
             await asyncio.to_thread(lambda call=call: asyncio.run(elsewhere(call)))
@@ -182,14 +181,14 @@ async def test_a_log_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None
             assert (await log.append(b"late", partition=0)).id == 0
 
     waiting = asyncio.ensure_future(late())
-    await asyncio.sleep(0.1)
+    await nothing_happens_for(0.1)
     assert not waiting.done()
     async with polonaise.connect(f"embedded:{directory}"):
         await asyncio.wait_for(waiting, 30)
 
 
 @pytest.mark.parametrize("wait", [0, 0.2])
-async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path: Path, wait: float) -> None:
+async def test_a_log_that_does_not_open_in_time_says_what_was_the_matter(tmp_path: Path, wait: float) -> None:
     with pytest.raises(DeadlineExceeded, match="not_initialized") as raised:
         async with polonaise.connect(f"file:{tmp_path}", wait=wait):
             raise AssertionError("there is nothing to be connected to")
@@ -197,7 +196,7 @@ async def test_one_that_does_not_come_is_said_with_what_was_the_matter(tmp_path:
     assert str(tmp_path) in str(raised.value)
 
 
-async def test_it_is_looked_for_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
+async def test_connect_looks_for_the_log_up_to_the_end_of_the_wait(tmp_path: Path) -> None:
     settings = polonaise.ClientSettings(retry_s_min=0.01, retry_s_max=60)
     loop = asyncio.get_running_loop()
     began_s = loop.time()

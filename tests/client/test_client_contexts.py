@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
@@ -23,6 +22,8 @@ from polonaise.errors import (
     Overloaded,
 )
 from polonaise.terms import FailureReason
+from rigs.clients import Memo, World
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 def append(tx: Draft, *bodies: bytes) -> None:
@@ -96,8 +97,8 @@ async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_
         tx.append(b"ours")
 
     running = asyncio.ensure_future(client.run(context))
-    await until(lambda: len(world.server.heard.appends) == 2)
-    await asyncio.sleep(0.02)
+    await wait_until(lambda: len(world.server.heard.appends) == 2)
+    await nothing_happens_for(0.02)
     assert runs == [-1]
     view.gate.set()
     assert (await running).id == 1
@@ -241,15 +242,15 @@ async def test_a_context_that_always_loses_the_race_for_its_position_does_not_ru
         tx.append(b"ours")
 
     running = asyncio.ensure_future(client.run(context))
-    await until(lambda: runs == RACES_AT_ONCE + 1)
-    await asyncio.sleep(0.05)
+    await wait_until(lambda: runs == RACES_AT_ONCE + 1)
+    await nothing_happens_for(0.05)
     assert runs == RACES_AT_ONCE + 1
     running.cancel()
     await asyncio.wait([running])
     assert b"ours" not in world.log.bodies()
 
 
-async def test_one_that_has_no_time_left_is_told_which_position_was_taken(world: World) -> None:
+async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(world: World) -> None:
     client = await world.client()
     other = await world.client()
     await client.ready()
@@ -260,10 +261,10 @@ async def test_one_that_has_no_time_left_is_told_which_position_was_taken(world:
         runs += 1
         if runs == 1:
             await other.append(b"theirs")
-            await asyncio.sleep(0.15)
+            await time_passes(0.15)
             tx.expect_position(0)
         else:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         tx.append(b"ours")
 
     with pytest.raises(AppendExpired) as expired:
@@ -280,11 +281,10 @@ async def test_registers_change_only_with_an_append(world: World) -> None:
 
 
 async def test_a_context_runs_again_after_its_append_was_lost(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.lose = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: world.server.heard.appends)
+    await wait_until(lambda: world.server.heard.appends)
     world.server.lose = False
     assert (await running).id == 0
     assert world.log.bodies() == [b"paid"]
@@ -294,7 +294,7 @@ async def test_a_context_runs_again_until_there_are_enough_replicas(world: World
     client = await world.client()
     world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: len(world.server.heard.appends) >= 3)
+    await wait_until(lambda: len(world.server.heard.appends) >= 3)
     world.server.refuse = None
     assert (await running).id == 0
 
@@ -333,8 +333,7 @@ async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(wo
 
 async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> None:
     view = Memo()
-    client = await world.client(view=view)
-    await client.ready()
+    client = await world.ready_client(view=view)
     view.gate = asyncio.Event()
     other = await world.client()
     await other.append(b"theirs", locks=[Lock("account", 1)])
@@ -348,8 +347,7 @@ async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> 
 
 
 async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_tells_later(world: World) -> None:
-    client = await world.client(settings={"idle_flush_s": 30})
-    await client.ready()
+    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.hold = True
     with pytest.raises(AppendUnknown) as raised:
         await client.run(append, b"paid", timeout=0.02)
@@ -362,32 +360,30 @@ async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_t
 
 
 async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     running = asyncio.ensure_future(client.run(append, b"paid"))
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     world.server.release()
     appends = client._partitions[0].appends
-    await until(lambda: appends._outstanding.count == 0)
+    await wait_until(lambda: appends._outstanding.count == 0)
     assert appends.admission.taken == 0
 
 
 async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     appends = client._partitions[0].appends
 
     async def cut_off(tx: Draft) -> None:
         world.server.crash()
-        await until(lambda: appends._stream is None)
+        await wait_until(lambda: appends._stream is None)
         tx.append(b"paid")
 
     running = asyncio.ensure_future(client.run(cut_off))
-    await until(lambda: appends._outstanding.count)
+    await wait_until(lambda: appends._outstanding.count)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -398,11 +394,10 @@ async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: Wo
 
 
 async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_up(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 2})
     world.server.hold = True
     running = [asyncio.ensure_future(client.run(append, b"%d" % number)) for number in range(6)]
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     assert len(world.server.held) == 1
     running[3].cancel()
     world.server.hold = False
@@ -413,13 +408,12 @@ async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_u
 
 
 async def test_submissions_are_bounded(world: World) -> None:
-    client = await world.client(settings={"submissions_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"submissions_max": 2})
     world.server.hold = True
     held = [client.submit(append, b"a"), client.submit(append, b"b")]
     with pytest.raises(Overloaded):
         client.submit(append, b"c")
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     world.server.hold = False
     world.server.release()
     assert sorted([(await submission).id for submission in held]) == [0, 1]
@@ -427,8 +421,7 @@ async def test_submissions_are_bounded(world: World) -> None:
 
 
 async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
     submission = client.submit(append, b"a")
 
@@ -436,7 +429,7 @@ async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
         await submission
 
     waiting = asyncio.ensure_future(wait())
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     waiting.cancel()
     await asyncio.sleep(0)
     world.server.release()
@@ -444,8 +437,7 @@ async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
 
 
 async def test_closing_ends_runs_and_submissions(world: World) -> None:
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.server.hold = True
 
     async def endless(tx: Draft) -> None:
@@ -453,7 +445,7 @@ async def test_closing_ends_runs_and_submissions(world: World) -> None:
 
     in_flight, in_context = client.submit(append, b"a"), client.submit(endless)
     waiting = asyncio.ensure_future(client.run(append, b"b"))
-    await until(lambda: len(world.server.held) == 1)
+    await wait_until(lambda: len(world.server.held) == 1)
     await client.close()
     assert (await in_flight.outcome()).kind is OutcomeKind.UNKNOWN
     assert (await in_context.outcome()).kind is OutcomeKind.RAISED

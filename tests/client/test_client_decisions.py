@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from fakeserver import FakeLog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from polonaise.client.protocol.packing import Outgoing, frames
 from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.errors import AppendUnknown, BadOption, BodyTooLarge, Closed, LogForked, OutOfOrder, TooManyLocks
 from polonaise.terms import FailureReason, LockMode, MountState, OwnKind
+from rigs.fakeserver import FakeLog
 
 # ------------------------------------------------------------------ reading ahead
 
@@ -327,7 +327,7 @@ def test_no_more_locks_are_made_than_it_takes_to_see_that_they_are_too_many() ->
     assert next(made) == 3
 
 
-def test_no_more_expectations_and_changes_are_made_than_that() -> None:
+def test_no_more_expectations_and_changes_are_made_than_it_takes_to_see_that_they_are_too_many() -> None:
     made = count()
     changes = (Change.delete(b"%d" % next(made)) for _ in range(100_000))
     with pytest.raises(BadOption, match="more than 32768 expectations and changes"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from clientrig import World, until
 
 from polonaise import testing
 from polonaise.client.log import Log
@@ -23,6 +22,8 @@ from polonaise.errors import (
     TooManyLocks,
 )
 from polonaise.terms import LockMode
+from rigs.clients import World
+from rigs.waiting import wait_until
 
 
 async def test_a_group_commits_as_one_and_its_receipt_names_all_ids(world: World) -> None:
@@ -102,13 +103,12 @@ async def test_a_group_that_waits_unsent_when_the_client_closes_was_never_sent(w
 
 
 async def test_too_much_outstanding_refuses_a_group(world: World) -> None:
-    client = await world.client(settings={"outstanding_count_max": 3})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 3})
     first = client.append_group(Group.of([b"a", b"b", b"c"]))
     with pytest.raises(Overloaded):
         client.append_group(Group.of([b"d"]))
     await first
-    await until(lambda: world.log.bodies() == [b"a", b"b", b"c"])
+    await wait_until(lambda: world.log.bodies() == [b"a", b"b", b"c"])
 
 
 async def test_a_group_past_the_limits_is_refused_before_anything_is_sent(world: World) -> None:

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise import testing
 from polonaise.client.log import Log
@@ -16,6 +15,8 @@ from polonaise.client.protocol.draft import Draft
 from polonaise.coordination.values import Assignment, Versioned
 from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError, ViewUnavailable
 from polonaise.terms import Transaction
+from rigs.clients import Memo, World
+from rigs.waiting import time_passes, wait_until
 
 SHORT_S = 0.03
 
@@ -59,7 +60,7 @@ async def test_while_the_owner_cannot_be_reached(world: World) -> None:
 async def test_while_the_owner_does_not_answer_a_mount(world: World) -> None:
     world.server.silent_mounts = True
     client = await world.client(view=Memo(), settings={"mount_s_max": 5.0})
-    await until(lambda: world.server.heard.mounts)
+    await wait_until(lambda: world.server.heard.mounts)
     for text in (await told(client))[:-1]:
         assert f"an answer of {world.server.address} to its mount" in text
 
@@ -67,7 +68,7 @@ async def test_while_the_owner_does_not_answer_a_mount(world: World) -> None:
 async def test_while_the_owner_is_not_ready(world: World) -> None:
     world.server.not_ready = 10**6
     client = await world.client(view=Memo(), settings={"retry_s_max": 0.002})
-    await until(lambda: client.trouble(0))
+    await wait_until(lambda: client.trouble(0))
     for text in (await told(client))[:-1]:
         assert "told so" in text
 
@@ -85,8 +86,7 @@ async def test_while_the_view_does_not_tell_its_mark(world: World) -> None:
 
 async def test_while_the_appends_before_are_undecided(world: World) -> None:
     world.server.hold = True
-    client = await world.client(settings={"outstanding_count_max": 2})
-    await client.ready()
+    client = await world.ready_client(settings={"outstanding_count_max": 2})
     client.append(b"one"), client.append(b"two")
     with pytest.raises(DeadlineExceeded, match=r"2 appends \(6 bytes\) are undecided"):
         await client.ready(timeout=SHORT_S)
@@ -94,8 +94,7 @@ async def test_while_the_appends_before_are_undecided(world: World) -> None:
 
 async def test_a_receipt_whose_append_is_not_decided(world: World) -> None:
     world.server.hold = True
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     receipt = client.append(b"held")
     with pytest.raises(DeadlineExceeded, match=r"not decided after 0.03 s.*await the receipt again"):
         await receipt.applied(SHORT_S)
@@ -156,7 +155,7 @@ async def test_a_context_that_always_conflicts() -> None:
             tx.append(b"x")
             log.faults.fail_next_lock()
             # so that the time is over within the context, and not while an append is under way
-            await asyncio.sleep(0.1)
+            await time_passes(0.1)
 
         with pytest.raises(AppendExpired, match=r"and nothing will be: .* refused, \d+ times") as raised:
             await log.run(context, timeout=0.35)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientrig import World, until
-from fakeserver import FakeLog, FakeMount
 
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -22,6 +20,9 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.messages import Append
+from rigs.clients import World
+from rigs.fakeserver import FakeLog, FakeMount
+from rigs.waiting import time_passes, wait_until
 
 
 async def test_numbers_are_appended_in_order(world: World) -> None:
@@ -93,11 +94,11 @@ async def test_a_producers_append_carries_locks(world: World) -> None:
 async def test_producers_of_different_names_do_not_meet(world: World) -> None:
     client = await world.client()
     a, b = await client.producer("a"), await client.producer("b")
-    await a.append(0, b"a")
-    await b.append(0, b"b")
+    assert await a.append(0, b"a") < await b.append(0, b"b")
+    assert world.log.bodies()[-2:] == [b"a", b"b"]
 
 
-async def test_of_openers_at_the_same_time_one_remains(world: World) -> None:
+async def test_of_producers_opened_at_the_same_time_one_remains(world: World) -> None:
     clients = [await world.client() for _ in range(5)]
     producers = await asyncio.gather(*[client.producer("billing") for client in clients])
     assert sorted(producer.epoch for producer in producers) == [1, 2, 3, 4, 5]
@@ -120,7 +121,7 @@ async def test_numbers_sent_together_arrive_in_order_through_broken_connections(
 
     async def breaker() -> None:
         while True:
-            await asyncio.sleep(0.003)
+            await time_passes(0.003)
             world.server.break_connections()
 
     breaking = asyncio.ensure_future(breaker())
@@ -136,7 +137,7 @@ async def test_an_undecided_append_is_unknown_and_can_be_repeated(world: World) 
     world.server.hold = True
     with pytest.raises(AppendUnknown):
         await producer.append(0, b"0", timeout=0.02)
-    await until(lambda: world.server.held)
+    await wait_until(lambda: world.server.held)
     world.server.hold = False
     world.server.release()
     assert await producer.append(0, b"0") == 1

@@ -7,8 +7,6 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from clientrig import World, until
-from fakeserver import FakeServer
 
 from polonaise.errors import (
     BadOption,
@@ -24,6 +22,9 @@ from polonaise.errors import (
 from polonaise.log import registers
 from polonaise.terms import Transaction
 from polonaise.wire.messages import RegistersListed
+from rigs.clients import World
+from rigs.fakeserver import FakeServer
+from rigs.waiting import nothing_happens_for, wait_until
 
 
 async def ids(reading) -> list[int]:
@@ -60,7 +61,7 @@ async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
     assert await ids(client.read()) == []
 
 
-async def test_no_batch_lies_beyond_the_range(world: World) -> None:
+async def test_reading_a_range_gives_no_batch_beyond_it(world: World) -> None:
     filled(world)
     client = await world.client()
     batches = [batch async for batch in client.read_batches(after=14, until=37)]
@@ -89,8 +90,8 @@ async def test_the_next_answers_are_asked_for_before_this_one_is_consumed(world:
     client = await world.client(settings={"read_bytes": 1, "reads_ahead": 3})
     reader = client.read_batches()
     await anext(reader)
-    await until(lambda: len(world.server.heard.reads) == 4)
-    await asyncio.sleep(0.01)
+    await wait_until(lambda: len(world.server.heard.reads) == 4)
+    await nothing_happens_for(0.01)
     assert len(world.server.heard.reads) == 4
     await reader.aclose()
 
@@ -140,7 +141,7 @@ async def test_a_reader_whose_wait_for_a_late_replica_was_ended_goes_on_later(
     assert seen == list(range(0, 100, 10))
 
 
-async def test_without_following_it_ends_at_what_was_committed_when_it_began(world: World) -> None:
+async def test_a_read_that_does_not_follow_ends_at_what_was_committed_when_it_began(world: World) -> None:
     filled(world)
     client = await world.client(settings={"read_bytes": 1})
     read: list[int] = []
@@ -162,7 +163,7 @@ async def test_following_goes_on_with_what_is_appended(world: World) -> None:
     following = asyncio.ensure_future(follow())
     for number in range(5):
         world.log.fill(b"%d" % number)
-        await until(lambda number=number: len(seen) == number + 1)
+        await wait_until(lambda number=number: len(seen) == number + 1)
     following.cancel()
     assert seen == [b"%d" % number for number in range(5)]
 
@@ -175,7 +176,7 @@ async def test_leaving_a_read_early_leaves_no_request_behind(world: World) -> No
         if tx.id == 15:
             break
     await reading.aclose()
-    await until(lambda: len(asyncio.all_tasks()) <= 2 + len(world.host.tasks))
+    await wait_until(lambda: len(asyncio.all_tasks()) <= 2 + len(world.host.tasks))
 
 
 async def test_a_read_goes_on_over_broken_connections_and_moves(world: World) -> None:
@@ -313,7 +314,8 @@ async def test_a_partition_without_an_owner_is_waited_for(two_partitions: World)
     client = await world.client()
     world.coordinator._assignment.value.owners.pop(1)  # type: ignore[attr-defined]
     asking = asyncio.ensure_future(client.high_water_mark(1))
-    await asyncio.sleep(0.01)
+    await nothing_happens_for(0.01)
+    assert not asking.done()
     world.coordinator.assign(1, world.server.address, 1)
     assert await asking == -1
 

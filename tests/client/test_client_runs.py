@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from clientrig import World, until
 
 from polonaise.errors import DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import BodyForm, Transaction
+from rigs.clients import World
+from rigs.waiting import wait_until
 
 
 class Runs:
@@ -60,8 +61,7 @@ async def test_what_queued_up_comes_in_runs_within_the_bounds(world: World) -> N
     world.log.fill(*numbered(5), each=True)
     view = Runs()
     view.gate = asyncio.Event()
-    client = await world.client(view=view, settings={"run_count_max": 4})
-    await client.ready()
+    client = await world.ready_client(view=view, settings={"run_count_max": 4})
     view.gate.set()
     await client.wait_applied(14)
     assert view.runs == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14]]
@@ -72,8 +72,7 @@ async def test_a_run_is_bounded_in_bytes_and_holds_one_at_least(world: World) ->
     world.log.fill(b"x" * 100, b"x" * 30, b"x" * 30, b"x" * 30, each=True)
     view = Runs()
     view.gate = asyncio.Event()
-    client = await world.client(view=view, settings={"run_bytes_max": 64})
-    await client.ready()
+    client = await world.ready_client(view=view, settings={"run_bytes_max": 64})
     view.gate.set()
     await client.wait_applied(3)
     assert view.runs == [[0], [1, 2], [3]]
@@ -102,7 +101,7 @@ async def test_only_the_poison_one_of_a_run_stays_and_it_is_named(world: World) 
     view = Runs()
     view.poison = {3}
     client = await world.client(view=view)
-    await until(lambda: len(view.failures) >= 2)
+    await wait_until(lambda: len(view.failures) >= 2)
     assert view.mark == 2
     assert set(view.failures) == {(0, 3, "no stomach")}
     assert isinstance(client.trouble(0), ViewFailed)
@@ -134,11 +133,11 @@ async def test_a_store_that_is_away_is_waited_for_and_no_transaction_is_blamed(w
     seen: list[object] = []
     view.troubles = [ViewUnavailable("the database is down") for _ in range(4)]
     client = await world.client(view=view)
-    await until(lambda: seen.append(client.trouble(0)) or view.mark == 2)
+    await wait_until(lambda: seen.append(client.trouble(0)) or view.mark == 2)
     assert view.runs == [[0, 1, 2]] * 5
     assert not view.failures
     assert any(isinstance(trouble, ViewUnavailable) for trouble in seen)
-    await until(lambda: client.trouble(0) is None)
+    await wait_until(lambda: client.trouble(0) is None)
 
 
 async def test_a_mark_that_cannot_be_had_is_waited_for_too(world: World) -> None:
@@ -151,7 +150,7 @@ async def test_a_mark_that_cannot_be_had_is_waited_for_too(world: World) -> None
     view = Down()
     view.troubles = [ViewUnavailable("the database is down") for _ in range(3)]
     client = await world.client(view=view)
-    await until(lambda: isinstance(client.trouble(0), ViewUnavailable))
+    await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable))
     await client.ready()
     assert client.trouble(0) is None
 
@@ -218,7 +217,7 @@ async def test_a_store_that_went_back_is_fed_from_there_again(world: World) -> N
     await client.wait_applied(3)
     world.log.fill(*numbered(3))
     world.server.feed_all()
-    await until(lambda: view.mark == 6)
+    await wait_until(lambda: view.mark == 6)
     assert view.bodies == world.log.bodies()
     assert world.server.heard.mounts[-1].client_high_water_mark == 1
 
@@ -233,8 +232,7 @@ async def test_lazy_bodies_come_with_their_run(world: World) -> None:
 
 async def test_a_view_is_told_once_that_its_client_has_ended(world: World) -> None:
     view = Runs()
-    client = await world.client(view=view)
-    await client.ready()
+    client = await world.ready_client(view=view)
     assert not view.closed
     await client.close()
     await client.close()

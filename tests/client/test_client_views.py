@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from clientrig import Memo, World, until
 
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
 from polonaise.log.batch import Columns
 from polonaise.terms import BodyForm
+from rigs.clients import Memo, World
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 async def test_a_view_is_given_everything_after_its_mark(world: World) -> None:
@@ -95,13 +96,13 @@ async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world:
     client = await world.client(view=view, settings={"credit_bytes": 4_000})
     for number in range(60):
         world.log.fill(b"x" * 300 + b"%d" % number)
-    await until(lambda: world.server.mounts.get(0))
+    await wait_until(lambda: world.server.mounts.get(0))
     (mount,) = world.server.mounts[0].values()
-    await asyncio.sleep(0.02)
+    await time_passes(0.02)
     world.server.feed_all()
     fed = mount.next_id
     assert fed < 20
-    await asyncio.sleep(0.02)
+    await nothing_happens_for(0.02)
     assert mount.next_id == fed
     view.gate.set()
     await client.wait_applied(59, timeout=2)
@@ -114,7 +115,7 @@ async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World
     view = Memo()
     view.gate = asyncio.Event()
     client = await world.client(view=view, settings={"credit_bytes": 2_000})
-    await asyncio.sleep(0.3)
+    await nothing_happens_for(0.3)
     assert len(world.server.heard.mounts) == 1
     view.gate.set()
     await client.ready(timeout=2)
@@ -124,11 +125,10 @@ async def test_what_was_received_and_not_applied_survives_a_broken_connection(wo
     view = Memo()
     view.gate = asyncio.Event()
     world.log.fill(b"0", b"1")
-    client = await world.client(view=view)
-    await client.ready()
+    client = await world.ready_client(view=view)
     world.server.break_connections()
     world.log.fill(b"2")
-    await until(lambda: len(world.server.heard.mounts) == 2)
+    await wait_until(lambda: len(world.server.heard.mounts) == 2)
     assert world.server.heard.mounts[1].client_high_water_mark == 1
     view.gate.set()
     await client.wait_applied(2)
@@ -171,7 +171,7 @@ async def test_a_view_whose_database_went_back_is_fed_from_there_again(world: Wo
     for body in (b"0", b"1", b"2", b"3", b"4"):
         world.log.fill(body)
     client = await world.client(view=view)
-    await until(lambda: len(view.applied) == 5)
+    await wait_until(lambda: len(view.applied) == 5)
     assert view.bodies == [b"0", b"1", b"2", b"3", b"4"]
     assert world.server.heard.mounts[-1].client_high_water_mark == 0
     assert (await client.append(b"5")).id == 5
@@ -196,11 +196,10 @@ async def test_a_view_ahead_of_the_log_stops_its_partition_and_everybody_is_told
 async def test_a_log_that_is_behind_what_it_has_fed_is_client_ahead_too(world: World) -> None:
     world.log.fill(b"0")
     world.log.fill(b"1")
-    client = await world.client()
-    await client.ready()
+    client = await world.ready_client()
     world.log.batches.pop()
     world.server.break_connections()
-    await until(lambda: client.trouble(0) is not None and isinstance(client.trouble(0), ClientAhead))
+    await wait_until(lambda: client.trouble(0) is not None and isinstance(client.trouble(0), ClientAhead))
 
 
 async def test_a_damaged_feed_is_dropped_and_asked_for_again(world: World) -> None:
@@ -228,7 +227,7 @@ async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World) -> No
     world.log.batches[-1].crc ^= 1
     world.log.commit(columns)
     world.server.feed_all()
-    await until(lambda: isinstance(client.trouble(0), LogForked))
+    await wait_until(lambda: isinstance(client.trouble(0), LogForked))
     assert view.bodies == [b"0"]
 
 
@@ -271,7 +270,7 @@ async def test_a_damaged_body_is_never_applied(world: World) -> None:
     world.server.damage_bodies = True
     view = Memo()
     client = await world.client(view=view, bodies=BodyForm.LAZY)
-    await until(lambda: isinstance(client.trouble(0), DataDamaged))
+    await wait_until(lambda: isinstance(client.trouble(0), DataDamaged))
     assert not view.applied
     assert len(world.server.heard.fetches) == 5
 

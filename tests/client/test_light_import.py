@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from rigs.programs import output_of, run_python
 
 HEAVY = {
     "typer",
@@ -19,8 +18,7 @@ HEAVY = {
 
 
 def loaded(script: str) -> set[str]:
-    command = [sys.executable, "-c", f"{script}; import sys; print(' '.join(sys.modules))"]
-    return set(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split())
+    return set(output_of(run_python("-c", f"{script}; import sys; print(' '.join(sys.modules))")).split())
 
 
 def test_the_package_itself_loads_nothing_heavy() -> None:
@@ -28,7 +26,7 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("module", ["blocking", "testing"])
-def test_its_faces_are_loaded_when_they_are_named(module: str) -> None:
+def test_modules_of_the_package_are_loaded_when_they_are_named(module: str) -> None:
     assert f"polonaise.{module}" in loaded(f"import polonaise; polonaise.{module}")
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from clientrig import World, until
 
 import polonaise
 from polonaise import blocking, testing
 from polonaise.errors import OwnTransaction
 from polonaise.terms import BodyForm, ChangeKind, LockMode, PartitionId, Transaction, TransactionId
+from rigs.clients import World
+from rigs.waiting import wait_until
 
 
 class Strict:
@@ -100,7 +101,7 @@ async def test_a_view_whose_mark_really_went_back_is_given_everything_from_there
     view.mark, view.numbers = 0, [0]
     view.fail_once_on = {4}
     await client.append(b"3")
-    await until(lambda: view.numbers == [0, 1, 2, 3])
+    await wait_until(lambda: view.numbers == [0, 1, 2, 3])
 
 
 async def test_readers_are_not_given_it() -> None:

@@ -5,59 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
-from clientrig import World
 
 from polonaise import blocking, testing
 from polonaise.errors import AppendUnknown, Closed, ConnectionLost, LockConflict, PolonaiseError, ViewUnfit, fresh
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark
-
-TIMES = 10_000
-
-
-def length(traceback: TracebackType | None) -> int:
-    found = 0
-    while traceback is not None:
-        found, traceback = found + 1, traceback.tb_next
-    return found
-
-
-def chain(error: BaseException | None) -> int:
-    """How many exceptions hang on this one."""
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            waiting += [each.__cause__, each.__context__]
-    return len(seen)
-
-
-async def raised(make: Callable[[], Awaitable[Any]], times: int = TIMES) -> BaseException:
-    """What it raises the last time; each time while something else is being handled, as in a loop that tries again."""
-    last: BaseException | None = None
-    for _ in range(times):
-        try:
-            raise KeyError("something else")
-        except KeyError:
-            try:
-                await make()
-            except Exception as error:  # noqa: BLE001 - that is what is looked at
-                last = error
-    assert last is not None
-    return last
-
-
-def check_small(error: BaseException) -> None:
-    assert length(error.__traceback__) <= 25
-    assert chain(error) <= 4
-    assert len(getattr(error, "__notes__", ())) <= 1
+from rigs.clients import World
+from rigs.raising import check_small, raised
+from rigs.waiting import time_passes
 
 
 class Unfit:
@@ -92,7 +51,7 @@ ASKED: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-async def test_of_a_partition_that_has_stopped(asked: str) -> None:
+async def test_the_error_of_a_partition_that_has_stopped_stays_small(asked: str) -> None:
     async with testing.log(view=Unfit()) as log:
         with pytest.raises(ViewUnfit):
             await log.wait_applied(7, timeout=5)
@@ -102,7 +61,7 @@ async def test_of_a_partition_that_has_stopped(asked: str) -> None:
         check_small(log.trouble(0) or error)
 
 
-async def test_of_a_client_whose_host_failed(world: World) -> None:
+async def test_the_error_of_a_client_whose_host_failed_stays_small(world: World) -> None:
     client = await world.client()
     client.fail(OSError("no disk"))
     error = await raised(lambda: _append(client))
@@ -110,7 +69,7 @@ async def test_of_a_client_whose_host_failed(world: World) -> None:
     check_small(error)
 
 
-async def test_of_a_submission_that_has_ended(world: World) -> None:
+async def test_the_error_of_a_submission_that_has_ended_stays_small(world: World) -> None:
     client = await world.client()
 
     def stumbles(tx: Any) -> None:
@@ -121,7 +80,7 @@ async def test_of_a_submission_that_has_ended(world: World) -> None:
 
     for context in (stumbles, lambda tx: tx.abandon("no")):
         submission = client.submit(context)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)  # it has ended
         error = await raised(lambda submission=submission: wait(submission))  # type: ignore[misc]
         check_small(error)
         if isinstance(error, ValueError):
@@ -131,7 +90,7 @@ async def test_of_a_submission_that_has_ended(world: World) -> None:
 async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(world: World) -> None:
     client = await world.client()
     waiting = [asyncio.ensure_future(client.wait_applied(5)) for _ in range(100)]
-    await asyncio.sleep(0.01)
+    await time_passes(0.01)  # all of them wait
     await client.close()
     told = await asyncio.gather(*waiting, return_exceptions=True)
     errors = [error for error in told if isinstance(error, Closed)]
@@ -139,7 +98,7 @@ async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(world
     assert len({id(error) for error in errors}) == len(errors)
 
 
-def test_a_fresh_one_says_the_same() -> None:
+def test_a_fresh_copy_of_an_error_says_the_same() -> None:
     receipt = object()
     unknown = AppendUnknown("not decided", receipt)
     unknown.add_note("because")
@@ -156,7 +115,7 @@ def test_a_fresh_one_says_the_same() -> None:
     assert fresh(LockConflict("stale", 7)).conflict == 7
 
 
-async def test_of_a_storage_node_that_is_away(world: World) -> None:
+async def test_the_error_of_a_storage_node_that_is_away_stays_small(world: World) -> None:
     settings = ServerSettings()
     link = StorageLink(world.host, "storage:1", 1, b"k" * 16, settings, {})  # type: ignore[arg-type]
     link.last_error = ConnectionLost("nobody there")
@@ -166,7 +125,7 @@ async def test_of_a_storage_node_that_is_away(world: World) -> None:
     check_small(link.last_error)
 
 
-def test_of_a_submission_that_threads_wait_for(tmp_path: Path) -> None:
+def test_the_error_of_a_submission_that_threads_wait_for_stays_small(tmp_path: Path) -> None:
     def stumbles(tx: Any) -> None:
         raise ValueError("the application's own")
 

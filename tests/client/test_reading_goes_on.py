@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from clientrig import World
-from test_raised_again import check_small, raised
 
 import polonaise
 from polonaise import Batch, Group, testing
 from polonaise.errors import BatchDamaged, DataDamaged, DeadlineExceeded, LogForked, OutOfOrder, PolonaiseError
 from polonaise.log.batch import Columns
+from rigs.clients import World
+from rigs.raising import check_small, raised
+from rigs.waiting import nothing_happens_for, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -195,7 +196,7 @@ async def test_two_tasks_may_not_wait_for_the_same_reading(name: str) -> None:
     async with testing.log() as log:
         reading = READINGS[name](log, follow=True)
         first = asyncio.ensure_future(anext(reading))
-        await asyncio.sleep(0.01)
+        await nothing_happens_for(0.01)
         with pytest.raises(RuntimeError):
             await anext(reading)
         await log.append(b"x")
@@ -209,7 +210,7 @@ async def test_a_reading_that_is_closed_has_ended_for_who_waits_for_it(name: str
         for follow in (True, False):
             reading = READINGS[name](log, follow=follow)
             first = asyncio.ensure_future(anext(reading))
-            await asyncio.sleep(0.01 if follow else 0)
+            await nothing_happens_for(0.01 if follow else 0)
             await reading.aclose()
             with pytest.raises(StopAsyncIteration):
                 await first
@@ -227,9 +228,7 @@ async def test_a_reading_that_is_left_leaves_no_request_behind(name: str) -> Non
         reading = READINGS[name](log, follow=True)
         async for _ in reading:
             break
-        await asyncio.sleep(0.01)
-        assert len(asking()) == 1, "for what comes next"
+        await wait_until(lambda: len(asking()) == 1, "it asks for what comes next")
         del reading
         gc.collect()
-        await asyncio.sleep(0.01)
-        assert asking() == []
+        await wait_until(lambda: asking() == [])

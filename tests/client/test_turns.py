@@ -18,6 +18,7 @@ from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import AppliedMark
 from polonaise.errors import Abandoned, AppendExpired, Closed
 from polonaise.terms import LockMode
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 READ, WRITE, APPEND = LockMode
 ME, B, C = 1, 2, 3
@@ -55,7 +56,7 @@ def test_a_turn_needs_all_of_its_locks() -> None:
     assert turns.leave(a) == [both]
 
 
-def test_those_who_only_look_go_together_and_not_past_one_who_writes() -> None:
+def test_readers_of_a_lock_run_together_and_not_past_a_waiting_writer() -> None:
     turns = Turns(ME)
     readers = [turns.join(locks("a", mode=READ)) for _ in range(2)]
     writer = turns.join(locks("a"))
@@ -66,7 +67,7 @@ def test_those_who_only_look_go_together_and_not_past_one_who_writes() -> None:
     assert turns.leave(writer) == [late]
 
 
-def test_one_that_gives_up_while_it_waits_lets_those_behind_it_go() -> None:
+def test_a_context_that_gives_up_its_turn_lets_those_behind_it_go() -> None:
     turns = Turns(ME)
     reader = turns.join(locks("a", mode=READ))
     writer = turns.join(locks("a"))
@@ -223,9 +224,7 @@ async def test_one_hot_lock_costs_few_runs_and_is_shared_fairly_by_clients_and_t
     async with AsyncExitStack() as clients:
         logs = [await clients.enter_async_context(cluster.connect(view=view)) for view in views]
         sharing = [asyncio.ensure_future(view.share(log, 20, 10)) for view, log in zip(views, logs, strict=True)]
-        await asyncio.sleep(0)
-        while sum(view.commits for view in views) < 300:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: sum(view.commits for view in views) >= 300, every_s=0.001)
         shares = [view.commits for view in views]
         await asyncio.gather(*sharing)
         assert numbers(logs[0]) == list(range(1, 601)), "none is lost, none is there twice"
@@ -256,14 +255,13 @@ async def test_whoever_ends_in_its_turn_lets_the_next_one_go(end: str) -> None:
             elif end == "raise":
                 raise ValueError("no")
             else:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         ending = asyncio.ensure_future(log.run(ends, timeout=0.2 if end == "expire" else None))
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)  # it has its turn
         last = asyncio.ensure_future(log.run(view.count))
         log.faults.resume_feed()
-        while runs < 2:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: runs >= 2)
         if end == "cancel":
             ending.cancel()
         with pytest.raises((Abandoned, ValueError, AppendExpired, asyncio.CancelledError)):
@@ -278,13 +276,13 @@ async def test_who_waits_for_a_turn_is_told_when_the_client_ends() -> None:
     async with testing.log(view=view) as log:
         log.faults.suspend_feed()
         waiting = [asyncio.ensure_future(log.run(view.count)) for _ in range(5)]
-        await asyncio.sleep(0.01)
+        await nothing_happens_for(0.01)
     told = await asyncio.gather(*waiting, return_exceptions=True)
     assert all(isinstance(error, polonaise.PolonaiseError) for error in told)
     assert any(isinstance(error, Closed) for error in told)
 
 
-async def test_one_that_has_no_time_left_is_told_of_the_conflicts() -> None:
+async def test_a_context_whose_time_is_over_is_told_of_the_conflicts() -> None:
     cluster = testing.MemoryCluster()
     mine, theirs = Counting(), Counting()
     async with cluster.connect(view=mine) as log, cluster.connect(view=theirs) as other:
@@ -292,7 +290,7 @@ async def test_one_that_has_no_time_left_is_told_of_the_conflicts() -> None:
         async def always_too_late(tx: polonaise.Draft) -> None:
             tx.write_lock("counter", 1)
             if theirs.number == 3:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             await other.run(theirs.count)
             tx.append(b"0")
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from clusterrig import running
-from hostilerig import Target, assert_served, target_of, unharmed
 
 from polonaise.node.local import LocalCluster
+from rigs.cluster import running
+from rigs.hostile import Target, assert_served, target_of, unharmed
 
 PORTS = ("server", "storage")
 

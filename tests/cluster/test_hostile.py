@@ -15,21 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrig import running
-from hostilerig import (
-    Peer,
-    Target,
-    assert_served,
-    bytes_of,
-    dial,
-    greet,
-    mount,
-    open_files,
-    processor_s,
-    raw_frame,
-    target_of,
-    unharmed,
-)
 
 import polonaise
 from polonaise.errors import PolonaiseError
@@ -43,6 +28,22 @@ from polonaise.wire.messages import (
     Ping,
     Pong,
 )
+from rigs.cluster import running
+from rigs.hostile import (
+    Peer,
+    Target,
+    assert_served,
+    bytes_of,
+    dial,
+    greet,
+    mount,
+    open_files,
+    processor_s,
+    raw_frame,
+    target_of,
+    unharmed,
+)
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
@@ -90,12 +91,13 @@ async def test_connections_that_end_anywhere_in_a_frame_harm_nobody(target: Targ
                     peer.reset()
                 elif peer.writer.can_write_eof():
                     peer.writer.write_eof()
+    await assert_served(target.cluster)
 
 
 async def test_a_half_closed_connection_is_closed(target: Target) -> None:
     async with greet(target) as peer:
         peer.writer.write_eof()
-        await peer.ended()
+        assert await peer.ended() == []
 
 
 FOREIGN = {
@@ -127,6 +129,7 @@ async def test_a_storm_of_reconnects_is_weathered(target: Target) -> None:
                     peer.reset()
 
     await asyncio.gather(*[storm(200) for _ in range(10)])
+    await assert_served(target.cluster)
 
 
 async def test_a_thousand_idle_connections_cost_little(target: Target) -> None:
@@ -153,10 +156,10 @@ async def test_without_file_descriptors_a_node_turns_new_ones_away_and_does_not_
                 with contextlib.suppress(ConnectionError):
                     peer = await stack.enter_async_context(dial(target))
                     peer.say(target.hello())
-            await asyncio.sleep(0.5)  # so that what is measured is not the arrival
+            await time_passes(0.5)  # so that what is measured is not the arrival
             assert open_files(pid) <= limit
             used_s, began_s = processor_s(pid), time.monotonic()
-            await asyncio.sleep(2)  # a measurement takes its time
+            await time_passes(2)  # a measurement takes its time
             share = (processor_s(pid) - used_s) / (time.monotonic() - began_s)
             print(f"{port} without file descriptors: {100 * share:.0f} % of a processor")  # noqa: T201
             assert share < 0.5
@@ -311,6 +314,7 @@ async def test_every_message_with_every_field_at_its_limits_is_survived(target: 
                     peer.say(message, partition=partition, request=request)
                 with contextlib.suppress(TimeoutError):
                     await peer.hear(0.002)
+    await assert_served(target.cluster)
 
 
 def raises_the_fence(raw: bytes, target: Target) -> bool:
@@ -341,3 +345,4 @@ async def test_frames_with_flipped_bytes_are_survived(target: Target) -> None:
                 peer.say(bytes(raw))
             with contextlib.suppress(TimeoutError):
                 await peer.hear(0.005)
+    await assert_served(target.cluster)

@@ -9,7 +9,6 @@ import struct
 import time
 
 import pytest
-from hostilerig import Peer, Target, dial, greet, mount, one_append
 
 import polonaise
 from polonaise.terms import FailureReason, LockMode, MountState
@@ -47,6 +46,7 @@ from polonaise.wire.messages import (
     Truncate,
     Unmount,
 )
+from rigs.hostile import Peer, Target, dial, greet, mount, one_append
 
 pytestmark = pytest.mark.slow
 HUGE = 2**63 - 1

@@ -8,14 +8,26 @@ import struct
 import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from hostilerig import Peer, Target, assert_served, bytes_of, dial, greet, mount, one_append, raw_frame, target_of
 
 import polonaise
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Fetch, Flush, Health, HighWaterMark, Ping, Read
+from rigs.hostile import (
+    GOOD_CLIENT,
+    Peer,
+    Target,
+    assert_served,
+    bytes_of,
+    dial,
+    greet,
+    mount,
+    one_append,
+    raw_frame,
+    target_of,
+)
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 TURNS_MAX = 6
@@ -38,6 +50,7 @@ async def test_who_asks_and_never_listens_is_not_served_without_end(server: Targ
                         await peer.writer.drain()
 
     await asyncio.gather(*[ask(request) for request in requests for _ in range(2)])
+    await assert_served(server.cluster)
 
 
 async def test_frames_that_are_never_finished_are_bounded_over_all_connections(target: Target) -> None:
@@ -75,7 +88,7 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections(server
             peer.say((many, bodies, many + bodies)[number % 3])
         for _ in range(3):
             await assert_served(server.cluster)
-            await asyncio.sleep(1)  # time for the damage to be done
+            await time_passes(1)  # time for the damage to be done
 
 
 async def test_a_subscriber_that_never_reads_holds_a_bounded_part_of_the_feed(server: Target) -> None:
@@ -112,7 +125,7 @@ async def test_more_appends_than_the_disk_takes_are_slowed_down_not_collected(se
         for peer in peers:
             peer.say(mount(credit=0), partition=0, request=1)
         floods = [asyncio.create_task(send(peer)) for peer in peers]
-        await asyncio.sleep(0.5)
+        await time_passes(0.5)
         began_s = time.monotonic()
         await assert_served(server.cluster)
         print(f"one small append beside a flood: {1e3 * (time.monotonic() - began_s):.0f} ms")  # noqa: T201
@@ -142,9 +155,8 @@ class GoodClient:
 
 @contextlib.asynccontextmanager
 async def good_client(server: Target) -> AsyncIterator[GoodClient]:
-    script = str(Path(__file__).with_name("goodclient.py"))
     process = await asyncio.create_subprocess_exec(
-        sys.executable, script, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
+        sys.executable, GOOD_CLIENT, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
     )
     try:
         yield GoodClient(process)
@@ -166,7 +178,7 @@ async def knock(target: Target) -> None:
                 peer.say(wrong[number % len(wrong)])
                 if number % 3 == 0:
                     peer.reset()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
 
 
 async def stay(target: Target, count: int) -> None:
@@ -176,7 +188,7 @@ async def stay(target: Target, count: int) -> None:
         while True:
             for number, peer in enumerate(peers):
                 peer.say(raw_frame(13, length=1_000_000)[: number % 24] if number % 5 == 0 else bytes_of(Ping()))
-                await asyncio.sleep(2 / count)
+                await time_passes(2 / count)
 
 
 async def subscribe_and_never_read(target: Target, count: int) -> None:
@@ -194,7 +206,7 @@ async def ask_at_once(target: Target) -> None:
         async with greet(target) as peer:
             peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
             peer.say(bytes_of(Health(), request=1) * 300 + bytes_of(HighWaterMark(), request=1, partition=0) * 300)
-            await asyncio.sleep(1)
+            await time_passes(1)
 
 
 @pytest.mark.alone

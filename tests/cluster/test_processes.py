@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrig import CAME_UP_S, Writer, connected, nodes, running, until_engaged
 
 from polonaise.errors import AppendUnknown
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.server.settings import ServerSettings
+from rigs.cluster import Writer, connected, nodes, running
+from rigs.health import until_engaged
+from rigs.waiting import PATIENCE_S, wait_until
 
 PAUSE_S_MAX = 1.0
 """Of appends when a storage node is killed. Tens of milliseconds on an idle machine."""
@@ -120,7 +122,7 @@ async def test_without_a_majority_appends_wait_and_commit_when_it_is_back(tmp_pa
             await log.append(b"all there", partition=0)
             for node in cluster.storage[:2]:
                 await asyncio.to_thread(node.kill)
-            waits = asyncio.create_task(log.run(lambda tx: tx.append(b"waits"), partition=0, timeout=CAME_UP_S))
+            waits = asyncio.create_task(log.run(lambda tx: tx.append(b"waits"), partition=0, timeout=PATIENCE_S))
             await until_engaged(log, 0)
             assert not waits.done()
             await asyncio.to_thread(cluster.storage[0].start)
@@ -163,10 +165,7 @@ async def test_a_damaged_coordinator_stops_no_server_and_is_told_in_one_line(tmp
             path = next(each for each in path.iterdir() if each.name.isdecimal()) if path.is_dir() else path
             whole = path.read_bytes()
             path.write_bytes(b"junk")
-            deadline_s = time.monotonic() + CAME_UP_S
-            while "coordinator_damaged" not in cluster.server.log:
-                assert time.monotonic() < deadline_s
-                await asyncio.sleep(0.1)
+            await wait_until(lambda: "coordinator_damaged" in cluster.server.log)  # type: ignore[union-attr]
             await log.append(b"meanwhile", partition=0)
             path.write_bytes(whole)
             await log.append(b"after", partition=0)

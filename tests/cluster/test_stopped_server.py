@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrig import Writer, connected, running
 
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.node.local import ChildNode
+from rigs.cluster import Writer, connected, running
 
 TAKE_OVER_S_MAX = LEASE_S + RENEW_S + 8.0
 """Its lease, a look at it, a session; and a client's way to the new owner."""

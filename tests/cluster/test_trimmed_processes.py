@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
-from clusterrig import Writer, connected, running, until, until_engaged
 
 import polonaise
 from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
+from rigs.cluster import Writer, connected, running
+from rigs.health import until_engaged
+from rigs.programs import POLONAISE, run_polonaise
+from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-POLONAISE = [sys.executable, "-m", "polonaise.cli"]
-
-
-def says(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*POLONAISE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
@@ -49,12 +45,12 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
     with running(tmp_path / "cluster", segment_bytes=4_096, fragments=str(store)) as cluster:
         async with connected(cluster) as log, Writer(log, every_s=0.002) as writer:
             await writer.writes(1_500)
-            assert says("archive", "run", cluster.coordinator, store, "--rest").returncode == 0
+            assert run_polonaise("archive", "run", cluster.coordinator, store, "--rest").returncode == 0
             before = files(cluster)
             assert min(before) > 10
             for _ in range(3):
                 trimming = start("archive", "trim", cluster.coordinator, store)
-                await until(partial(_has_begun, trimming, cluster, before), "a trim")
+                await wait_until(partial(_has_begun, trimming, cluster, before), "a trim")
                 before = files(cluster)
                 node = random.choice(cluster.storage)
                 node.kill()
@@ -62,14 +58,14 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
                 trimming.kill()
                 trimming.communicate()
             await until_engaged(log, 3)
-            done = says("archive", "trim", cluster.coordinator, store, "--json")
+            done = run_polonaise("archive", "trim", cluster.coordinator, store, "--json")
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["first"] > 1_000
             await writer.writes(100)
         async with connected(cluster) as log:
             assert await writer.check(log) > 1_500
             whole = await contents(log)
-            assert says("segment", "verify", cluster.storage_directories[0]).returncode == 0
+            assert run_polonaise("segment", "verify", cluster.storage_directories[0]).returncode == 0
             # Everything dies, and one disk is new: what is left and what is archived make the log.
             assert cluster.server is not None
             for node in [cluster.server, *cluster.storage]:
@@ -106,8 +102,8 @@ async def test_one_flipped_byte_in_the_store_is_refused_by_name(tmp_path: Path) 
     with running(tmp_path / "cluster", storage=1, segment_bytes=4_096, fragments=str(store)) as cluster:
         async with connected(cluster) as log, Writer(log, every_s=0.002) as writer:
             await writer.writes(500)
-            assert says("archive", "run", cluster.coordinator, store, "--rest").returncode == 0
-            assert says("archive", "trim", cluster.coordinator, store).returncode == 0
+            assert run_polonaise("archive", "run", cluster.coordinator, store, "--rest").returncode == 0
+            assert run_polonaise("archive", "trim", cluster.coordinator, store).returncode == 0
         (fragment, *_) = sorted(store.glob("0/*.parquet"))
         raw = bytearray(fragment.read_bytes())
         raw[len(raw) // 2] ^= 4
@@ -118,7 +114,7 @@ async def test_one_flipped_byte_in_the_store_is_refused_by_name(tmp_path: Path) 
         async with connected(cluster) as log:
             with pytest.raises(FragmentDamaged, match=fragment.name):
                 await contents(log)
-        refused = says("log", "read", cluster.coordinator, "--limit", 1)
+        refused = run_polonaise("log", "read", cluster.coordinator, "--limit", 1)
         assert refused.returncode == 1
         assert fragment.name in refused.stderr
-        assert says("archive", "trim", cluster.coordinator, store).returncode == 1
+        assert run_polonaise("archive", "trim", cluster.coordinator, store).returncode == 1

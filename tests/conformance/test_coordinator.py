@@ -44,6 +44,7 @@ from polonaise.host.real import RealClock, RealHost
 from polonaise.simulator.coordinator import SimulatedBackend, SimulatedCoordinator
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+from rigs.scenarios import runs_tests_on
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
 INITIAL = PartitionValue.initial(DESCRIPTION.storage)
@@ -254,14 +255,7 @@ def at_the_simulated_service(scenario: Scenario, _: Path) -> None:
     world.run(scenario(SimulatedCluster(world)))
 
 
-def on_every_backend(scenario: Scenario) -> Callable[..., None]:
-    @pytest.mark.parametrize("backend", [on_a_simulated_disk, on_this_machine, at_the_simulated_service])
-    def test(backend: Callable[[Scenario, Path], None], tmp_path: Path) -> None:
-        backend(scenario, tmp_path)
-
-    test.__name__ = scenario.__name__
-    test.__doc__ = scenario.__doc__
-    return test
+on_every_backend = runs_tests_on(on_a_simulated_disk, on_this_machine, at_the_simulated_service)
 
 
 async def initialized(cluster: Cluster) -> Coordinator:

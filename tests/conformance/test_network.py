@@ -14,6 +14,7 @@ from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Host, Network
 from polonaise.host.real import RealHost
 from polonaise.simulator import World
+from rigs.scenarios import runs_tests_on
 
 
 class Here:
@@ -27,7 +28,6 @@ class Here:
 
 
 Given = Callable[[Here], Awaitable[None]]
-Run = Callable[[Given], None]
 
 
 def on_asyncio(given: Given, directory: Path) -> None:
@@ -59,9 +59,7 @@ def simulated(given: Given, directory: Path) -> None:
     world.run(scenario())
 
 
-@pytest.fixture(params=[on_asyncio, on_uvloop, simulated])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    return lambda given: request.param(given, tmp_path)
+on_every_network = runs_tests_on(on_asyncio, on_uvloop, simulated)
 
 
 class Peer(asyncio.Protocol):
@@ -141,194 +139,168 @@ async def connected(here: Here, *, stays: bool = False) -> tuple[Peer, Peer]:
     return near, far
 
 
-def test_bytes_arrive_in_order_both_ways(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        for number in range(100):
-            near.transport.write(b"%03d" % number)
-        near.transport.writelines([b"end", bytearray(b"of"), memoryview(b"it")])
-        expected = b"".join(b"%03d" % number for number in range(100)) + b"endofit"
-        await far.until(lambda: len(far.received) == len(expected))
-        assert far.received == expected
-        far.transport.write(b"answer")
-        await near.until(lambda: near.received == b"answer")
-        near.transport.close()
-        await far.happens("lost")
-        await near.happens("lost")
-
-    run(given)
+@on_every_network
+async def test_bytes_arrive_in_order_both_ways(here: Here) -> None:
+    near, far = await connected(here)
+    for number in range(100):
+        near.transport.write(b"%03d" % number)
+    near.transport.writelines([b"end", bytearray(b"of"), memoryview(b"it")])
+    expected = b"".join(b"%03d" % number for number in range(100)) + b"endofit"
+    await far.until(lambda: len(far.received) == len(expected))
+    assert far.received == expected
+    far.transport.write(b"answer")
+    await near.until(lambda: near.received == b"answer")
+    near.transport.close()
+    await far.happens("lost")
+    await near.happens("lost")
 
 
-def test_a_buffer_may_be_used_anew_after_writing_it(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        near.transport.write(b"first")
-        near.transport.write(b"")
-        await far.until(lambda: far.received == b"first")
-        near.transport.abort()
-        await near.happens("lost")
-        await far.happens("lost")
-
-    run(given)
+@on_every_network
+async def test_a_buffer_may_be_used_anew_after_writing_it(here: Here) -> None:
+    near, far = await connected(here)
+    near.transport.write(b"first")
+    near.transport.write(b"")
+    await far.until(lambda: far.received == b"first")
+    near.transport.abort()
+    await near.happens("lost")
+    await far.happens("lost")
 
 
-def test_a_close_lets_everything_through_and_ends_both_sides_once(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        near.transport.write(b"x" * 3_000_000)
-        near.transport.close()
-        assert near.transport.is_closing()
-        near.transport.close()
-        await far.happens("lost")
-        await near.happens("lost")
-        assert len(far.received) == 3_000_000
-        assert far.happened == ["made", "eof", "lost"]
-        assert near.happened.count("lost") == 1
-
-    run(given)
+@on_every_network
+async def test_a_close_lets_everything_through_and_ends_both_sides_once(here: Here) -> None:
+    near, far = await connected(here)
+    near.transport.write(b"x" * 3_000_000)
+    near.transport.close()
+    assert near.transport.is_closing()
+    near.transport.close()
+    await far.happens("lost")
+    await near.happens("lost")
+    assert len(far.received) == 3_000_000
+    assert far.happened == ["made", "eof", "lost"]
+    assert near.happened.count("lost") == 1
 
 
-def test_a_half_closed_connection_still_carries_the_other_way(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here, stays=True)
-        near.transport.write(b"question")
-        assert near.transport.can_write_eof()
-        near.transport.write_eof()
-        await far.happens("eof")
-        assert far.received == b"question"
-        assert "lost" not in far.happened
-        far.transport.write(b"answer")
-        await near.until(lambda: near.received == b"answer")
-        far.transport.close()
-        await near.happens("lost")
-
-    run(given)
+@on_every_network
+async def test_a_half_closed_connection_still_carries_the_other_way(here: Here) -> None:
+    near, far = await connected(here, stays=True)
+    near.transport.write(b"question")
+    assert near.transport.can_write_eof()
+    near.transport.write_eof()
+    await far.happens("eof")
+    assert far.received == b"question"
+    assert "lost" not in far.happened
+    far.transport.write(b"answer")
+    await near.until(lambda: near.received == b"answer")
+    far.transport.close()
+    await near.happens("lost")
 
 
-def test_a_writer_is_paused_until_its_peer_reads(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        far.transport.pause_reading()
-        near.transport.set_write_buffer_limits(high=100_000)
-        written = 0
-        while "pause" not in near.happened:
-            assert written < 100_000_000
-            near.transport.write(b"y" * 50_000)
-            written += 50_000
+@on_every_network
+async def test_a_writer_is_paused_until_its_peer_reads(here: Here) -> None:
+    near, far = await connected(here)
+    far.transport.pause_reading()
+    near.transport.set_write_buffer_limits(high=100_000)
+    written = 0
+    while "pause" not in near.happened:
+        assert written < 100_000_000
+        near.transport.write(b"y" * 50_000)
+        written += 50_000
+        await asyncio.sleep(0)
+    assert near.transport.get_write_buffer_size() > 100_000
+    assert "resume" not in near.happened
+    far.transport.resume_reading()
+    await near.happens("resume")
+    await far.until(lambda: len(far.received) == written)
+    assert near.transport.get_write_buffer_size() == 0
+    near.transport.close()
+    await near.happens("lost")
+    await far.happens("lost")
+
+
+@on_every_network
+async def test_a_paused_reader_gets_nothing_until_it_resumes(here: Here) -> None:
+    near, far = await connected(here)
+    far.transport.pause_reading()
+    assert not far.transport.is_reading()
+    near.transport.write(b"held back")
+    far.transport.write(b"ping")
+    await near.until(lambda: near.received == b"ping")
+    assert far.received == b""
+    far.transport.resume_reading()
+    await far.until(lambda: far.received == b"held back")
+    far.transport.close()
+    await near.happens("lost")
+    await far.happens("lost")
+
+
+@on_every_network
+async def test_nothing_is_received_after_closing(here: Here) -> None:
+    near, far = await connected(here)
+    far.transport.close()
+    near.transport.write(b"too late")
+    await near.happens("lost")
+    await far.happens("lost")
+    assert far.received == b""
+
+
+@on_every_network
+async def test_a_connect_that_nobody_answers_is_lost(here: Here) -> None:
+    for address in (here.refused, here.unix):
+        with pytest.raises(ConnectionLost):
+            await here.network.connect(address, Peer)
+
+
+@on_every_network
+async def test_a_closed_listener_accepts_no_more_and_frees_its_address(here: Here) -> None:
+    for wanted in (here.tcp, here.unix):
+        listener = await here.network.listen(wanted, Peer)
+        address = listener.address
+        with pytest.raises(AddressInUse):
+            await here.network.listen(address, Peer)
+        for _ in range(20):
+            # asyncio forgets, unclosed, who looked if it is just being accepted at the close
             await asyncio.sleep(0)
-        assert near.transport.get_write_buffer_size() > 100_000
-        assert "resume" not in near.happened
-        far.transport.resume_reading()
-        await near.happens("resume")
-        await far.until(lambda: len(far.received) == written)
-        assert near.transport.get_write_buffer_size() == 0
-        near.transport.close()
-        await near.happens("lost")
-        await far.happens("lost")
-
-    run(given)
-
-
-def test_a_paused_reader_gets_nothing_until_it_resumes(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        far.transport.pause_reading()
-        assert not far.transport.is_reading()
-        near.transport.write(b"held back")
-        far.transport.write(b"ping")
-        await near.until(lambda: near.received == b"ping")
-        assert far.received == b""
-        far.transport.resume_reading()
-        await far.until(lambda: far.received == b"held back")
-        far.transport.close()
-        await near.happens("lost")
-        await far.happens("lost")
-
-    run(given)
-
-
-def test_nothing_is_received_after_closing(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        far.transport.close()
-        near.transport.write(b"too late")
-        await near.happens("lost")
-        await far.happens("lost")
-        assert far.received == b""
-
-    run(given)
-
-
-def test_a_connect_that_nobody_answers_is_lost(run: Run) -> None:
-    async def given(here: Here) -> None:
-        for address in (here.refused, here.unix):
-            with pytest.raises(ConnectionLost):
-                await here.network.connect(address, Peer)
-
-    run(given)
-
-
-def test_a_closed_listener_accepts_no_more_and_frees_its_address(run: Run) -> None:
-    async def given(here: Here) -> None:
-        for wanted in (here.tcp, here.unix):
-            listener = await here.network.listen(wanted, Peer)
-            address = listener.address
-            with pytest.raises(AddressInUse):
-                await here.network.listen(address, Peer)
-            for _ in range(20):
-                # asyncio forgets, unclosed, who looked if it is just being accepted at the close
-                await asyncio.sleep(0)
-            await listener.close()
-            with pytest.raises(ConnectionLost):
-                await here.network.connect(address, Peer)
-            await (await here.network.listen(address, Peer)).close()
-
-    run(given)
-
-
-def test_a_connection_outlives_its_listener(run: Run) -> None:
-    async def given(here: Here) -> None:
-        near, far = await connected(here)
-        near.transport.write(b"still here")
-        await far.until(lambda: far.received == b"still here")
-        near.transport.close()
-        await far.happens("lost")
-
-    run(given)
-
-
-def test_unix_sockets_carry_too(run: Run) -> None:
-    async def given(here: Here) -> None:
-        accepting = Accepting()
-        listener = await here.network.listen(here.unix, accepting)
-        assert listener.address == here.unix
-        _, near = await here.network.connect(here.unix, Peer)
-        assert isinstance(near, Peer)
-        near.transport.write(b"hello")
-        far = await accepting.first()
-        await far.until(lambda: far.received == b"hello")
-        near.transport.close()
-        await far.happens("lost")
-        await near.happens("lost")
         await listener.close()
+        with pytest.raises(ConnectionLost):
+            await here.network.connect(address, Peer)
+        await (await here.network.listen(address, Peer)).close()
 
-    run(given)
+
+@on_every_network
+async def test_a_connection_outlives_its_listener(here: Here) -> None:
+    near, far = await connected(here)
+    near.transport.write(b"still here")
+    await far.until(lambda: far.received == b"still here")
+    near.transport.close()
+    await far.happens("lost")
+
+
+@on_every_network
+async def test_unix_sockets_carry_too(here: Here) -> None:
+    accepting = Accepting()
+    listener = await here.network.listen(here.unix, accepting)
+    assert listener.address == here.unix
+    _, near = await here.network.connect(here.unix, Peer)
+    assert isinstance(near, Peer)
+    near.transport.write(b"hello")
+    far = await accepting.first()
+    await far.until(lambda: far.received == b"hello")
+    near.transport.close()
+    await far.happens("lost")
+    await near.happens("lost")
+    await listener.close()
 
 
 @pytest.mark.parametrize("address", ["", "nothing", "a:b", "a:70000", ":1", "unix:", "::1:5", "a:-1"])
-def test_an_address_that_cannot_be_meant_is_refused(run: Run, address: str) -> None:
-    async def given(here: Here) -> None:
-        with pytest.raises(BadOption):
-            await here.network.listen(address, Peer)
-        with pytest.raises(BadOption):
-            await here.network.connect(address, Peer)
-
-    run(given)
+@on_every_network
+async def test_an_address_that_cannot_be_meant_is_refused(here: Here, *, address: str) -> None:
+    with pytest.raises(BadOption):
+        await here.network.listen(address, Peer)
+    with pytest.raises(BadOption):
+        await here.network.connect(address, Peer)
 
 
-def test_an_address_of_another_machine_cannot_be_listened_on(run: Run) -> None:
-    async def given(here: Here) -> None:
-        with pytest.raises(BadOption):
-            await here.network.listen("192.0.2.1:4000", Peer)
-
-    run(given)
+@on_every_network
+async def test_an_address_of_another_machine_cannot_be_listened_on(here: Here) -> None:
+    with pytest.raises(BadOption):
+        await here.network.listen("192.0.2.1:4000", Peer)

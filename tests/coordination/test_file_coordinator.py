@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from polonaise.coordination import Coordinator
 from polonaise.coordination.directory import seal, unseal
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.values import Assignment, ClusterDescription, Owner, PartitionValue, Registration
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Registration
 from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
@@ -28,74 +27,11 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
-from polonaise.simulator.world import World
+from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene
 
 pytestmark = pytest.mark.slow
-
-T = TypeVar("T")
-
-DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
-INITIAL = PartitionValue.initial(DESCRIPTION.storage)
-NEXT = replace(INITIAL, generation=1, session=4)
-DIRECTORY = "data/coordinator"
-
-Work = Callable[[Coordinator], Awaitable[object]]
-
-
-class Scene:
-    """One machine of a simulated world with the directory on its disk."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.world = World(seed)
-        self.machine = self.world.machine("m")
-
-    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        return self.world.run(scenario)
-
-    async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, Coordinator]:
-        """A process that does nothing but have the directory open."""
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-
-        async def main(host: Host) -> None:
-            ready.set_result(host)
-            await asyncio.Event().wait()
-
-        process = self.machine.start(main)
-        return process, coordinator_in(await ready, DIRECTORY, lock_wait_s=lock_wait_s)
-
-    async def open(self) -> Coordinator:
-        return (await self.process())[1]
-
-    async def crash_at(self, call: int, work: Work) -> bool:
-        """Do `work` in a process that is killed instead of making this call; False when it needs fewer calls."""
-
-        async def main(host: Host) -> None:
-            with contextlib.suppress(CoordinatorUnavailable):
-                await work(coordinator_in(host, DIRECTORY))
-
-        process = self.machine.start(main)
-        process.crash_on_call = call
-        await process.ended()
-        return process.calls == call
-
-    async def until(self, happens: Callable[[], bool]) -> None:
-        """Look again and again, so often that little can have happened since it became so."""
-        while not happens():
-            await asyncio.sleep(0.00001)
-
-    def put(self, name: str, contents: bytes) -> None:
-        path = f"{DIRECTORY}/{name}"
-        self.machine.disk.truncate(path, 0)
-        self.machine.disk.overwrite(path, 0, contents)
-
-    def contents(self, name: str) -> bytes:
-        return self.machine.disk.contents(f"{DIRECTORY}/{name}")
-
-    def names(self) -> list[str]:
-        return [path.removeprefix(f"{DIRECTORY}/") for path in self.machine.disk.paths()]
 
 
 async def change(coordinator: Coordinator) -> object:
@@ -272,47 +208,39 @@ def test_what_a_reader_was_told_survives_the_loss_of_power_although_the_writer_w
     assert False in seen
 
 
-def test_unfinished_changes_are_swept_by_the_next_one() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        coordinator = await scene.open()
-        await coordinator.initialize(DESCRIPTION)
-        process, _ = await scene.process()
-        leftover = await process.host.disk.open(f"{DIRECTORY}/assignment.new", create=True)
-        await leftover.write(0, [b"torn" * 500])
-        process.crash()
-        assert "assignment.new" in scene.names()
-        coordinator = await scene.open()
-        assert (await coordinator.assignment()).version == 0
-        await coordinator.unique_id()
-        assert "assignment.new" not in scene.names()
-
-    scene.run(scenario())
+@in_a_scene
+async def test_unfinished_changes_are_swept_by_the_next_one(scene: Scene) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    process, _ = await scene.process()
+    leftover = await process.host.disk.open(f"{DIRECTORY}/assignment.new", create=True)
+    await leftover.write(0, [b"torn" * 500])
+    process.crash()
+    assert "assignment.new" in scene.names()
+    coordinator = await scene.open()
+    assert (await coordinator.assignment()).version == 0
+    await coordinator.unique_id()
+    assert "assignment.new" not in scene.names()
 
 
 # ------------------------------------------------------------------ disks that fail, processes that stop
 
 
 @pytest.mark.parametrize("fault", ["sync", "write", "read"])
-def test_a_failing_disk_is_unavailability_and_never_half_a_change(fault: str) -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        coordinator = await scene.open()
-        await coordinator.initialize(DESCRIPTION)
-        await coordinator.partition(0)
-        disk = scene.machine.disk
-        inflict = {"sync": disk.fail_syncs, "write": disk.fail_writes, "read": disk.fail_reads}[fault]
-        inflict(None)
-        with pytest.raises(CoordinatorUnavailable, match="read again"):
-            await coordinator.set_partition(0, NEXT, 0)
-        inflict(0)
-        found = await coordinator.partition(0)
-        assert (found.version, found.value) in ((0, INITIAL), (1, NEXT))
-        assert await coordinator.set_partition(0, replace(NEXT, session=9), found.version) is not None
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_failing_disk_is_unavailability_and_never_half_a_change(scene: Scene, *, fault: str) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    await coordinator.partition(0)
+    disk = scene.machine.disk
+    inflict = {"sync": disk.fail_syncs, "write": disk.fail_writes, "read": disk.fail_reads}[fault]
+    inflict(None)
+    with pytest.raises(CoordinatorUnavailable, match="read again"):
+        await coordinator.set_partition(0, NEXT, 0)
+    inflict(0)
+    found = await coordinator.partition(0)
+    assert (found.version, found.value) in ((0, INITIAL), (1, NEXT))
+    assert await coordinator.set_partition(0, replace(NEXT, session=9), found.version) is not None
 
 
 def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() -> None:
@@ -334,43 +262,35 @@ def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() 
         scene.run(scenario())
 
 
-def test_a_full_disk_is_unavailability_and_the_old_value_stays() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        coordinator = await scene.open()
-        await coordinator.initialize(DESCRIPTION)
-        scene.machine.disk.fill()
-        with pytest.raises(CoordinatorUnavailable, match="no "):
-            await coordinator.unique_id()
-        assert (await coordinator.partition(0)).version == 0
-        scene.machine.disk.free()
-        assert await coordinator.unique_id() == 1
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_full_disk_is_unavailability_and_the_old_value_stays(scene: Scene) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    scene.machine.disk.fill()
+    with pytest.raises(CoordinatorUnavailable, match="no "):
+        await coordinator.unique_id()
+    assert (await coordinator.partition(0)).version == 0
+    scene.machine.disk.free()
+    assert await coordinator.unique_id() == 1
 
 
-def test_a_stopped_process_within_a_change_delays_changes_and_not_readers() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        coordinator = await scene.open()
-        await coordinator.initialize(DESCRIPTION)
-        stopped, its = await scene.process()
-        stopped.supervise(_changing(its), "change")
-        await scene.until(lambda: f"{DIRECTORY}/change.lock" in _locked(scene, stopped))
-        stopped.pause()
-        other = (await scene.process(lock_wait_s=2.0))[1]
-        before = scene.world.now
-        assert (await other.partition(1)).value == INITIAL
-        assert scene.world.now - before < 0.1
-        with pytest.raises(CoordinatorUnavailable, match=r"change\.lock.*nothing was changed"):
-            await other.unique_id()
-        assert 2.0 <= scene.world.now - before < 2.5
-        stopped.resume()
-        assert await other.unique_id() == 1
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_stopped_process_within_a_change_delays_changes_and_not_readers(scene: Scene) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    stopped, its = await scene.process()
+    stopped.supervise(_changing(its), "change")
+    await scene.until(lambda: f"{DIRECTORY}/change.lock" in _locked(scene, stopped))
+    stopped.pause()
+    other = (await scene.process(lock_wait_s=2.0))[1]
+    before = scene.world.now
+    assert (await other.partition(1)).value == INITIAL
+    assert scene.world.now - before < 0.1
+    with pytest.raises(CoordinatorUnavailable, match=r"change\.lock.*nothing was changed"):
+        await other.unique_id()
+    assert 2.0 <= scene.world.now - before < 2.5
+    stopped.resume()
+    assert await other.unique_id() == 1
 
 
 async def _changing(coordinator: Coordinator) -> None:
@@ -453,38 +373,30 @@ def test_a_directory_of_another_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("missing", ["description", "partition-0", "unique-id", "assignment"])
-def test_a_missing_value_is_damage_and_not_an_empty_cluster(missing: str) -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        await (await scene.open()).initialize(DESCRIPTION)
-        process, coordinator = await scene.process()
-        await process.host.disk.remove(f"{DIRECTORY}/{missing}")
-        with pytest.raises(CoordinatorDamaged, match=missing):
-            await {
-                "description": coordinator.describe,
-                "partition-0": lambda: coordinator.partition(0),
-                "unique-id": coordinator.unique_id,
-                "assignment": coordinator.assignment,
-            }[missing]()
-        with pytest.raises((CoordinatorDamaged, AlreadyInitialized)):
-            await coordinator.initialize(DESCRIPTION)
-
-    scene.run(scenario())
-
-
-def test_a_damaged_registration_of_a_living_server_is_named() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        coordinator = await scene.open()
+@in_a_scene
+async def test_a_missing_value_is_damage_and_not_an_empty_cluster(scene: Scene, *, missing: str) -> None:
+    await (await scene.open()).initialize(DESCRIPTION)
+    process, coordinator = await scene.process()
+    await process.host.disk.remove(f"{DIRECTORY}/{missing}")
+    with pytest.raises(CoordinatorDamaged, match=missing):
+        await {
+            "description": coordinator.describe,
+            "partition-0": lambda: coordinator.partition(0),
+            "unique-id": coordinator.unique_id,
+            "assignment": coordinator.assignment,
+        }[missing]()
+    with pytest.raises((CoordinatorDamaged, AlreadyInitialized)):
         await coordinator.initialize(DESCRIPTION)
-        await coordinator.register(Registration(5, "s:5"))
-        scene.put("members/5", b"torn")
-        with pytest.raises(CoordinatorDamaged, match=r"members/5.*restart server 5"):
-            await (await scene.open()).members()
 
-    scene.run(scenario())
+
+@in_a_scene
+async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    await coordinator.register(Registration(5, "s:5"))
+    scene.put("members/5", b"torn")
+    with pytest.raises(CoordinatorDamaged, match=r"members/5.*restart server 5"):
+        await (await scene.open()).members()
 
 
 def test_crashed_members_are_swept() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_file_coordinator import DESCRIPTION, Scene
 
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.lease import LEASE_S, RENEW_S, Leases
 from polonaise.coordination.values import Registration
 from polonaise.host import Host
+from rigs.coordinator import DESCRIPTION, Scene, in_a_scene
 
 
 def test_a_member_that_renews_is_one_however_long_it_takes() -> None:
@@ -35,7 +35,7 @@ def test_who_was_stopped_itself_takes_nobody_for_dead() -> None:
     assert not leases.has_run_out(1, 8, 3600.1)
 
 
-def test_one_that_is_gone_is_forgotten() -> None:
+def test_the_lease_of_a_member_that_is_gone_is_forgotten() -> None:
     leases = Leases(lease_s=1.0)
     for look in range(10):
         leases.has_run_out(1, 7, float(look))
@@ -44,46 +44,42 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "hanging"])
-def test_a_member_in_a_directory_that_works_no_more(how: str) -> None:
+@in_a_scene
+async def test_a_member_in_a_directory_that_works_no_more(scene: Scene, *, how: str) -> None:
     """Stopped: its whole process. Hanging: only what renews; its process, and its locks, are as alive as before."""
-    scene = Scene()
+    works = asyncio.Event()
+    works.set()
 
-    async def scenario() -> None:
-        works = asyncio.Event()
-        works.set()
+    async def main(host: Host) -> None:
+        coordinator = coordinator_in(host, "data/coordinator")
+        await coordinator.initialize(DESCRIPTION)
+        membership = await coordinator.register(Registration(1, "a:1"))
+        while True:
+            await works.wait()
+            await membership.renew()
+            await asyncio.sleep(RENEW_S)
 
-        async def main(host: Host) -> None:
-            coordinator = coordinator_in(host, "data/coordinator")
-            await coordinator.initialize(DESCRIPTION)
-            membership = await coordinator.register(Registration(1, "a:1"))
-            while True:
-                await works.wait()
-                await membership.renew()
-                await asyncio.sleep(RENEW_S)
+    process = scene.machine.start(main)
+    await asyncio.sleep(1.0)
+    observer = await scene.open()
 
-        process = scene.machine.start(main)
-        await asyncio.sleep(1.0)
-        observer = await scene.open()
+    async def seen(seconds: float) -> list[int]:
+        for _ in range(int(seconds)):
+            await observer.members()
+            await asyncio.sleep(1.0)
+        return [member.server for member in await observer.members()]
 
-        async def seen(seconds: float) -> list[int]:
-            for _ in range(int(seconds)):
-                await observer.members()
-                await asyncio.sleep(1.0)
-            return [member.server for member in await observer.members()]
-
-        assert await seen(3 * LEASE_S) == [1]
-        if how == "stopped":
-            process.pause()
-        else:
-            works.clear()
-        assert await seen(LEASE_S - RENEW_S - 1) == [1], "not before its time"
-        assert await seen(LEASE_S) == []
-        if how == "stopped":
-            process.resume()
-        works.set()
-        assert await seen(2.0) == [1], "it goes on"
-        process.crash()
-        assert await seen(1.0) == []
-        assert not [name for name in scene.names() if name.startswith("members/1")], "nothing of it is left"
-
-    scene.run(scenario())
+    assert await seen(3 * LEASE_S) == [1]
+    if how == "stopped":
+        process.pause()
+    else:
+        works.clear()
+    assert await seen(LEASE_S - RENEW_S - 1) == [1], "not before its time"
+    assert await seen(LEASE_S) == []
+    if how == "stopped":
+        process.resume()
+    works.set()
+    assert await seen(2.0) == [1], "it goes on"
+    process.crash()
+    assert await seen(1.0) == []
+    assert not [name for name in scene.names() if name.startswith("members/1")], "nothing of it is left"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +16,7 @@ from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
 from polonaise.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
+from rigs.programs import output_of, run_polonaise
 
 CHECKS = 10
 """Of made-up payments; a bank's own have one more, and overdrafts."""
@@ -240,13 +239,12 @@ async def without_spark(*_: object) -> SparkFindings:
 @pytest.mark.slow
 def test_the_demo_runs_kills_a_node_and_every_check_holds(tmp_path: Path) -> None:
     day = tmp_path / "day"
-    ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", "3000", "--output", str(day)],
-        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "COLUMNS": "160"},
-    )  # fmt: skip
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("│ holds │") == CHECKS + CHECKS_ON_SPARK
-    assert "FAILS" not in ended.stdout
+    ended = run_polonaise(
+        "demo", "bank", "--generate", 3000, "--output", day, within_s=300, environment={"COLUMNS": "160"}
+    )
+    said = output_of(ended)
+    assert said.count("│ holds │") == CHECKS + CHECKS_ON_SPARK
+    assert "FAILS" not in said
     assert "The bank on the log" in (day / "report.html").read_text()
     assert "3,000 on " in ended.stdout
     assert "storage 0 (process" in ended.stdout

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.demo import run
 from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
+from rigs.waiting import block_for, block_until
 
 pytestmark = pytest.mark.slow
 
@@ -41,13 +41,6 @@ def session_of(process: subprocess.Popen[str]) -> list[str]:
     return found
 
 
-def until(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def demo_until(when: str, directory: Path, *before: str, payments: int = 20_000) -> Iterator[subprocess.Popen[str]]:
     """A demo in which a process with this in its command line has begun; killed at the end if it is still there."""
@@ -62,7 +55,7 @@ def demo_until(when: str, directory: Path, *before: str, payments: int = 20_000)
         env={**os.environ, "TMPDIR": str(directory)},
     ) as process:
         try:
-            until(lambda: any(when in line for line in session_of(process)))
+            block_until(lambda: any(when in line for line in session_of(process)))
             yield process
         finally:
             process.kill()
@@ -94,7 +87,7 @@ def test_a_demo_that_is_stopped_while_spark_works_takes_spark_along(number: sign
     with demo_until("org.apache.spark", tmp_path, payments=50) as process:
         process.send_signal(number)
         process.communicate(timeout=WITHIN_S)
-        until(lambda: session_of(process) == [])
+        block_until(lambda: session_of(process) == [])
 
 
 STUCK_SPARK = """#!/bin/sh
@@ -116,7 +109,7 @@ async def test_a_spark_that_does_not_end_is_ended_with_all_it_has_started(
     with pytest.raises(StartFailed, match=r"within 0\.5 s .*spark\.log says .* run the demo again with fewer"):
         await run._run_spark_jobs("file:nowhere", "sqlite://", seen, tmp_path)
     child = Path("/proc") / (tmp_path / "jvm").read_text().strip() / "stat"
-    until(lambda: not child.exists() or " Z " in child.read_text())
+    block_until(lambda: not child.exists() or " Z " in child.read_text())
 
 
 @pytest.mark.slow
@@ -124,7 +117,7 @@ def test_a_second_hangup_does_not_break_the_end_off(tmp_path: Path) -> None:
     """A shell sends it on to its jobs, and the system to the terminal's foreground."""
     with demo_until("demo.teller", tmp_path) as process:
         process.send_signal(signal.SIGHUP)
-        time.sleep(0.05)
+        block_for(0.05)
         process.send_signal(signal.SIGHUP)
         output, _ = process.communicate(timeout=WITHIN_S)
     assert "Traceback" not in output
@@ -147,7 +140,7 @@ def test_a_demo_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
     with demo_until("demo.teller", tmp_path) as process:
         process.kill()
         process.wait()
-        until(lambda: session_of(process) == [])
+        block_until(lambda: session_of(process) == [])
 
 
 @pytest.mark.slow
@@ -180,7 +173,7 @@ def test_the_nodes_of_a_process_that_is_killed_end(tmp_path: Path) -> None:
         assert len(session_of(process)) == 5
         process.kill()
         process.wait()
-        until(lambda: session_of(process) == [])
+        block_until(lambda: session_of(process) == [])
     assert [path.read_text() for path in tmp_path.glob("*.log")] == [""] * 4, "a clean stop"
 
 
@@ -195,5 +188,5 @@ def test_a_node_runs_for_as_long_as_its_parent_wants_and_no_other_holds_its_pipe
         assert stopped._process is not None
         assert stopped._process.stdin is not None
         stopped._process.stdin.close()
-        until(lambda: not stopped.alive)
+        block_until(lambda: not stopped.alive)
         assert [first.alive, cluster.storage[2].alive] == [True, True]

@@ -18,6 +18,7 @@ from polonaise.demo.teller import Job, OrderedPayments, Teller, TellerReport
 from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from polonaise.errors import Abandoned
 from polonaise.node.local import LocalCluster
+from rigs.waiting import time_passes
 
 
 def test_all_payments_of_an_account_are_one_tellers_in_their_order() -> None:
@@ -118,7 +119,7 @@ async def test_a_teller_that_is_killed_again_and_again_makes_each_payment_once(b
     async def kill() -> None:
         nonlocal killed
         while killed < 3:
-            await asyncio.sleep(0.3)
+            await time_passes(0.3)
             killed += bank.tellers[0].kill()
 
     killer = asyncio.ensure_future(kill())

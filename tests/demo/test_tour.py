@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from rigs.documents import run, said_by, steps
+
 TOUR = Path(__file__).parents[2] / "docs" / "tour.md"
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-class Step(NamedTuple):
-    """A file to save (its name is the last one in backquotes before it), or commands to run."""
-
-    file: str | None
-    text: str
-
-
-def steps(text: str) -> list[Step]:
-    found = []
-    for block in _BLOCK.finditer(text):
-        kind, body = block.groups()
-        names = re.findall(r"`(\w+\.py)`", text[: block.start()])
-        found.append(Step(names[-1] if kind == "python" else None, body))
-    return found
-
-
-def run(commands: str, directory: Path, within_s: float = 120) -> str:
-    ended = subprocess.run(
-        ["bash", "-e", "-c", commands], cwd=directory, capture_output=True, text=True, timeout=within_s, check=False,
-        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-    )  # fmt: skip
-    assert "Traceback" not in ended.stderr, ended.stderr
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
-
-
-def said_by(text: str, directory: Path, within_s: float = 120) -> list[str]:
-    """What the commands of a document say, one after the other, without the first, which installs."""
-    install, *rest = steps(text)
-    assert "pip install" in install.text
-    said = []
-    for step in rest:
-        if step.file is not None:
-            (directory / step.file).write_text(step.text)
-        else:
-            said.append(run(step.text, directory, within_s))
-    return said
 
 
 @pytest.mark.slow

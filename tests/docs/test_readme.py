@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from rigs.programs import output_of, run_python
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -22,11 +22,9 @@ def example_with(text: str) -> str:
 
 
 def run(script: Path) -> str:
-    command = [sys.executable, script.name]
-    done = subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    ended = run_python(script.name, cwd=script.parent)
+    assert ended.stderr == ""
+    return output_of(ended)
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
     assert [bytes(each.view) for each in a.log] == [bytes(each.view) for each in b.log]
 
 
-def test_with_another_one_away_the_end_is_another_or_is_waited_for() -> None:
+def test_with_another_replica_away_the_end_is_another_or_is_waited_for() -> None:
     value = PartitionValue(5, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
     holds = {"A": ReplicaAnswer(7, 8, 8, 11, 1, None), "B": ReplicaAnswer(7, 8, 8, 10, 2, None)}
     assert recovery.decide(value, holds) == Decided(11, 1, ("A",)), "C away: x is kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from lacking import lacking
+from rigs.pages import browser, program
+from rigs.programs import output_of, run_program
 from sitepages import FROM_ROOT, MODULES, public
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +37,7 @@ pytestmark = pytest.mark.slow
 def build(directory: Path, to: Path) -> subprocess.CompletedProcess[str]:
     # Not with --quiet: MkDocs counts only those warnings that it tells.
     command = [sys.executable, "-c", _WITHOUT_NETWORK, "build", "--strict", "--site-dir", str(to)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return run_program(*command, cwd=directory, environment={"NO_MKDOCS_2_WARNING": "1"}, within_s=300)
 
 
 @dataclass
@@ -123,15 +120,10 @@ def test_the_reference_has_every_public_name(page: str, pages: dict[Path, Built]
 
 
 def test_a_browser_without_a_network_searches_it(site: Path, tmp_path: Path) -> None:
-    chromium = shutil.which("chromium") or lacking("no chromium on this machine: Debian's package chromium has it")
-    command = [
-        chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND",
-        "--virtual-time-budget=20000", "--dump-dom", f"{(site / 'tour.html').as_uri()}?q=poison",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    results = re.findall(r'<a href="([^"]+)" class="md-search-result__link"', done.stdout)
+    command = [*browser(program("chromium", "chromium"), tmp_path), "--host-resolver-rules=MAP * ~NOTFOUND"]
+    command += ["--virtual-time-budget=20000", "--dump-dom", f"{(site / 'tour.html').as_uri()}?q=poison"]
+    shown = output_of(run_program(*command, within_s=120))
+    results = re.findall(r'<a href="([^"]+)" class="md-search-result__link"', shown)
     assert any("applications.html" in result for result in results), results
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +14,7 @@ from polonaise.errors import BadOption, DeadlineExceeded, NotFound, WrongCluster
 from polonaise.fragments.mark import MARK, put_mark
 from polonaise.fragments.store import open_store
 from polonaise.node.embedded import parse_embedded
+from rigs.health import until_waits_for
 
 
 def address(tmp_path: Path, store: Path | str | None = None) -> str:
@@ -49,14 +49,10 @@ async def test_while_its_store_is_not_there_nothing_is_appended_and_none_is_made
     async with polonaise.connect(address(tmp_path)) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        async with asyncio.timeout(20):
-            while "no directory" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
-                await asyncio.sleep(0.05)
+        await until_waits_for(log, "no directory")
         assert not store.exists()
         store.mkdir()
-        async with asyncio.timeout(20):
-            while "has no _cluster.json" not in (await log.health(0))["partitions"]["0"]["waits_for"]:
-                await asyncio.sleep(0.05)
+        await until_waits_for(log, "has no _cluster.json")
         store.rmdir()
         away.rename(store)
         await log.ready(0, timeout=20)

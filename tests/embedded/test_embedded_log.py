@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from embeddedrig import CAME_UP_S, host_of
 
 import polonaise
 from polonaise.admin import logs
@@ -27,12 +26,15 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
+from rigs.embedded import host_of
+from rigs.health import condition_when
+from rigs.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
 
 async def bodies(log: polonaise.Log, partition: int = 0) -> list[bytes]:
-    return [tx.data async for tx in log.read(partition, timeout=CAME_UP_S)]
+    return [tx.data async for tx in log.read(partition, timeout=PATIENCE_S)]
 
 
 def open_sockets() -> set[str]:
@@ -47,7 +49,7 @@ async def test_a_log_is_there_as_soon_as_it_is_opened_and_still_there_when_opene
     address = f"embedded:{tmp_path / 'new' / 'bank'}"
     async with polonaise.connect(address) as log:
         assert (await log.append(b"first", partition=0)).id == 0
-        receipt = await log.run(lambda tx: tx.append(b"second"), partition=0, timeout=CAME_UP_S)
+        receipt = await log.run(lambda tx: tx.append(b"second"), partition=0, timeout=PATIENCE_S)
         assert receipt.id == 1
     async with polonaise.connect(address) as log:
         assert await bodies(log) == [b"first", b"second"]
@@ -112,12 +114,9 @@ def files_in(directory: Path) -> dict[str, bytes]:
 
 async def condition(log: polonaise.Log, engaged: int) -> logs.Condition:
     """How partition 0 is, as soon as so many storage nodes take part and it is known why the others don't."""
-    async with asyncio.timeout(CAME_UP_S):
-        while True:
-            (told,) = await logs.conditions(log, [0], CAME_UP_S)
-            if len(told.engaged) == engaged and "not tried yet" not in str(told.troubles):
-                return told
-            await asyncio.sleep(0.01)
+    return await condition_when(
+        log, lambda told: len(told.engaged) == engaged and "not tried yet" not in str(told.troubles)
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,9 +187,6 @@ async def test_health_says_why_a_storage_node_cannot_use_a_partition(tmp_path: P
     shutil.copytree(tmp_path / "other" / "storage-0" / "0", bad)
     async with polonaise.connect(address) as log:
         await log.append(b"goes on")
-        async with asyncio.timeout(CAME_UP_S):
-            while not (await log.health(0))["storage"]["unix:storage-1"].get("unavailable"):
-                await asyncio.sleep(0.01)
         said = (await condition(log, engaged=2)).left_out["unix:storage-1"]
         assert said.startswith("[wrong_cluster_key]")
         assert f"{bad}/" in said
@@ -274,7 +270,7 @@ async def test_who_only_attaches_waits_while_nobody_hosts_and_says_so(tmp_path: 
         with pytest.raises(AppendExpired):
             await worker.run(lambda tx: tx.append(b"early"), partition=0, timeout=0.3)
         assert host_of(tmp_path) is None
-        waiting = asyncio.create_task(worker.run(lambda tx: tx.append(b"y"), partition=0, timeout=CAME_UP_S))
+        waiting = asyncio.create_task(worker.run(lambda tx: tx.append(b"y"), partition=0, timeout=PATIENCE_S))
         async with polonaise.connect(address) as log:
             assert (await waiting).id == 1
             assert await bodies(log) == [b"x", b"y"]
@@ -314,9 +310,9 @@ async def test_a_mistake_in_the_nodes_ends_them_alone_and_the_application_is_tol
         with monkeypatch.context() as planted:
             planted.setattr(PartitionOwner, "append", stumble)
             with pytest.raises(PolonaiseError) as told:
-                await log.run(lambda tx: tx.append(b"fatal"), partition=0, timeout=CAME_UP_S)
+                await log.run(lambda tx: tx.append(b"fatal"), partition=0, timeout=PATIENCE_S)
         with pytest.raises(HostFailed, match="open the log again"):
-            await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=CAME_UP_S)
+            await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=PATIENCE_S)
         assert told.value.code in ("host_failed", "append_unknown")
         # Nothing of it is left in the way: not for another process, and not for this one.
         async with polonaise.connect(address) as again:
@@ -345,8 +341,7 @@ async def guest_at(directory: Path) -> tuple[hostelection.HostElection, asyncio.
     """The seat of a log that waits for a host which is there; its opening, and the log itself."""
     guest = polonaise.connect(f"embedded:{directory}")
     opening = asyncio.create_task(guest.__aenter__())
-    while not hostelection._elections:
-        await asyncio.sleep(0.01)
+    await wait_until(lambda: hostelection._elections)
     (taken,) = hostelection._elections.values()
     await asyncio.wrap_future(taken.settled)
     return taken, opening, guest
@@ -374,9 +369,9 @@ async def test_a_moment_without_descriptors_costs_a_guest_nothing_but_the_take_o
         else:
             planted.setattr(hostelection, "loop_factory", lambda: no_loop)
             host.release()
-        await asyncio.to_thread(tries.wait, CAME_UP_S)
+        await asyncio.to_thread(tries.wait, PATIENCE_S)
         tries.clear()
-        await asyncio.to_thread(tries.wait, CAME_UP_S)  # and again: so it has not given up
+        await asyncio.to_thread(tries.wait, PATIENCE_S)  # and again: so it has not given up
         assert taken.failure is None
     host.release()
     log = await opening
@@ -405,7 +400,7 @@ async def test_a_disk_that_breaks_a_promise_stops_the_nodes_and_not_the_applicat
         planted.setattr(files, "_write", fails)
         async with polonaise.connect(address) as log:
             with pytest.raises(HostFailed, match="planted") as told:
-                await log.run(lambda tx: tx.append(b"lost"), partition=0, timeout=CAME_UP_S)
+                await log.run(lambda tx: tx.append(b"lost"), partition=0, timeout=PATIENCE_S)
             assert isinstance(told.value.__cause__, DiskFailed)
     async with polonaise.connect(address) as log:
         assert (await bodies(log))[0] == b"kept"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import time
 from pathlib import Path
 
 import pytest
-from embeddedrig import CAME_UP_S
 
 import polonaise
 from polonaise.errors import HostFailed, PolonaiseError
 from polonaise.node import hostelection
+from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
 NOTICED_S_MAX = 10.0
 """Generous: it is looked for every second."""
@@ -20,14 +18,17 @@ NOTICED_S_MAX = 10.0
 
 async def refused(log: polonaise.Log) -> PolonaiseError:
     """Why the log takes nothing any more."""
-    deadline_s = time.monotonic() + NOTICED_S_MAX
-    while time.monotonic() < deadline_s:
+
+    async def refusal() -> PolonaiseError | None:
         try:
             await log.run(lambda tx: tx.append(b"lost"), partition=0, timeout=2.0)
         except PolonaiseError as error:
             return error
-        await asyncio.sleep(0.01)
-    raise AssertionError("what nobody will ever read is acknowledged")
+        return None
+
+    error = await wait_until(refusal, "what nobody will ever read is refused", within_s=NOTICED_S_MAX)
+    assert error is not None
+    return error
 
 
 @pytest.mark.parametrize("what", ["host.lock", ""], ids=["lock", "everything"])
@@ -51,7 +52,7 @@ async def test_a_host_whose_directory_was_removed_stops(
             await log.health(0)
     assert not hostelection._elections
     async with polonaise.connect(address) as log:
-        held = [tx.data async for tx in log.read(0, timeout=CAME_UP_S)]
+        held = [tx.data async for tx in log.read(0, timeout=PATIENCE_S)]
         assert held[:1] == ([b"before"] if what else [])
         await log.append(b"goes on")
 
@@ -68,11 +69,11 @@ async def test_a_removed_storage_directory_is_told_and_does_not_count(count: int
         else:
             for _ in range(20):
                 await log.append(b"goes on")
-                await asyncio.sleep(0.1)
+                await time_passes(0.1)
         health = await log.health(0)
         assert f"{gone} was removed, moved or replaced" in health["storage"]["unix:storage-0"]["error"]
         assert health["partitions"]["0"]["ready"] == (count == 3)
         assert not gone.exists()
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         if count == 3:
-            assert len([tx async for tx in log.read(0, timeout=CAME_UP_S)]) == 21
+            assert len([tx async for tx in log.read(0, timeout=PATIENCE_S)]) == 21

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from embeddedrig import processes
 
 import polonaise
 from polonaise.errors import AppendUnknown, BadOption, CoordinatorUnavailable, DeadlineExceeded, DiskFull
@@ -21,6 +19,8 @@ from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.attachment import whereabouts
+from rigs.embedded import processes
+from rigs.waiting import wait_until
 
 
 def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_path: Path) -> None:
@@ -60,8 +60,8 @@ async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_i
         async with polonaise.connect(f"embedded:{tmp_path}") as log:
             await log.append(b"before")
             host.signal(signal.SIGSTOP)
-            while not is_stopped(host.pid):  # its threads go on until one of them has taken the signal
-                await asyncio.sleep(0.01)
+            # Its threads go on until one of them has taken the signal.
+            await wait_until(lambda: is_stopped(host.pid))
             with pytest.raises(
                 DeadlineExceeded, match=rf"process {host.pid} hosts the log, according to {tmp_path}/host\.lock"
             ):

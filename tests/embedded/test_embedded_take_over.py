@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from embeddedrig import CAME_UP_S, SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_hosted_by
+
+from rigs.embedded import SILENCE_S, TAKE_OVER_S_MAX, host_of, processes, until_hosted_by
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +137,7 @@ async def test_a_forked_child_does_not_hold_the_log_for_its_dead_parent(tmp_path
         await host.kill()
         assert await guest.ask("append", "b") == 1
         assert time.monotonic() - killed_s < TAKE_OVER_S_MAX
-        await until_hosted_by(tmp_path, guest.pid, CAME_UP_S)
+        await until_hosted_by(tmp_path, guest.pid)
         assert Path(f"/proc/{child}").exists()
 
 

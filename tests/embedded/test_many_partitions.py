@@ -13,6 +13,7 @@ import pytest
 
 import polonaise
 from polonaise.client.log import Log
+from rigs.waiting import time_passes, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -60,7 +61,7 @@ async def idle() -> float:
     least = 1.0
     for _ in range(6):
         began, cpu = time.monotonic(), time.process_time()
-        await asyncio.sleep(3)
+        await time_passes(3)
         least = min(least, (time.process_time() - cpu) / (time.monotonic() - began))
         if least < IDLE_MAX:
             break
@@ -68,12 +69,10 @@ async def idle() -> float:
 
 
 async def all_ready(log: Log) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            partitions = (await log.health(0))["partitions"]
-            if all(partition["ready"] for partition in partitions.values()):
-                return
-            await asyncio.sleep(1)
+    async def look() -> bool:
+        return all(partition["ready"] for partition in (await log.health(0))["partitions"].values())
+
+    await wait_until(look, "all partitions are ready", within_s=PATIENCE_S, every_s=1)
 
 
 @pytest.mark.timeout(900)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrig import until
-from examplerig import PATIENCE_S, Program, Programs, command, programs, request
 
 import polonaise
+from rigs.examples import PATIENCE_S, Program, Programs, command, programs, request
+from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +32,17 @@ def words(workers: int) -> list[str]:
 
 async def insist(url: str, key: str, asked: Any) -> tuple[int, Any]:
     """The answer to a request that is sent with its key until there is one."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            with contextlib.suppress(OSError):
-                status, said = await request(url, key, asked)
-                if status != 503:
-                    return status, said
-            await asyncio.sleep(0.1)
+
+    async def answer() -> tuple[int, Any] | None:
+        with contextlib.suppress(OSError):
+            status, said = await request(url, key, asked)
+            if status != 503:
+                return status, said
+        return None
+
+    answered = await wait_until(answer, "an answer", within_s=PATIENCE_S, every_s=0.1)
+    assert answered is not None
+    return answered
 
 
 async def sold(address: str) -> Counter[tuple[int, int]]:
@@ -142,6 +146,6 @@ async def test_a_worker_of_uvicorn_that_is_killed_is_replaced(tmp_path: Path) ->
             booking = {"show": 1, "seat": seat, "guest": "Ada"}
             assert await insist(url, f"seat {seat}", booking) == (201, booking)
         await service.until_said(UP, 3)
-        await until(lambda: int(lock.read_text() or killed) != killed, "a take-over", PATIENCE_S)
+        await wait_until(lambda: int(lock.read_text() or killed) != killed, "a take-over", within_s=PATIENCE_S)
         await stop(service)
     assert await sold(address) == {(1, seat): 1 for seat in range(1, 41)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from examplerig import Program, Programs, command, programs
 
 import polonaise
+from rigs.examples import Program, Programs, command, programs
 
 pytestmark = pytest.mark.slow
 

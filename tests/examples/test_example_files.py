@@ -6,7 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from examplerig import EXAMPLES
+
+from rigs.examples import EXAMPLES
 
 PAGE = EXAMPLES.parent / "docs" / "examples.md"
 SHOWN = {"polonaise", "polonaise.errors", "polonaise.spark.sessions", "polonaise.spark.source"}

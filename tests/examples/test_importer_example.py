@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import pytest
-from examplerig import PATIENCE_S, Program, Programs, command, programs
 
 import polonaise
+from rigs.examples import PATIENCE_S, Program, Programs, command, programs
 
 pytestmark = pytest.mark.slow
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from clusterrig import until
-from examplerig import EXAMPLES, PATIENCE_S, Program, Programs, command, programs
 
 import polonaise
-from lacking import lacking
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
+from rigs.examples import EXAMPLES, PATIENCE_S, Program, Programs, command, programs
+from rigs.lacking import lacking
+from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ async def test_the_report_is_of_the_log_and_one_that_dies_changes_nothing(tmp_pa
         await book(3, 1, "Emmy")
         await log.append(b"no booking")  # the service itself could go on behind this only when its view passes over it
         killed = report(started)
-        await until(lambda: "java" in killed.living(), "Spark's start", PATIENCE_S)
+        await wait_until(lambda: "java" in killed.living(), "Spark's start", within_s=PATIENCE_S)
         killed.kill()
         assert (csv_file.read_text(), page.read_text()) == kept
         last = report(started)

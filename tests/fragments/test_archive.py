@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from fragmentrig import flip
 
 import polonaise
 from polonaise.admin.archive import archive, check_archived_from, repair, verify
@@ -33,21 +30,13 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
+from rigs.fragments import flip
+from rigs.programs import run_polonaise
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
 Log = polonaise.Log
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[Log]:
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-        yield log
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
 
 
 async def fill(log: Log, count: int, partition: int = 0) -> None:
@@ -334,7 +323,7 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
     put = store.put_if_absent
 
     async def slow(path: str, data: bytes) -> bool:
-        await asyncio.sleep(0.1)
+        await time_passes(0.1)
         return await put(path, data)
 
     monkeypatch.setattr(store, "put_if_absent", slow)
@@ -417,52 +406,47 @@ async def test_other_things_in_the_store_do_not_matter(log: Log, store: ObstoreS
 # ------------------------------------------------------------------ the command
 
 
-def polonaise_says(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "polonaise.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
-    assert polonaise_says("log", "append", address, "hello").returncode == 0
-    ran = polonaise_says("archive", "run", address, store, "--rest", "--json")
+    assert run_polonaise("log", "append", address, "hello").returncode == 0
+    ran = run_polonaise("archive", "run", address, store, "--rest", "--json")
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
     assert (told["partition"], told["first"], told["last"]) == (0, 0, 0)
     assert (store / told["path"]).stat().st_size == told["bytes"]
     nothing = "partition 0: nothing to write: all is archived\n"
-    assert polonaise_says("archive", "run", address, store, "--rest").stdout == nothing
-    well = polonaise_says("archive", "verify", store)
+    assert run_polonaise("archive", "run", address, store, "--rest").stdout == nothing
+    well = run_polonaise("archive", "verify", store)
     assert (well.returncode, "well" in well.stdout) == (0, True)
-    up_to = polonaise_says("archive", "run", address, store, "--until", "0=0").stdout
+    up_to = run_polonaise("archive", "run", address, store, "--until", "0=0").stdout
     assert up_to == "partition 0: nothing to write: all up to the requested id is archived\n"
     for until, said in (("1=0", "give an id for each"), ("0", "invalid PARTITION=ID"), ("0=1", "[beyond_log]")):
-        refused = polonaise_says("archive", "run", address, store, "--until", until)
+        refused = run_polonaise("archive", "run", address, store, "--until", until)
         assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
     (store / told["path"]).write_bytes(b"PAR1")
-    ill = polonaise_says("archive", "verify", store, "--json")
+    ill = run_polonaise("archive", "verify", store, "--json")
     assert ill.returncode == 1
     assert told["path"] in json.loads(ill.stdout)["wrong"][0]
-    nowhere = polonaise_says("archive", "verify", store, "--repair", f"embedded:{tmp_path / 'nowhere'}")
+    nowhere = run_polonaise("archive", "verify", store, "--repair", f"embedded:{tmp_path / 'nowhere'}")
     assert (nowhere.returncode, "[not_initialized]" in nowhere.stderr) == (1, True)
     assert not (tmp_path / "nowhere").exists()
     other = f"embedded:{tmp_path / 'other'}"
-    assert polonaise_says("log", "append", other, "another log's").returncode == 0
-    refused = polonaise_says("archive", "verify", store, "--repair", other)
+    assert run_polonaise("log", "append", other, "another log's").returncode == 0
+    refused = run_polonaise("archive", "verify", store, "--repair", other)
     assert (refused.returncode, "[wrong_cluster_key]" in refused.stderr) == (1, True), refused.stderr
     assert (store / told["path"]).read_bytes() == b"PAR1"
-    mended = polonaise_says("archive", "verify", store, "--repair", address)
+    mended = run_polonaise("archive", "verify", store, "--repair", address)
     assert (mended.returncode, f"{told['path']} was written again" in mended.stdout) == (0, True), mended.stderr
     assert (store / told["path"]).stat().st_size == told["bytes"]
-    assert polonaise_says("log", "append", address, "more").returncode == 0
-    assert polonaise_says("archive", "run", address, store, "--rest").returncode == 0
+    assert run_polonaise("log", "append", address, "more").returncode == 0
+    assert run_polonaise("archive", "run", address, store, "--rest").returncode == 0
     (store / told["path"]).unlink()
-    again = polonaise_says("archive", "run", address, store)
+    again = run_polonaise("archive", "run", address, store)
     assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, although later ids are archived")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:
-    ran = polonaise_says("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
+    ran = run_polonaise("archive", "run", f"embedded:{tmp_path / 'log'}", tmp_path / "store")
     assert ran.returncode == 1
     assert "[not_initialized]" in ran.stderr
     assert not (tmp_path / "log").exists()

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fragmentrig import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.fragments.store import open_store
 from polonaise.log.batch import Batch
+from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches
 
 COLUMNS = ["partition", "transaction_id", "timestamp", "header", "data"]
 ALL = Span(0, 2**62)
@@ -139,7 +139,7 @@ def test_a_fragment_that_is_not_what_its_name_says_is_refused() -> None:
 
 
 def test_ids_that_are_not_dense_are_refused() -> None:
-    from test_fragment_format import rewritten, with_column
+    from rigs.fragments import rewritten, with_column
 
     footer, raw = fragment_of(plain_batches([6]))
     with pytest.raises(FragmentDamaged, match="ids"):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from fragmentrig import KEY, PLAN, batches_of, fragment_of, made
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,15 +13,13 @@ from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, W
 from polonaise.fragments import format as fragments
 from polonaise.fragments.arrow import SCHEMA
 from polonaise.fragments.format import (
-    CRC_KEY,
-    NO_CRC,
     Footer,
     FragmentWriter,
     batches_in,
     footer_in,
     open_fragment,
-    seal_footer,
 )
+from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, rewritten, with_column
 
 
 @given(st.lists(made, min_size=1, max_size=5), st.integers(0, 2**40), st.integers(0, 2**32 - 1))
@@ -81,32 +78,6 @@ def test_a_fragment_of_no_batches_cannot_be() -> None:
 
 
 # ------------------------------------------------------------------ damage
-
-
-def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
-    """The fragment as a Parquet file of other contents: valid for any reader, and not what was written."""
-    import pyarrow as pa
-
-    table = change(pq.read_table(pa.BufferReader(raw)))
-    sink = pa.BufferOutputStream()
-    kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {}), CRC_KEY: NO_CRC}
-    with pq.ParquetWriter(sink, table.schema) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata(kept)
-    written = bytearray(sink.getvalue())
-    seal_footer(memoryview(written))
-    return bytes(written)
-
-
-def with_column(name: str, value: Any) -> Any:
-    def change(table: Any) -> Any:
-        import pyarrow as pa
-
-        field = table.schema.field(name)
-        values = [value, *table.column(name).to_pylist()[1:]]
-        return table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
-
-    return change
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trimrig
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin import archive as archives
-from polonaise.admin.logs import Condition, conditions
+from polonaise.admin.logs import Condition
 from polonaise.admin.trimming import trim
 from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format
@@ -22,6 +19,9 @@ from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from rigs import trimmed
+from rigs.health import condition_when
+from rigs.trimmed import Cluster, archived, contents, fill
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_what_can_not_be_repaired_is_looked_at_again_and_does_not_hold_up_the_re
     assert (told.rounds, told.found, told.repaired, [each.repaired_us for each in told.damages]) == (1, 2, 2, [11, 10])
 
 
-def test_one_that_can_not_be_read_alone_is_told_and_does_not_hold_up_the_rest() -> None:
+def test_a_fragment_that_alone_can_not_be_read_is_told_and_holds_up_no_other() -> None:
     scrub = FragmentScrub(1_000, every_s=10_000.0, first_s=0.0)
     scrub.listed(0.0, 0, FRAGMENTS)
     first, second, third = FRAGMENTS
@@ -171,12 +171,6 @@ class Away(ObstoreStore):
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 def store(tmp_path: Path) -> Away:
     opened = open_store(str(tmp_path / "fragments"))
     return Away(opened._store, opened._url, opened._directory)
@@ -186,9 +180,9 @@ def store(tmp_path: Path) -> Away:
 async def log(cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[polonaise.Log]:
     """An archived log whose server scrubs all the time."""
     quick = replace(
-        trimrig.SETTINGS, scrub_first_s=0.05, scrub_every_s=0.05, scrub_bytes_per_s=10_000_000, scrub_again_s=0.05
+        trimmed.SETTINGS, scrub_first_s=0.05, scrub_every_s=0.05, scrub_bytes_per_s=10_000_000, scrub_again_s=0.05
     )
-    monkeypatch.setattr(trimrig, "SETTINGS", quick)
+    monkeypatch.setattr(trimmed, "SETTINGS", quick)
     monkeypatch.setattr(decisions, "_ROUND_S_MIN", 0.05)
     await cluster.start_server(store)
     async with polonaise.connect(cluster.address) as log:
@@ -197,13 +191,8 @@ async def log(cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch) ->
         yield log
 
 
-async def until(log: polonaise.Log, wanted: Callable[[Any], Any]) -> Condition:
-    async with asyncio.timeout(ENOUGH_S):
-        while True:
-            (told,) = await conditions(log, [0], 10.0)
-            if wanted(told.fragments_scrub):
-                return told
-            await asyncio.sleep(0.02)
+async def scrub_when(log: polonaise.Log, wanted: Callable[[Any], Any]) -> Condition:
+    return await condition_when(log, lambda told: wanted(told.fragments_scrub))
 
 
 def place_of(store: ObstoreStore, name: FragmentName) -> Path:
@@ -230,11 +219,11 @@ def has_given_up(scrub: Any) -> bool:
 async def test_what_rots_is_found_and_written_again_from_the_log_however_often(log: polonaise.Log, store: Away) -> None:
     name = await fragment_of(store, 1)
     before = await store.get(name.path)
-    told = await until(log, lambda scrub: scrub["rounds"] and scrub["fragments"])
+    told = await scrub_when(log, lambda scrub: scrub["rounds"] and scrub["fragments"])
     assert told.troubles == []
     for time in (1, 2):
         path = flip(store, name)
-        told = await until(log, lambda scrub, time=time: scrub["repaired"] == time)
+        told = await scrub_when(log, lambda scrub, time=time: scrub["repaired"] == time)
         assert path.read_bytes() == before
         assert told.fragments_scrub is not None
         assert told.fragments_scrub["damages"][-1]["path"] == name.path
@@ -250,21 +239,21 @@ async def test_an_object_of_another_length_is_written_again_at_once(
     name = await fragment_of(store, 0)
     before = await store.get(name.path)
     place_of(store, name).write_bytes(change(before))
-    await until(log, lambda scrub: scrub["repaired"] == 1)
+    await scrub_when(log, lambda scrub: scrub["repaired"] == 1)
     assert await store.get(name.path) == before
     assert "is not repaired" not in caplog.text
 
 
-async def test_one_that_can_not_be_read_is_told_and_the_others_are_still_mended(
+async def test_a_fragment_that_can_not_be_read_is_told_and_the_others_are_mended(
     log: polonaise.Log, store: Away
 ) -> None:
     store.withheld = (await fragment_of(store, 0)).path
-    told = await until(log, has_given_up)
+    told = await scrub_when(log, has_given_up)
     assert any(store.withheld in line and "input/output error" in line for line in told.troubles)
     flip(store, await fragment_of(store, 1))
-    await until(log, lambda scrub: scrub["repaired"] == 1)
+    await scrub_when(log, lambda scrub: scrub["repaired"] == 1)
     store.withheld = ""
-    told = await until(log, lambda scrub: scrub["repaired"] == 2)
+    told = await scrub_when(log, lambda scrub: scrub["repaired"] == 2)
     assert told.troubles == []
 
 
@@ -275,7 +264,7 @@ async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_r
     name = await fragment_of(store, 0)
     before = await store.get(name.path)
     path = flip(store, name)
-    told = await until(log, has_given_up)
+    told = await scrub_when(log, has_given_up)
     (line,) = told.troubles
     assert name.path in line
     assert "the storage nodes no longer hold its transactions" in line
@@ -283,7 +272,7 @@ async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_r
     assert told.ready
     assert path.read_bytes() != before, "what can't be proved is not written"
     path.write_bytes(before)
-    told = await until(log, lambda scrub: scrub["repaired"] == 1)
+    told = await scrub_when(log, lambda scrub: scrub["repaired"] == 1)
     assert told.troubles == []
     assert len(await contents(log)) > 0
 
@@ -300,18 +289,18 @@ async def test_what_another_fragment_holds_is_written_again_although_the_log_has
     await trim(log, store, 0)
     first = next(iter(whole))
     path = flip(store, first)
-    await until(log, lambda scrub: scrub["repaired"] == 1)
+    await scrub_when(log, lambda scrub: scrub["repaired"] == 1)
     assert path.read_bytes() == whole[first]
     assert large.last >= first.last
 
 
 async def test_a_store_that_does_not_answer_is_told_and_accuses_nobody(log: polonaise.Log, store: Away) -> None:
-    await until(log, lambda scrub: scrub["rounds"] > 0)
+    await scrub_when(log, lambda scrub: scrub["rounds"] > 0)
     store.away = True
-    told = await until(log, lambda scrub: scrub["trouble"])
+    told = await scrub_when(log, lambda scrub: scrub["trouble"])
     assert any("the fragments are not scrubbed" in line and "does not answer" in line for line in told.troubles)
     store.away = False
-    told = await until(log, lambda scrub: not scrub["trouble"] and scrub["rounds"] > 2)
+    told = await scrub_when(log, lambda scrub: not scrub["trouble"] and scrub["rounds"] > 2)
     assert told.fragments_scrub is not None
     assert (told.fragments_scrub["found"], told.troubles) == (0, [])
 
@@ -320,10 +309,10 @@ async def test_a_store_that_can_not_be_written_keeps_the_damage_and_says_why(log
     name = await fragment_of(store, 0)
     store.read_only = True
     flip(store, name)
-    told = await until(log, has_given_up)
+    told = await scrub_when(log, has_given_up)
     assert "no writing today" in told.troubles[0]
     store.read_only = False
-    await until(log, lambda scrub: scrub["repaired"] == 1)
+    await scrub_when(log, lambda scrub: scrub["repaired"] == 1)
 
 
 async def test_another_object_than_the_name_says_is_never_written(
@@ -334,7 +323,7 @@ async def test_another_object_than_the_name_says_is_never_written(
     name = await fragment_of(store, 0)
     path = flip(store, name)
     damaged = path.read_bytes()
-    told = await until(log, has_given_up)
+    told = await scrub_when(log, has_given_up)
     assert "this version makes another object" in told.troubles[0]
     assert "polonaise archive run" in told.troubles[0]
     assert path.read_bytes() == damaged
@@ -343,6 +332,6 @@ async def test_another_object_than_the_name_says_is_never_written(
 async def test_a_server_that_is_told_not_to_scrub_does_not(
     cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trimrig, "SETTINGS", replace(trimrig.SETTINGS, scrub_bytes_per_s=0))
+    monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, scrub_bytes_per_s=0))
     server = await cluster.start_server(store)
     assert server.health()["fragments_scrub"] is None

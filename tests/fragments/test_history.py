@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -104,13 +103,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def run(
-    store: Store, work: Callable[[FragmentHistory], Coroutine[Any, Any, Any]], settings: HistorySettings | None = None
-) -> Any:
-    async def main() -> Any:
-        return await work(FragmentHistory(store, KEY, settings or HistorySettings(listing_s=0.0, damaged_s=0.0)))
-
-    return asyncio.run(main())
+def history_of(store: Store, settings: HistorySettings | None = None) -> FragmentHistory:
+    return FragmentHistory(store, KEY, settings or HistorySettings(listing_s=0.0, damaged_s=0.0))
 
 
 async def all_from(history: FragmentHistory, first: int = 0, last: int = 179, bytes_max: int = 10**9) -> list[bytes]:
@@ -124,68 +118,58 @@ async def all_from(history: FragmentHistory, first: int = 0, last: int = 179, by
 
 
 @pytest.mark.parametrize("bytes_max", [1, 700, 10**9])
-def test_batches_come_as_they_were_whatever_is_asked_for(store: Store, bytes_max: int) -> None:
-    assert run(store, lambda history: all_from(history, bytes_max=bytes_max)) == [bytes(batch.view) for batch in LOG]
+async def test_batches_come_as_they_were_whatever_is_asked_for(store: Store, bytes_max: int) -> None:
+    assert await all_from(history_of(store), bytes_max=bytes_max) == [bytes(batch.view) for batch in LOG]
 
 
-def test_any_id_is_found_in_any_order(store: Store) -> None:
-    async def work(history: FragmentHistory) -> None:
-        for wanted in random.Random(1).sample(range(180), 60):
-            (found,) = await history.read(0, wanted, 179, 1)
-            assert bytes(found.view) == bytes(LOG[wanted // 3].view)
-        assert await history.read(0, 4, 4, 1) == []  # its batch ends above what was asked for
-
-    run(store, work, HistorySettings(cache_bytes_max=1))
+async def test_any_id_is_found_in_any_order(store: Store) -> None:
+    history = history_of(store, HistorySettings(cache_bytes_max=1))
+    for wanted in random.Random(1).sample(range(180), 60):
+        (found,) = await history.read(0, wanted, 179, 1)
+        assert bytes(found.view) == bytes(LOG[wanted // 3].view)
+    assert await history.read(0, 4, 4, 1) == []  # its batch ends above what was asked for
 
 
-def test_by_time_the_first_batch_of_it_is_found(store: Store) -> None:
-    async def work(history: FragmentHistory) -> None:
-        for time_us in range(998, 1_030):
-            found = await history.read(0, 0, 179, 1, time_us)
-            assert found[0].first == next(batch.first for batch in LOG if batch.commit_time_us >= time_us)
-        assert (await history.read(0, 100, 179, 1, 1_000))[0].first == 99
-        assert await history.read(0, 0, 179, 1, 1_030) == []
-
-    run(store, work)
+async def test_a_search_by_time_finds_the_first_batch_of_that_time(store: Store) -> None:
+    history = history_of(store)
+    for time_us in range(998, 1_030):
+        found = await history.read(0, 0, 179, 1, time_us)
+        assert found[0].first == next(batch.first for batch in LOG if batch.commit_time_us >= time_us)
+    assert (await history.read(0, 100, 179, 1, 1_000))[0].first == 99
+    assert await history.read(0, 0, 179, 1, 1_030) == []
 
 
-def test_a_time_in_a_fragment_that_is_gone_is_no_later_time(store: Store) -> None:
+async def test_a_time_in_a_fragment_that_is_gone_is_no_later_time(store: Store) -> None:
     gone = sorted(store.objects)[2]
     del store.objects[gone]
 
-    async def work(history: FragmentHistory) -> None:
-        assert (await history.read(0, 0, 179, 1, LOG[5].commit_time_us))[0].first == LOG[4].first
-        with pytest.raises(FragmentMissing, match="id 60"):
-            await history.read(0, 0, 179, 1, LOG[25].commit_time_us)
-
-    run(store, work)
+    history = history_of(store)
+    assert (await history.read(0, 0, 179, 1, LOG[5].commit_time_us))[0].first == LOG[4].first
+    with pytest.raises(FragmentMissing, match="id 60"):
+        await history.read(0, 0, 179, 1, LOG[25].commit_time_us)
 
 
-def test_a_fragment_is_read_through_once_and_then_a_row_group_at_a_time(store: Store) -> None:
-    async def work(history: FragmentHistory) -> None:
+async def test_a_fragment_is_read_through_once_and_then_a_row_group_at_a_time(store: Store) -> None:
+    history = history_of(store, HistorySettings(cache_bytes_max=1, chunk_bytes=500))
+    await all_from(history)
+    assert sum(length for path, length in store.fetched) < 4 * sum(map(len, store.objects.values()))
+    store.fetched.clear()
+    name = sorted(store.objects)[0]
+    await history.read(0, 0, 2, 1)
+    (group, *more) = store.fetched
+    assert group[1] < len(store.objects[name]) * 3 / 4
+    assert not more
+
+
+async def test_what_is_kept_is_bounded(store: Store) -> None:
+    history = history_of(store, HistorySettings(cache_bytes_max=2_000))
+    for _ in range(2):
         await all_from(history)
-        assert sum(length for path, length in store.fetched) < 4 * sum(map(len, store.objects.values()))
-        store.fetched.clear()
-        name = sorted(store.objects)[0]
-        await history.read(0, 0, 2, 1)
-        (group, *more) = store.fetched
-        assert group[1] < len(store.objects[name]) * 3 / 4
-        assert not more
-
-    run(store, work, HistorySettings(cache_bytes_max=1, chunk_bytes=500))
+        held = sum(batch.length for batches in history._groups.values() for batch in batches)
+        assert held == history._groups_bytes <= 2_000
 
 
-def test_what_is_kept_is_bounded(store: Store) -> None:
-    async def work(history: FragmentHistory) -> None:
-        for _ in range(2):
-            await all_from(history)
-            held = sum(batch.length for batches in history._groups.values() for batch in batches)
-            assert held == history._groups_bytes <= 2_000
-
-    run(store, work, HistorySettings(cache_bytes_max=2_000))
-
-
-def test_hashing_and_decoding_are_not_the_event_loop_s(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hashing_and_decoding_are_not_the_event_loop_s(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
     decode = histories._decode
 
@@ -194,94 +178,86 @@ def test_hashing_and_decoding_are_not_the_event_loop_s(store: Store, monkeypatch
         return decode(*arguments)
 
     monkeypatch.setattr(histories, "_decode", noted)
-    run(store, all_from)
+    await all_from(history_of(store))
     assert threads
     assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_flipped_bit_anywhere_is_refused_by_name_and_nothing_of_it_given_out(store: Store, seed: int) -> None:
+async def test_a_flipped_bit_anywhere_is_refused_by_name_and_nothing_of_it_given_out(store: Store, seed: int) -> None:
     path = sorted(store.objects)[1]
     raw = bytearray(store.objects[path])
     source = random.Random(seed)
     raw[source.randrange(len(raw))] ^= 1 << source.randrange(8)
     store.objects[path] = bytes(raw)
 
-    async def work(history: FragmentHistory) -> None:
-        assert (await history.read(0, 29, 179, 1))[0].last == 29
-        with pytest.raises(FragmentDamaged, match=path):
-            await history.read(0, 30, 179, 1)
-        assert (await history.read(0, 60, 179, 1))[0].first == 60
-
-    run(store, work)
+    history = history_of(store)
+    assert (await history.read(0, 29, 179, 1))[0].last == 29
+    with pytest.raises(FragmentDamaged, match=path):
+        await history.read(0, 30, 179, 1)
+    assert (await history.read(0, 60, 179, 1))[0].first == 60
 
 
-def test_a_listing_that_does_not_tell_is_renewed(store: Store) -> None:
+async def test_a_listing_that_does_not_tell_is_renewed(store: Store) -> None:
     late = sorted(store.objects)[5]
     raw = store.objects.pop(late)
 
-    async def work(history: FragmentHistory) -> None:
-        with pytest.raises(FragmentMissing, match="id 150 of partition 0"):
-            await history.read(0, 150, 179, 1)
-        store.objects[late] = raw
-        assert (await history.read(0, 150, 179, 1))[0].first == 150
-        listed = store.listed
-        await all_from(history)
-        assert store.listed == listed, "what is known is not asked for again"
-        del store.objects[late]
-        history._groups.clear()
-        history._opened.clear()
-        with pytest.raises(FragmentMissing):
-            await history.read(0, 150, 179, 1)
-
-    run(store, work)
+    history = history_of(store)
+    with pytest.raises(FragmentMissing, match="id 150 of partition 0"):
+        await history.read(0, 150, 179, 1)
+    store.objects[late] = raw
+    assert (await history.read(0, 150, 179, 1))[0].first == 150
+    listed = store.listed
+    await all_from(history)
+    assert store.listed == listed, "what is known is not asked for again"
+    del store.objects[late]
+    history._groups.clear()
+    history._opened.clear()
+    with pytest.raises(FragmentMissing):
+        await history.read(0, 150, 179, 1)
 
 
-def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read_without_end(store: Store) -> None:
+async def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read_without_end(store: Store) -> None:
     path = sorted(store.objects)[1]
     store.objects[path] = store.objects[path][:-1] + b"X"
 
-    async def work(history: FragmentHistory) -> None:
+    history = history_of(store, HistorySettings(listing_s=60.0, damaged_s=60.0))
+    with pytest.raises(FragmentMissing):
+        await history.read(0, 500, 600, 1)
+    before = store.listed
+    for _ in range(5):
         with pytest.raises(FragmentMissing):
             await history.read(0, 500, 600, 1)
-        before = store.listed
-        for _ in range(5):
-            with pytest.raises(FragmentMissing):
-                await history.read(0, 500, 600, 1)
-        assert store.listed == before
+    assert store.listed == before
+    with pytest.raises(FragmentDamaged):
+        await history.read(0, 30, 179, 1)
+    store.fetched.clear()
+    for _ in range(5):
         with pytest.raises(FragmentDamaged):
             await history.read(0, 30, 179, 1)
-        store.fetched.clear()
-        for _ in range(5):
-            with pytest.raises(FragmentDamaged):
-                await history.read(0, 30, 179, 1)
-        assert store.fetched == []
-
-    run(store, work, HistorySettings(listing_s=60.0, damaged_s=60.0))
+    assert store.fetched == []
 
 
-def test_what_it_reaches(store: Store) -> None:
-    async def work(history: FragmentHistory) -> None:
-        assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)
-        assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
-        assert await history.covering(0, -1) == ()
-        with pytest.raises(NotArchived, match="180 to 181"):
-            await history.covering(0, 181)
-
-    run(store, work)
+async def test_what_it_reaches(store: Store) -> None:
+    history = history_of(store)
+    assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)
+    assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
+    assert await history.covering(0, -1) == ()
+    with pytest.raises(NotArchived, match="180 to 181"):
+        await history.covering(0, 181)
 
 
-def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None:
+async def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None:
     store.hangs = True
 
-    async def work(history: FragmentHistory) -> None:
-        with pytest.raises(StoreUnavailable, match="did not answer"):
-            await history.highest(0)
-
-    run(store, work, HistorySettings(store_s_max=0.01))
+    history = history_of(store, HistorySettings(store_s_max=0.01))
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        await history.highest(0)
 
 
-def test_a_store_that_is_mounted_again_at_once_misses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_is_mounted_again_at_once_misses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mark, looked at afterwards, is there again: by itself it says nothing of the moment before."""
     get_range, gone = store.get_range, [True]
 
@@ -292,5 +268,5 @@ def test_a_store_that_is_mounted_again_at_once_misses_nothing(store: Store, monk
         return await get_range(path, offset, length)
 
     monkeypatch.setattr(store, "get_range", unmounted_once)
-    assert run(store, all_from) == [bytes(batch.view) for batch in LOG]
+    assert await all_from(history_of(store)) == [bytes(batch.view) for batch in LOG]
     assert not gone

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from rigs.programs import output_of, run_python
 
 HOST = """
 import asyncio, sys, polonaise
@@ -18,6 +18,4 @@ print(sorted({"pyarrow", "obstore", "numpy"} & set(sys.modules)))
 
 
 def test_a_server_without_a_store_loads_neither_parquet_nor_object_stores(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOST, f"embedded:{tmp_path / 'log'}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    assert output_of(run_python("-c", HOST, f"embedded:{tmp_path / 'log'}")).strip() == "[]"

@@ -86,7 +86,7 @@ def test_everybody_chooses_the_same(held: list[Span], wanted: Span, random: obje
     assert cover(names, wanted) == cover(shuffled, wanted)
 
 
-def test_nothing_covers_nothing() -> None:
+def test_no_fragments_cover_nothing() -> None:
     assert cover([], Span(3, 5)) == Coverage((), (Span(3, 5),))
     assert cover([fragment(0, 9)], Span(3, 2)) == Coverage((), ())
 

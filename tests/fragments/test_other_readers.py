@@ -9,10 +9,10 @@ import duckdb
 import pandas
 import pyarrow.parquet as pq
 import pytest
-from fragmentrig import PLAN, batches_of, fragment_of, name_of, plain_batches
 
 from polonaise.fragments.columns import columns_in
 from polonaise.fragments.protocol.coverage import Span
+from rigs.fragments import PLAN, batches_of, fragment_of, name_of, plain_batches
 
 COLUMNS = ["partition", "transaction_id", "timestamp", "header", "data"]
 

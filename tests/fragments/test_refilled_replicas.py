@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import trimrig
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin.trimming import trim
-from polonaise.fragments.store import ObstoreStore, open_store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
+from polonaise.fragments.store import ObstoreStore
+from rigs import trimmed
+from rigs.trimmed import Cluster, archived, contents, fill, running
+from rigs.waiting import time_passes, wait_until
 
 
 def used_bytes(cluster: Cluster, number: int) -> int:
@@ -35,14 +30,17 @@ async def wipe_and_await(cluster: Cluster, log: polonaise.Log, number: int, enga
     cluster.wipe(number)
     await cluster.start_node(number)
     most = 0
-    async with asyncio.timeout(20):
-        while True:
-            for _ in range(50):
-                most = max(most, used_bytes(cluster, number))
-                await asyncio.sleep(0.001)
-            told = (await log.health(0))["partitions"]["0"]
-            if told["ready"] and cluster.names[number] in told["engaged"] and len(told["engaged"]) == engaged:
-                return most
+
+    async def takes_part() -> bool:
+        nonlocal most
+        for _ in range(50):
+            most = max(most, used_bytes(cluster, number))
+            await time_passes(0.001)
+        told = (await log.health(0))["partitions"]["0"]
+        return told["ready"] and cluster.names[number] in told["engaged"] and len(told["engaged"]) == engaged
+
+    await wait_until(takes_part)
+    return most
 
 
 @pytest.mark.slow
@@ -50,7 +48,7 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
     tmp_path: Path, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk may be large enough for what is left of the log, and not for all of its history."""
-    monkeypatch.setattr(trimrig, "SETTINGS", replace(trimrig.SETTINGS, copy_bytes=1_500))
+    monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, copy_bytes=1_500))
     async with running(tmp_path, storage=3) as cluster:
         await cluster.start_server(store)
         async with polonaise.connect(cluster.address) as log:
@@ -71,7 +69,9 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
             await trim(log, store, 0)
 
 
-async def test_so_does_one_that_a_session_can_not_start_without(tmp_path: Path, store: ObstoreStore) -> None:
+async def test_a_replica_that_a_session_needs_is_filled_within_the_same_bound(
+    tmp_path: Path, store: ObstoreStore
+) -> None:
     async with running(tmp_path, storage=3) as cluster:
         await cluster.start_server(store)
         async with polonaise.connect(cluster.address) as log:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from restorerig import BODY, Sum, archived, contents, fill, verdicts
 
 import polonaise
 from polonaise.admin.restore import HowToRestore, Key, Restored, restore
@@ -38,19 +34,10 @@ from polonaise.host.files import try_lock
 from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
+from rigs.restoring import BODY, Sum, archived, contents, fill, verdicts
+from rigs.waiting import time_passes, wait_until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[polonaise.Log]:
-    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
-        yield log
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
@@ -107,7 +94,7 @@ async def test_a_producer_and_a_view_and_locks_go_on(log: polonaise.Log, store: 
             await copy.append(b"b", 0, locks=lock, high_water_mark=following)
 
 
-async def test_of_a_batch_that_goes_beyond_the_id_nothing_is_restored(
+async def test_nothing_is_restored_of_a_batch_that_goes_beyond_the_id(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
     await fill(log, 100)
@@ -521,11 +508,8 @@ async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
     killed = 0
     for pause_s in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
         with polonaise_starts("archive", "restore", store, target, "--storage", 3) as process:
-            give_up_s = time.monotonic() + 60
-            while not (target / RESTORING).exists() and process.poll() is None:
-                assert time.monotonic() < give_up_s
-                await asyncio.sleep(0.001)
-            await asyncio.sleep(pause_s)
+            await wait_until(lambda: (target / RESTORING).exists() or process.poll() is not None)
+            await time_passes(pause_s)
             process.send_signal(signal.SIGKILL)
         if (target / "polonaise-embedded").exists():
             break

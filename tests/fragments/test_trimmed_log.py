@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fragmentrig import flip
-from trimrig import Cluster, archived, contents, fill, running
 
 import polonaise
 from polonaise.admin.trimming import trim
@@ -33,6 +31,9 @@ from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch, Columns, seal, split
 from polonaise.wire.messages import Batches, Read
+from rigs.fragments import flip
+from rigs.health import until_engaged, until_waits_for
+from rigs.trimmed import Cluster, archived, contents, fill, running
 
 pytestmark = pytest.mark.slow
 
@@ -50,17 +51,6 @@ class Trimmed:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with running(tmp_path) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimmed]:
     await cluster.start_server(store)
     async with polonaise.connect(cluster.address) as log:
@@ -75,14 +65,6 @@ async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimme
         yield Trimmed(cluster, log, store, before, fragments, first)
 
 
-async def waits_for(log: polonaise.Log, what: str) -> str:
-    """What the partition waits for, once that is this: a session that has just begun waits for a quorum first."""
-    async with asyncio.timeout(20):
-        while what not in (said := (await log.health(0))["partitions"]["0"]["waits_for"]):
-            await asyncio.sleep(0.05)
-    return str(said)
-
-
 # ------------------------------------------------------------------ reading
 
 
@@ -93,7 +75,7 @@ async def test_a_trimmed_log_reads_as_it_did_byte_for_byte(trimmed: Trimmed) -> 
     assert [batch.last for batch in bodies][-1] == 199
 
 
-async def test_its_parts_have_no_batch_in_common_wherever_they_lie(trimmed: Trimmed) -> None:
+async def test_parts_of_a_trimmed_log_have_no_batch_in_common_wherever_they_lie(trimmed: Trimmed) -> None:
     """In fragments, on replicas, in the server's memory."""
     parsed = [Batch.parse(raw) for raw in trimmed.before]
     for width in (1, 7, 50, 200):
@@ -116,7 +98,7 @@ async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     return split(answer.payload[0]) if answer.payload else []
 
 
-async def test_it_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
+async def test_a_trimmed_log_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     await fill(trimmed.log, 100)
     await archived(trimmed.log, trimmed.store)
     before = await contents(trimmed.log)
@@ -130,7 +112,7 @@ async def test_it_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     assert await contents(trimmed.log) == before
 
 
-async def test_by_time_it_reads_from_the_first_of_that_time_wherever_that_is(trimmed: Trimmed) -> None:
+async def test_a_trimmed_log_is_read_by_time_from_the_first_of_that_time_wherever_it_is(trimmed: Trimmed) -> None:
     parsed = [Batch.parse(raw) for raw in trimmed.before]
     for since in sorted({parsed[0].commit_time_us, parsed[7].commit_time_us, parsed[-2].commit_time_us}):
         expected = next(batch.first for batch in parsed if batch.commit_time_us >= since)
@@ -360,9 +342,7 @@ async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, stor
             cluster.wipe(1)
             await cluster.start_node(1)
             await fill(log, 10)
-            async with asyncio.timeout(20):
-                while len((await log.health(0))["partitions"]["0"]["engaged"]) < 3:
-                    await asyncio.sleep(0.05)
+            await until_engaged(log, 3)
             assert 0 < cluster.first_held(1) <= cluster.first_held(0), "what no other holds is dropped again"
             assert (await contents(log))[: len(before)] == before
             # It takes part in the next trim as before.
@@ -410,10 +390,10 @@ async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_agai
         await cluster.start_server(store, marked=False)
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert "mount what belongs there" in await waits_for(log, StoreUnavailable.code)
+        assert "mount what belongs there" in await until_waits_for(log, StoreUnavailable.code)
         (tmp_path / "store").rename(tmp_path / "beneath")
         (tmp_path / "away").rename(tmp_path / "store")
-        assert "reach up to 149" in await waits_for(log, FragmentsAhead.code)
+        assert "reach up to 149" in await until_waits_for(log, FragmentsAhead.code)
 
 
 class Away(ObstoreStore):
@@ -436,7 +416,7 @@ async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert "how far it reaches" in await waits_for(log, "store_unavailable")
+        assert "how far it reaches" in await until_waits_for(log, "store_unavailable")
         away.away = False
         await log.append(b"now", 0)
         # Later sessions of the same owner remember what is committed, and need no store.
@@ -455,4 +435,4 @@ async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, stor
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
-        assert WrongClusterKey.code in await waits_for(log, WrongClusterKey.code)
+        assert WrongClusterKey.code in await until_waits_for(log, WrongClusterKey.code)

@@ -14,6 +14,7 @@ import pytest
 from polonaise.host import Host
 from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost, loop_factory
+from rigs.waiting import time_passes, wait_until
 
 LOOPS = pytest.mark.parametrize("loop", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "uvloop"])
 Loop = Callable[[], asyncio.AbstractEventLoop] | None
@@ -48,15 +49,14 @@ def run(loop: Loop, main: Callable[[RealHost], Coroutine[Any, Any, None]]) -> No
 
 async def quiet(host: RealHost) -> None:
     """Until the threads have done what they were asked for."""
-    while host._threads._unfinished:
-        await asyncio.sleep(0.001)
+    await wait_until(lambda: not host._threads._unfinished)
 
 
 @LOOPS
 def test_a_thousand_cancelled_opens_leave_no_descriptor(loop: Loop, tmp_path: Path) -> None:
     async def main(host: RealHost) -> None:
         await (await host.disk.open(f"{tmp_path}/a", create=True)).close()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)  # what was closed is gone
         before = descriptors()
         for number in range(1_000):
             file = await cancelled_after(number % MOMENTS, host.disk.open(f"{tmp_path}/a"))
@@ -149,16 +149,14 @@ def test_a_host_that_is_closed_closes_what_was_left_open(tmp_path: Path) -> None
 def test_a_listener_that_nobody_took_listens_no_more(loop: Loop, tmp_path: Path) -> None:
     async def main(host: RealHost) -> None:
         await (await host.network.listen("127.0.0.1:0", asyncio.Protocol)).close()
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)  # what was closed is gone
         before = descriptors()
         for number in range(40):
             for address in ("127.0.0.1:0", f"unix:{tmp_path}/{number}"):
                 listener = await cancelled_after(number % MOMENTS, host.network.listen(address, asyncio.Protocol))
                 if listener is not None:
                     await listener.close()
-        for _ in range(5):
-            await asyncio.sleep(0.01)
-        assert len(descriptors()) <= len(before)
+        await wait_until(lambda: len(descriptors()) <= len(before))
         assert not list(tmp_path.iterdir())
 
     run(loop, main)
@@ -171,18 +169,14 @@ def test_a_connection_that_nobody_took_is_closed(loop: Loop, tmp_path: Path) -> 
         listeners = [await host.network.listen(address, asyncio.Protocol) for address in addresses]
         transport, _ = await host.network.connect(listeners[0].address, asyncio.Protocol)
         transport.abort()
-        await asyncio.sleep(0.05)
+        await time_passes(0.05)  # what was closed is gone
         before = descriptors()
         for number in range(40):
             for listener in listeners:
                 made = await cancelled_after(number % MOMENTS, host.network.connect(listener.address, asyncio.Protocol))
                 if made is not None:
                     made[0].abort()
-        for _ in range(50):
-            await asyncio.sleep(0.01)
-            if len(descriptors()) <= len(before):
-                break
-        assert len(descriptors()) <= len(before)
+        await wait_until(lambda: len(descriptors()) <= len(before))
         for listener in listeners:
             await listener.close()
 

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +21,8 @@ from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Re
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+from rigs.programs import output_of, run_python
+from rigs.waiting import block_for, nothing_happens_for
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ async def test_a_file_that_two_threads_leave_at_once_is_closed_once(
 
     def slowly(descriptor: int) -> None:
         closed.append(descriptor)
-        time.sleep(0.02)
+        block_for(0.02)
         close(descriptor)
 
     host = RealHost(disk_threads=4)
@@ -236,7 +237,7 @@ async def test_a_file_that_two_threads_leave_at_once_is_closed_once(
     await asyncio.sleep(0)
     await file.close()
     await asyncio.gather(*reading)
-    await asyncio.sleep(0.05)
+    await nothing_happens_for(0.05)
     monkeypatch.undo()
     host.close()
     assert len(closed) == 1
@@ -276,6 +277,5 @@ print(held)
 
 def test_a_child_forked_while_another_thread_locks_and_releases_holds_nothing(tmp_path: Path) -> None:
     """In a process of its own: one as large as this takes long to be forked a hundred times."""
-    command = [sys.executable, "-c", FORKS, str(tmp_path / "lock")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "0\n", "so many of a hundred children held the lock"
+    held = output_of(run_python("-c", FORKS, tmp_path / "lock"))
+    assert held == "0\n", "so many of a hundred children held the lock"

@@ -13,6 +13,7 @@ from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import socketdirectory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
+from rigs.waiting import wait_until
 
 
 @pytest.fixture
@@ -53,8 +54,7 @@ async def test_who_listens_under_a_name_is_reached_by_it(deep: Path, host: RealH
     before = descriptors()
     await _reached(network)
     assert not (deep / "here").exists()
-    while descriptors() > before:
-        await asyncio.sleep(0.01)
+    await wait_until(lambda: descriptors() <= before)
 
 
 async def test_a_name_is_for_one_listener_and_nobody_else_answers(deep: Path, host: RealHost) -> None:
@@ -75,8 +75,7 @@ async def test_a_name_is_for_one_listener_and_nobody_else_answers(deep: Path, ho
         await network.connect("unix:here", asyncio.Protocol)
     with pytest.raises(ConnectionLost, match="no sockets in"):
         await SocketDirectory(str(deep / "nowhere"), host.network).connect("unix:here", asyncio.Protocol)
-    while descriptors() > before:
-        await asyncio.sleep(0.01)
+    await wait_until(lambda: descriptors() <= before)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "unix:/tmp/x", "unix:../x", "unix:", "unix:" + "x" * 90])
@@ -88,7 +87,7 @@ async def test_what_is_no_bare_name_is_refused(deep: Path, host: RealHost, addre
         await network.connect(address, asyncio.Protocol)
 
 
-async def test_without_a_short_way_a_short_path_works_and_a_long_one_is_refused(
+async def test_without_proc_a_short_socket_path_works_and_a_long_one_is_refused(
     deep: Path, host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socketdirectory, "_DESCRIPTORS", str(tmp_path / "no proc"))

@@ -12,6 +12,7 @@ from polonaise.errors import Closed, DiskFailed
 from polonaise.host import files
 from polonaise.host.real import RealHost
 from polonaise.host.syncs import ALONE_S, APART_S, REST_RATIO, SLOW_S, SMALL_BYTES, SyncsInLoop
+from rigs.waiting import time_passes
 
 SMALL = [b"frame", b"batch"]
 
@@ -110,7 +111,7 @@ async def test_only_a_host_that_was_told_so_waits_in_its_loop(tmp_path: Path, sy
     try:
         file = await host.disk.open(f"{tmp_path}/a", create=True)
         await file.write(0, [b"one"], sync=True)
-        await asyncio.sleep(2 * APART_S)
+        await time_passes(2 * APART_S)
         await file.write(3, [b"two"], sync=True)
         assert syncs.threads == [not in_loop] * 2
         assert await file.read(0, 10) == b"onetwo"
@@ -145,7 +146,7 @@ async def test_a_sync_that_fails_in_the_loop_is_told_and_leaves_the_file_usable_
         with pytest.raises(DiskFailed):
             await file.write(0, [b"one"], sync=True)
         syncs.failing = False
-        await asyncio.sleep(2 * APART_S)
+        await time_passes(2 * APART_S)
         await file.write(0, [b"one"], sync=True)
         assert syncs.threads == [False, False]
         await file.close()

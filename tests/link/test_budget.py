@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from linkrig import Rig, run, until
-
 from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.link.budget import Budget
 from polonaise.wire.messages import Refused
+from rigs.link import Rig, simulated
+from rigs.waiting import wait_until
 
 MB = 2**20
 
@@ -50,50 +50,43 @@ def test_what_was_given_back_is_there_again() -> None:
     assert not budget.tight
 
 
-def test_answers_that_are_taken_are_on_nobodys_account() -> None:
-    async def scenario(rig: Rig) -> None:
-        budget = rig.server.budget = Budget(100 * MB)
-        reading, deaf = await rig.greeted_raw(), await rig.greeted_raw()
-        deaf.transport.pause_reading()
-        for connection in rig.server.connections:
-            for _ in range(40):
-                connection.send(Refused(0, "code", "x" * 60_000))
-        await until(lambda: len(reading.heard) == 41)
-        await asyncio.sleep(2)  # the next heartbeat looks
-        assert 1 * MB < budget.total < 2.4 * MB, "what the network took of it is off too"
-        deaf.transport.abort()
-        await until(lambda: budget.total == 0)
-
-    run(scenario)
-
-
-def test_what_is_shared_is_on_nobodys_account() -> None:
-    """A live feed to a thousand subscribers is one batch in memory, not a thousand."""
-
-    async def scenario(rig: Rig) -> None:
-        budget = rig.server.budget = Budget(1 * MB)
-        deaf = await rig.greeted_raw()
-        deaf.transport.pause_reading()
+@simulated
+async def test_answers_that_are_taken_are_on_nobodys_account(rig: Rig) -> None:
+    budget = rig.server.budget = Budget(100 * MB)
+    reading, deaf = await rig.greeted_raw(), await rig.greeted_raw()
+    deaf.transport.pause_reading()
+    for connection in rig.server.connections:
         for _ in range(40):
-            rig.server.only.send(Refused(0, "code", "x" * 60_000), shared=True)
-        await asyncio.sleep(2)
-        assert (budget.total, budget.cut_off) == (0, 0)
+            connection.send(Refused(0, "code", "x" * 60_000))
+    await wait_until(lambda: len(reading.heard) == 41)
+    await asyncio.sleep(2)  # the next heartbeat looks
+    assert 1 * MB < budget.total < 2.4 * MB, "what the network took of it is off too"
+    deaf.transport.abort()
+    await wait_until(lambda: budget.total == 0)
 
-    run(scenario)
+
+@simulated
+async def test_what_is_shared_is_on_nobodys_account(rig: Rig) -> None:
+    """A live feed to a thousand subscribers is one batch in memory, not a thousand."""
+    budget = rig.server.budget = Budget(1 * MB)
+    deaf = await rig.greeted_raw()
+    deaf.transport.pause_reading()
+    for _ in range(40):
+        rig.server.only.send(Refused(0, "code", "x" * 60_000), shared=True)
+    await asyncio.sleep(2)
+    assert (budget.total, budget.cut_off) == (0, 0)
 
 
-def test_unfinished_frames_are_bounded_over_all_connections() -> None:
-    async def scenario(rig: Rig) -> None:
-        budget = rig.server.budget = Budget(2 * MB)
-        greedy = [await rig.greeted_raw() for _ in range(4)]
-        modest = await rig.connect()
-        begun = MB.to_bytes(4, "little") + bytes(20)
-        for number, peer in enumerate(greedy):
-            peer.say(begun + bytes((number + 1) * 240_000))
-        await until(lambda: budget.cut_off > 0)
-        await asyncio.sleep(1)
-        assert budget.total <= 2 * MB
-        assert greedy[3].lost
-        assert modest.closed is None
-
-    run(scenario)
+@simulated
+async def test_unfinished_frames_are_bounded_over_all_connections(rig: Rig) -> None:
+    budget = rig.server.budget = Budget(2 * MB)
+    greedy = [await rig.greeted_raw() for _ in range(4)]
+    modest = await rig.connect()
+    begun = MB.to_bytes(4, "little") + bytes(20)
+    for number, peer in enumerate(greedy):
+        peer.say(begun + bytes((number + 1) * 240_000))
+    await wait_until(lambda: budget.cut_off > 0)
+    await asyncio.sleep(1)
+    assert budget.total <= 2 * MB
+    assert greedy[3].lost
+    assert modest.closed is None

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 
 import pytest
-from linkrig import GREETING, KEY, Raw, Rig, run, until
 
 from polonaise.errors import (
     Closed,
@@ -36,135 +35,121 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
+from rigs.link import GREETING, KEY, Raw, Rig, run, simulated
+from rigs.waiting import wait_until
 
 # ------------------------------------------------------------------ hello
 
 
-def test_both_sides_learn_who_the_other_is() -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
-        assert connection.peer is not None
-        assert rig.server.only.peer is not None
-        assert (connection.peer.name, connection.peer.role) == ("sam", ROLE_SERVER)
-        assert (rig.server.only.peer.name, rig.server.only.peer.node) == ("carol", ROLE_CLIENT)
-        assert rig.client.greeted == [connection]
-
-    run(scenario)
+@simulated
+async def test_both_sides_learn_who_the_other_is(rig: Rig) -> None:
+    connection = await rig.connect()
+    await wait_until(lambda: bool(rig.server.greeted))
+    assert connection.peer is not None
+    assert rig.server.only.peer is not None
+    assert (connection.peer.name, connection.peer.role) == ("sam", ROLE_SERVER)
+    assert (rig.server.only.peer.name, rig.server.only.peer.node) == ("carol", ROLE_CLIENT)
+    assert rig.client.greeted == [connection]
 
 
-def test_a_side_without_a_cluster_that_is_connected_to_takes_the_peers() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.server.said = hello(ROLE_SERVER, "newcomer")
-        connection = await rig.connect()
-        assert connection.peer is not None
-        assert connection.peer.cluster_key == ANY_CLUSTER
-        assert rig.server.only.peer is not None
-        assert rig.server.only.peer.cluster_key == KEY
-
-    run(scenario)
+@simulated
+async def test_a_side_without_a_cluster_that_is_connected_to_takes_the_peers(rig: Rig) -> None:
+    rig.server.said = hello(ROLE_SERVER, "newcomer")
+    connection = await rig.connect()
+    assert connection.peer is not None
+    assert connection.peer.cluster_key == ANY_CLUSTER
+    assert rig.server.only.peer is not None
+    assert rig.server.only.peer.cluster_key == KEY
 
 
 @pytest.mark.parametrize("key", [ANY_CLUSTER, b"guessed".ljust(16)], ids=["no key", "a wrong key"])
-def test_the_cluster_key_is_told_only_to_those_who_have_it(key: bytes) -> None:
+@simulated
+async def test_the_cluster_key_is_told_only_to_those_who_have_it(rig: Rig, *, key: bytes) -> None:
     """An open port that says the key at once, to whoever asks, would have no use for it."""
-
-    async def scenario(rig: Rig) -> None:
-        silent = await rig.raw()
-        guessing = await rig.raw(hello(ROLE_CLIENT, "scanner", cluster_key=key))
-        await until(lambda: guessing.lost)
-        assert [type(message) for message in guessing.heard] == [Refused]
-        assert not silent.heard
-        assert not rig.server.greeted
-
-    run(scenario)
+    silent = await rig.raw()
+    guessing = await rig.raw(hello(ROLE_CLIENT, "scanner", cluster_key=key))
+    await wait_until(lambda: guessing.lost)
+    assert [type(message) for message in guessing.heard] == [Refused]
+    assert not silent.heard
+    assert not rig.server.greeted
 
 
-def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.server.on_message = lambda connection, message, request, partition: connection.send(
-            Refused(0, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 5_000, "and\x00so on"), request=request
-        )
-        connection = await rig.connect()
-        with pytest.raises(PolonaiseError) as refused:
-            await connection.request(HighWaterMark(), deadline_s=5)
-        assert str(refused.value).isprintable()
-        assert len(str(refused.value)) < 500
-
-    run(scenario)
+@simulated
+async def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it(rig: Rig) -> None:
+    rig.server.on_message = lambda connection, message, request, partition: connection.send(
+        Refused(0, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 5_000, "and\x00so on"), request=request
+    )
+    connection = await rig.connect()
+    with pytest.raises(PolonaiseError) as refused:
+        await connection.request(HighWaterMark(), deadline_s=5)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
 
 
-def test_what_arrived_with_it_waits_while_reading_is_paused() -> None:
+@simulated
+async def test_what_arrived_with_it_waits_while_reading_is_paused(rig: Rig) -> None:
     """One packet may hold thousands of requests: a pause that came after them all would bound nothing."""
     heard: list[int] = []
 
-    async def scenario(rig: Rig) -> None:
-        def pause_at_each(connection: Connection, message: Message, request: int, partition: int) -> None:
-            heard.append(request)
-            connection.pause("enough")
+    def pause_at_each(connection: Connection, message: Message, request: int, partition: int) -> None:
+        heard.append(request)
+        connection.pause("enough")
 
-        rig.server.on_message = pause_at_each
-        peer = await rig.greeted_raw()
-        for request in range(5):
-            peer.say(HighWaterMark(), request=request)
-        for count in range(1, 6):
-            await until(lambda count=count: len(heard) == count)
-            await asyncio.sleep(0.1)
-            assert heard == list(range(count))
-            rig.server.only.resume("enough")
-
-    run(scenario)
+    rig.server.on_message = pause_at_each
+    peer = await rig.greeted_raw()
+    for request in range(5):
+        peer.say(HighWaterMark(), request=request)
+    for count in range(1, 6):
+        await wait_until(lambda count=count: len(heard) == count)
+        await asyncio.sleep(0.1)
+        assert heard == list(range(count))
+        rig.server.only.resume("enough")
 
 
-def test_a_packet_of_many_requests_does_not_hold_up_the_others() -> None:
+@simulated
+async def test_a_packet_of_many_requests_does_not_hold_up_the_others(rig: Rig) -> None:
     """Ten thousand messages fit into one packet, and answering them all in one turn would stop the node for seconds."""
+    heard_in: list[int] = []
+    turn = 0
 
-    async def scenario(rig: Rig) -> None:
-        heard_in: list[int] = []
-        turn = 0
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if len(heard_in) < 5_000:
+            asyncio.get_running_loop().call_soon(next_turn)
 
-        def next_turn() -> None:
-            nonlocal turn
-            turn += 1
-            if len(heard_in) < 5_000:
-                asyncio.get_running_loop().call_soon(next_turn)
+    def hear(connection: Connection, message: Message, request: int, partition: int) -> None:
+        if not heard_in:
+            next_turn()
+        heard_in.append(turn)
 
-        def hear(connection: Connection, message: Message, request: int, partition: int) -> None:
-            if not heard_in:
-                next_turn()
-            heard_in.append(turn)
-
-        rig.server.on_message = hear
-        flooding = await rig.greeted_raw()
-        flooding.say(b"".join(HighWaterMark().frame(request=1)) * 5_000)
-        await until(lambda: len(heard_in) == 5_000)
-        assert max(Counter(heard_in).values()) <= 64
-
-    run(scenario)
+    rig.server.on_message = hear
+    flooding = await rig.greeted_raw()
+    flooding.say(b"".join(HighWaterMark().frame(request=1)) * 5_000)
+    await wait_until(lambda: len(heard_in) == 5_000)
+    assert max(Counter(heard_in).values()) <= 64
 
 
-def test_who_does_not_read_is_not_read_until_it_does() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_high=1_000, unread_bytes_max=4_000)
-        asked = 0
+@simulated
+async def test_who_does_not_read_is_not_read_until_it_does(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_high=1_000, unread_bytes_max=4_000)
+    asked = 0
 
-        def answer_at_length(connection: Connection, message: Message, request: int, partition: int) -> None:
-            nonlocal asked
-            asked += 1
-            connection.send(Refused(0, "code", "x" * 1_000))
+    def answer_at_length(connection: Connection, message: Message, request: int, partition: int) -> None:
+        nonlocal asked
+        asked += 1
+        connection.send(Refused(0, "code", "x" * 1_000))
 
-        rig.server.on_message = answer_at_length
-        peer = await rig.greeted_raw()
-        peer.transport.pause_reading()
-        for _ in range(3_000):
-            peer.say(HighWaterMark())
-        await asyncio.sleep(1)
-        assert asked < 1_000, "what the network holds, and a little"
-        assert rig.server.only.unsent_bytes < 10_000
-        peer.transport.resume_reading()
-        await until(lambda: asked == 3_000)
-
-    run(scenario)
+    rig.server.on_message = answer_at_length
+    peer = await rig.greeted_raw()
+    peer.transport.pause_reading()
+    for _ in range(3_000):
+        peer.say(HighWaterMark())
+    await asyncio.sleep(1)
+    assert asked < 1_000, "what the network holds, and a little"
+    assert rig.server.only.unsent_bytes < 10_000
+    peer.transport.resume_reading()
+    await wait_until(lambda: asked == 3_000)
 
 
 def with_versions(low: int, high: int) -> Hello:
@@ -183,25 +168,23 @@ def with_versions(low: int, high: int) -> Hello:
         pytest.param(hello(ROLE_CLIENT, "lost", cluster_key=bytes(15) + b"x"), WrongClusterKey, id="wrong cluster key"),
     ],
 )
-def test_who_does_not_belong_here_is_told_why_and_cut_off(said: Hello, error: type[PolonaiseError]) -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.raw(said)
-        await until(lambda: peer.lost)
-        assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
-        assert isinstance(rig.server.closed[0], error)
-        assert rig.server.greeted == []
+@simulated
+async def test_who_does_not_belong_here_is_told_why_and_cut_off(
+    rig: Rig, *, said: Hello, error: type[PolonaiseError]
+) -> None:
+    peer = await rig.raw(said)
+    await wait_until(lambda: peer.lost)
+    assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
+    assert isinstance(rig.server.closed[0], error)
+    assert rig.server.greeted == []
 
-    run(scenario)
 
-
-def test_a_client_learns_that_it_speaks_another_version() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.client.said = with_versions(8, 9)
-        rig.server.said = Hello(1, 1, ROLE_SERVER, 1, KEY, "old server")
-        with pytest.raises(UnsupportedVersion, match="upgrade the older one"):
-            await rig.connect()
-
-    run(scenario)
+@simulated
+async def test_a_client_learns_that_it_speaks_another_version(rig: Rig) -> None:
+    rig.client.said = with_versions(8, 9)
+    rig.server.said = Hello(1, 1, ROLE_SERVER, 1, KEY, "old server")
+    with pytest.raises(UnsupportedVersion, match="upgrade the older one"):
+        await rig.connect()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -210,7 +193,7 @@ def test_what_follows_a_hello_at_once_is_heard_however_large_it_is(seed: int) ->
 
     async def scenario(rig: Rig) -> None:
         await rig.raw(GREETING, Batches(0, payload=[bytes(300_000)]), Flush())
-        await until(lambda: len(rig.server.heard) == 2)
+        await wait_until(lambda: len(rig.server.heard) == 2)
         assert rig.server.heard[1:] == [Flush()]
 
     run(scenario, seed=seed, split_chance=0.0, latency_s=0.0, jitter_s=0.0)
@@ -219,95 +202,81 @@ def test_what_follows_a_hello_at_once_is_heard_however_large_it_is(seed: int) ->
 # ------------------------------------------------------------------ requests and answers
 
 
-def test_answers_reach_the_requests_they_belong_to() -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        asked = [connection.request(HighWaterMark(), partition=number, deadline_s=5) for number in range(50)]
-        answers = await asyncio.gather(*asked)
-        assert answers == [HighWaterMarkIs(1, number * 100) for number in range(50)]
-        assert connection._requests == {}
-
-    run(scenario)
+@simulated
+async def test_answers_reach_the_requests_they_belong_to(rig: Rig) -> None:
+    connection = await rig.connect()
+    asked = [connection.request(HighWaterMark(), partition=number, deadline_s=5) for number in range(50)]
+    answers = await asyncio.gather(*asked)
+    assert answers == [HighWaterMarkIs(1, number * 100) for number in range(50)]
+    assert connection._requests == {}
 
 
-def test_a_refusal_is_raised_as_the_fault_it_names() -> None:
+@simulated
+async def test_a_refusal_is_raised_as_the_fault_it_names(rig: Rig) -> None:
     def refuse(connection: Connection, message: Message, request: int, partition: int) -> None:
         raise NotOwner("partition 3 lives elsewhere")
 
-    async def scenario(rig: Rig) -> None:
-        rig.server.on_message = refuse
-        connection = await rig.connect()
-        with pytest.raises(NotOwner, match="lives elsewhere"):
-            await connection.request(HighWaterMark(), partition=3, deadline_s=5)
-        assert connection.closed is None  # a refused request harms nothing else
-
-    run(scenario)
+    rig.server.on_message = refuse
+    connection = await rig.connect()
+    with pytest.raises(NotOwner, match="lives elsewhere"):
+        await connection.request(HighWaterMark(), partition=3, deadline_s=5)
+    assert connection.closed is None  # a refused request harms nothing else
 
 
-def test_a_request_has_a_deadline_and_an_answer_that_comes_later_harms_nobody() -> None:
+@simulated
+async def test_a_request_has_a_deadline_and_an_answer_that_comes_later_harms_nobody(rig: Rig) -> None:
     asked: list[int] = []
-
-    async def scenario(rig: Rig) -> None:
-        rig.server.on_message = lambda c, m, request, p: asked.append(request)
-        connection = await rig.connect()
-        began_s = rig.client.host.clock.monotonic_s()
-        with pytest.raises(DeadlineExceeded, match="sam did not answer HighWaterMark within 2 s"):
-            await connection.request(HighWaterMark(), deadline_s=2.0)
-        assert 2.0 <= rig.client.host.clock.monotonic_s() - began_s < 2.1
-        rig.server.only.send(HighWaterMarkIs(1, 1), request=asked[0])
-        await until(lambda: bool(rig.client.heard))
-        assert connection.closed is None
-
-    run(scenario)
+    rig.server.on_message = lambda c, m, request, p: asked.append(request)
+    connection = await rig.connect()
+    began_s = rig.client.host.clock.monotonic_s()
+    with pytest.raises(DeadlineExceeded, match="sam did not answer HighWaterMark within 2 s"):
+        await connection.request(HighWaterMark(), deadline_s=2.0)
+    assert 2.0 <= rig.client.host.clock.monotonic_s() - began_s < 2.1
+    rig.server.only.send(HighWaterMarkIs(1, 1), request=asked[0])
+    await wait_until(lambda: bool(rig.client.heard))
+    assert connection.closed is None
 
 
-def test_requests_fail_when_the_connection_breaks() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.server.on_message = lambda *_: None
-        connection = await rig.connect()
-        asked = [asyncio.ensure_future(connection.request(HighWaterMark(), deadline_s=30)) for _ in range(3)]
-        await until(lambda: len(rig.server.heard) == 3)
-        rig.world.network.reset("client", "server")
-        for failed in await asyncio.gather(*asked, return_exceptions=True):
-            assert isinstance(failed, ConnectionLost)
-        with pytest.raises(ConnectionLost):
-            await connection.request(HighWaterMark(), deadline_s=30)
-        with pytest.raises(ConnectionLost):
-            await connection.wait_writable()
-        connection.send(Flush())  # into the void
-        assert len(rig.client.closed) == 1
-
-    run(scenario)
+@simulated
+async def test_requests_fail_when_the_connection_breaks(rig: Rig) -> None:
+    rig.server.on_message = lambda *_: None
+    connection = await rig.connect()
+    asked = [asyncio.ensure_future(connection.request(HighWaterMark(), deadline_s=30)) for _ in range(3)]
+    await wait_until(lambda: len(rig.server.heard) == 3)
+    rig.world.network.reset("client", "server")
+    for failed in await asyncio.gather(*asked, return_exceptions=True):
+        assert isinstance(failed, ConnectionLost)
+    with pytest.raises(ConnectionLost):
+        await connection.request(HighWaterMark(), deadline_s=30)
+    with pytest.raises(ConnectionLost):
+        await connection.wait_writable()
+    connection.send(Flush())  # into the void
+    assert len(rig.client.closed) == 1
 
 
-def test_asking_a_closed_connection_for_ever_keeps_nothing() -> None:
+@simulated
+async def test_asking_a_closed_connection_for_ever_keeps_nothing(rig: Rig) -> None:
     """One error is raised to everybody who asks: it must not collect their stacks."""
-
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        connection.close()
-        for _ in range(100):
-            with pytest.raises(Closed):
-                await connection.request(Flush(), deadline_s=1)
-        assert connection.closed is not None
-        depth, frame = 0, connection.closed.__traceback__
-        while frame is not None:
-            depth, frame = depth + 1, frame.tb_next
-        assert depth < 10
-
-    run(scenario)
+    connection = await rig.connect()
+    connection.close()
+    for _ in range(100):
+        with pytest.raises(Closed):
+            await connection.request(Flush(), deadline_s=1)
+    assert connection.closed is not None
+    depth, frame = 0, connection.closed.__traceback__
+    while frame is not None:
+        depth, frame = depth + 1, frame.tb_next
+    assert depth < 10
 
 
-def test_a_refusal_about_the_connection_closes_it() -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
-        rig.server.only.send(Refused(0, "not_owner", "shutting down\x1b[31m\n"))
-        await until(lambda: connection.closed is not None)
-        assert isinstance(connection.closed, NotOwner)
-        assert connection.closed.text == "shutting down\\x1b[31m\\n"  # fit for a log
-
-    run(scenario)
+@simulated
+async def test_a_refusal_about_the_connection_closes_it(rig: Rig) -> None:
+    connection = await rig.connect()
+    await wait_until(lambda: bool(rig.server.greeted))
+    rig.server.only.send(Refused(0, "not_owner", "shutting down\x1b[31m\n"))
+    await wait_until(lambda: connection.closed is not None)
+    assert isinstance(connection.closed, NotOwner)
+    assert connection.closed.text == "shutting down\\x1b[31m\\n"  # fit for a log
 
 
 def test_our_own_mistake_stops_the_node_and_is_not_told_to_the_peer() -> None:
@@ -326,91 +295,77 @@ def test_our_own_mistake_stops_the_node_and_is_not_told_to_the_peer() -> None:
 # ------------------------------------------------------------------ heartbeats and silence
 
 
-def test_an_idle_connection_lives() -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        await asyncio.sleep(60)
-        assert connection.closed is None
-        assert rig.server.closed == []
-        assert await connection.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
-        assert [type(message) for message in rig.server.heard] == [HighWaterMark]  # heartbeats are nobody's business
-
-    run(scenario)
+@simulated
+async def test_an_idle_connection_lives(rig: Rig) -> None:
+    connection = await rig.connect()
+    await asyncio.sleep(60)
+    assert connection.closed is None
+    assert rig.server.closed == []
+    assert await connection.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
+    assert [type(message) for message in rig.server.heard] == [HighWaterMark]  # heartbeats are nobody's business
 
 
-def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answer() -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.greeted_raw()
-        await until(lambda: peer.lost)
-        assert 4 <= len(peer.heard_of(Ping)) <= 7
-        assert isinstance(rig.server.closed[0], ConnectionLost)
-        assert "raw was silent" in str(rig.server.closed[0])
-
-    run(scenario)
+@simulated
+async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answer(rig: Rig) -> None:
+    peer = await rig.greeted_raw()
+    await wait_until(lambda: peer.lost)
+    assert 4 <= len(peer.heard_of(Ping)) <= 7
+    assert isinstance(rig.server.closed[0], ConnectionLost)
+    assert "raw was silent" in str(rig.server.closed[0])
 
 
-def test_a_peer_that_answers_pings_stays() -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.greeted_raw()
-        for _ in range(40):
-            await asyncio.sleep(1)
-            peer.say(Pong())
-        assert rig.server.closed == []
-
-    run(scenario)
+@simulated
+async def test_a_peer_that_answers_pings_stays(rig: Rig) -> None:
+    peer = await rig.greeted_raw()
+    for _ in range(40):
+        await asyncio.sleep(1)
+        peer.say(Pong())
+    assert rig.server.closed == []
 
 
-def test_a_paused_process_is_found_dead_within_seconds() -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        await asyncio.sleep(3)
-        rig.server_process.pause()
-        began_s = rig.world.now
-        await until(lambda: connection.closed is not None)
-        assert rig.world.now - began_s < 7
-        assert isinstance(connection.closed, ConnectionLost)
-        rig.server_process.resume()
-
-    run(scenario)
+@simulated
+async def test_a_paused_process_is_found_dead_within_seconds(rig: Rig) -> None:
+    connection = await rig.connect()
+    await asyncio.sleep(3)
+    rig.server_process.pause()
+    began_s = rig.world.now
+    await wait_until(lambda: connection.closed is not None)
+    assert rig.world.now - began_s < 7
+    assert isinstance(connection.closed, ConnectionLost)
+    rig.server_process.resume()
 
 
-def test_connecting_has_a_deadline() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.server_process.pause()
-        with pytest.raises(ConnectionLost, match="did not answer within 2 s"):
-            await rig.connect(deadline_s=2)
-        rig.server_process.resume()
-        with pytest.raises(ConnectionLost):
-            await rig.client.host.network.connect("server:7001", Raw)
-
-    run(scenario)
+@simulated
+async def test_connecting_has_a_deadline(rig: Rig) -> None:
+    rig.server_process.pause()
+    with pytest.raises(ConnectionLost, match="did not answer within 2 s"):
+        await rig.connect(deadline_s=2)
+    rig.server_process.resume()
+    with pytest.raises(ConnectionLost):
+        await rig.client.host.network.connect("server:7001", Raw)
 
 
-def test_a_connect_that_is_given_up_leaves_no_connection_behind() -> None:
-    async def scenario(rig: Rig) -> None:
-        for delay_s in (0.0, 0.0003, 0.0006, 0.0009, 0.0012, 0.0015, 0.002):
-            attempt = asyncio.ensure_future(rig.connect())
-            await asyncio.sleep(delay_s)
-            attempt.cancel()
-            outcome = (await asyncio.gather(attempt, return_exceptions=True))[0]
-            if isinstance(outcome, Connection):
-                outcome.close()
-        await asyncio.sleep(30)
-        assert not rig.world.network.connections.standing
-
-    run(scenario)
-
-
-def test_a_connect_that_is_given_up_in_the_moment_of_the_greeting_leaves_no_connection_behind() -> None:
-    async def scenario(rig: Rig) -> None:
+@simulated
+async def test_a_connect_that_is_given_up_leaves_no_connection_behind(rig: Rig) -> None:
+    for delay_s in (0.0, 0.0003, 0.0006, 0.0009, 0.0012, 0.0015, 0.002):
         attempt = asyncio.ensure_future(rig.connect())
-        rig.client.greeted = Cancelling(attempt)
-        await asyncio.gather(attempt, return_exceptions=True)
-        assert attempt.cancelled()
-        await asyncio.sleep(30)
-        assert not rig.world.network.connections.standing
+        await asyncio.sleep(delay_s)
+        attempt.cancel()
+        outcome = (await asyncio.gather(attempt, return_exceptions=True))[0]
+        if isinstance(outcome, Connection):
+            outcome.close()
+    await asyncio.sleep(30)
+    assert not rig.world.network.connections.standing
 
-    run(scenario)
+
+@simulated
+async def test_a_connect_that_is_given_up_in_the_moment_of_the_greeting_leaves_no_connection_behind(rig: Rig) -> None:
+    attempt = asyncio.ensure_future(rig.connect())
+    rig.client.greeted = Cancelling(attempt)
+    await asyncio.gather(attempt, return_exceptions=True)
+    assert attempt.cancelled()
+    await asyncio.sleep(30)
+    assert not rig.world.network.connections.standing
 
 
 class Cancelling(list[Connection]):

@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from linkrig import GREETING, KEY
 
 from polonaise.errors import ConnectionLost
 from polonaise.host.real import RealHost
@@ -34,6 +33,7 @@ from polonaise.wire.messages import (
     HighWaterMarkIs,
     Ping,
 )
+from rigs.link import GREETING, KEY
 
 FEW, TIMES = 600, 4
 CALLS_MAX = 1.3 * TIMES

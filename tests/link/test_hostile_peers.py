@@ -6,7 +6,6 @@ import asyncio
 import struct
 
 import pytest
-from linkrig import GREETING, KEY, SETTINGS, Rig, run, until
 
 from polonaise.errors import (
     ConnectionLost,
@@ -30,201 +29,183 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
+from rigs.link import GREETING, KEY, SETTINGS, Rig, run, simulated
+from rigs.waiting import wait_until
 
 # ------------------------------------------------------------------ peers that dawdle
 
 
-def test_who_connects_and_says_nothing_is_cut() -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.raw()
-        await until(lambda: peer.lost, 10)
-        assert "did not say hello" in str(rig.server.closed[0])
-
-    run(scenario)
+@simulated
+async def test_who_connects_and_says_nothing_is_cut(rig: Rig) -> None:
+    peer = await rig.raw()
+    await wait_until(lambda: peer.lost, 10)
+    assert "did not say hello" in str(rig.server.closed[0])
 
 
-def test_a_hello_of_one_byte_per_second_is_cut() -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.raw()
-        for byte in b"".join(GREETING.frame()):
-            peer.say(bytes([byte]))
-            await asyncio.sleep(1)
-            if peer.lost:
-                break
-        assert peer.lost
-        assert rig.server.greeted == []
-
-    run(scenario)
+@simulated
+async def test_a_hello_of_one_byte_per_second_is_cut(rig: Rig) -> None:
+    peer = await rig.raw()
+    for byte in b"".join(GREETING.frame()):
+        peer.say(bytes([byte]))
+        await asyncio.sleep(1)
+        if peer.lost:
+            break
+    assert peer.lost
+    assert rig.server.greeted == []
 
 
 @pytest.mark.parametrize("between", [(), (Pong(),)], ids=["only the frame", "after other frames"])
-def test_a_frame_that_does_not_end_is_cut_even_if_bytes_keep_coming(between: tuple[Message, ...]) -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(frame_s_max=10.0)
-        peer = await rig.greeted_raw()
-        peer.say(*between, b"".join(Feed(1, payload=[bytes(1000)]).frame())[:100])
-        began_s = rig.world.now
-        while not peer.lost:
-            await asyncio.sleep(1)
-            peer.say(b"\0")
-        assert 9 < rig.world.now - began_s < 14
-        assert "did not finish a frame" in str(rig.server.closed[0])
-
-    run(scenario)
-
-
-def test_many_frames_each_cut_in_two_are_no_slow_frame() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(frame_s_max=3.0)
-        peer = await rig.greeted_raw()
-        raw = b"".join(Flush().frame())
-        for turn in range(20):
-            peer.say(raw[7:] if turn else b"", raw[:7])
-            await asyncio.sleep(1)
-        assert rig.server.closed == []
-        assert len(rig.server.heard) == 19
-
-    run(scenario)
-
-
-def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(frame_s_max=5.0, unread_s_max=1000.0)
-        peer = await rig.greeted_raw()
-        raw = b"".join(Flush().frame())
-        peer.say(raw[:9])
+@simulated
+async def test_a_frame_that_does_not_end_is_cut_even_if_bytes_keep_coming(
+    rig: Rig, *, between: tuple[Message, ...]
+) -> None:
+    rig.settle_for(frame_s_max=10.0)
+    peer = await rig.greeted_raw()
+    peer.say(*between, b"".join(Feed(1, payload=[bytes(1000)]).frame())[:100])
+    began_s = rig.world.now
+    while not peer.lost:
         await asyncio.sleep(1)
-        connection = rig.server.only
-        connection.pause("busy")
-        connection.pause("busy")
-        connection.pause("very busy")
-        peer.say(raw[9:12])
-        await asyncio.sleep(20)
-        connection.resume("busy")
-        await asyncio.sleep(20)
-        assert rig.server.heard == []
-        assert connection.closed is None
-        connection.resume("very busy")
-        connection.resume("never paused for this")
-        await asyncio.sleep(3)
-        peer.say(raw[12:], Flush())
-        await until(lambda: len(rig.server.heard) == 2)
+        peer.say(b"\0")
+    assert 9 < rig.world.now - began_s < 14
+    assert "did not finish a frame" in str(rig.server.closed[0])
 
-    run(scenario)
+
+@simulated
+async def test_many_frames_each_cut_in_two_are_no_slow_frame(rig: Rig) -> None:
+    rig.settle_for(frame_s_max=3.0)
+    peer = await rig.greeted_raw()
+    raw = b"".join(Flush().frame())
+    for turn in range(20):
+        peer.say(raw[7:] if turn else b"", raw[:7])
+        await asyncio.sleep(1)
+    assert rig.server.closed == []
+    assert len(rig.server.heard) == 19
+
+
+@simulated
+async def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer(rig: Rig) -> None:
+    rig.settle_for(frame_s_max=5.0, unread_s_max=1000.0)
+    peer = await rig.greeted_raw()
+    raw = b"".join(Flush().frame())
+    peer.say(raw[:9])
+    await asyncio.sleep(1)
+    connection = rig.server.only
+    connection.pause("busy")
+    connection.pause("busy")
+    connection.pause("very busy")
+    peer.say(raw[9:12])
+    await asyncio.sleep(20)
+    connection.resume("busy")
+    await asyncio.sleep(20)
+    assert rig.server.heard == []
+    assert connection.closed is None
+    connection.resume("very busy")
+    connection.resume("never paused for this")
+    await asyncio.sleep(3)
+    peer.say(raw[12:], Flush())
+    await wait_until(lambda: len(rig.server.heard) == 2)
 
 
 # ------------------------------------------------------------------ peers that do not read
 
 
-def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_high=100_000)
-        peer = await rig.greeted_raw()
-        peer.transport.pause_reading()
-        connection = rig.server.only
-        while connection.writable:
-            connection.send(Feed(0, payload=[bytes(50_000)]))
-        assert 100_000 < connection.unsent_bytes < 200_000
-        sent: list[int] = []
+@simulated
+async def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_high=100_000)
+    peer = await rig.greeted_raw()
+    peer.transport.pause_reading()
+    connection = rig.server.only
+    while connection.writable:
+        connection.send(Feed(0, payload=[bytes(50_000)]))
+    assert 100_000 < connection.unsent_bytes < 200_000
+    sent: list[int] = []
 
-        async def write(_: int) -> None:
-            await connection.wait_writable()
-            connection.send(Feed(0, payload=[bytes(500_000)]))
-            sent.append(connection.unsent_bytes)
+    async def write(_: int) -> None:
+        await connection.wait_writable()
+        connection.send(Feed(0, payload=[bytes(500_000)]))
+        sent.append(connection.unsent_bytes)
 
-        waiting = [asyncio.ensure_future(write(number)) for number in range(4)]
+    waiting = [asyncio.ensure_future(write(number)) for number in range(4)]
+    await asyncio.sleep(1)
+    assert sent == []
+    peer.transport.resume_reading()
+    await wait_until(lambda: len(sent) == 4)
+    assert max(sent) < 700_000  # they waited for each other too
+    await asyncio.gather(*waiting)
+
+
+@simulated
+async def test_a_peer_that_lets_too_much_pile_up_is_cut(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_max=1_000_000)
+    peer = await rig.greeted_raw()
+    peer.transport.pause_reading()
+    connection = rig.server.only
+    for _ in range(100):
+        connection.send(Feed(0, payload=[bytes(50_000)]))
+    assert isinstance(connection.closed, Overloaded)
+    assert connection.unsent_bytes == 0
+
+
+@simulated
+async def test_a_ping_flood_from_a_peer_that_does_not_read_stays_bounded(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_max=500_000)
+    peer = await rig.greeted_raw()
+    peer.transport.pause_reading()
+    flood = b"".join(b"".join(Ping().frame()) for _ in range(5_000))
+    for _ in range(30):
+        peer.say(flood)
+        await asyncio.sleep(0.1)
+    assert isinstance(rig.server.only.closed, Overloaded)
+
+
+@simulated
+async def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_high=100_000, unread_s_max=20.0)
+    peer = await rig.greeted_raw()
+    peer.transport.pause_reading()
+    connection = rig.server.only
+    while connection.writable:
+        connection.send(Feed(0, payload=[bytes(50_000)]))
+    began_s = rig.world.now
+    while connection.closed is None:
+        peer.say(Pong())
         await asyncio.sleep(1)
-        assert sent == []
+    assert 18 < rig.world.now - began_s < 24
+    assert isinstance(connection.closed, Overloaded)
+
+
+@simulated(window_bytes=64_000)
+async def test_a_slow_reader_that_goes_on_reading_is_left_alone(rig: Rig) -> None:
+    rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
+    peer = await rig.greeted_raw()
+    connection = rig.server.only
+    for _ in range(40):
+        connection.send(Feed(0, payload=[bytes(100_000)]))
+    peer.transport.pause_reading()
+    for _ in range(20):
+        await asyncio.sleep(1)
         peer.transport.resume_reading()
-        await until(lambda: len(sent) == 4)
-        assert max(sent) < 700_000  # they waited for each other too
-        await asyncio.gather(*waiting)
-
-    run(scenario)
-
-
-def test_a_peer_that_lets_too_much_pile_up_is_cut() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_max=1_000_000)
-        peer = await rig.greeted_raw()
+        await asyncio.sleep(0.0003)
         peer.transport.pause_reading()
-        connection = rig.server.only
-        for _ in range(100):
-            connection.send(Feed(0, payload=[bytes(50_000)]))
-        assert isinstance(connection.closed, Overloaded)
-        assert connection.unsent_bytes == 0
-
-    run(scenario)
+        peer.say(Pong())
+    assert connection.closed is None
 
 
-def test_a_ping_flood_from_a_peer_that_does_not_read_stays_bounded() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_max=500_000)
-        peer = await rig.greeted_raw()
-        peer.transport.pause_reading()
-        flood = b"".join(b"".join(Ping().frame()) for _ in range(5_000))
-        for _ in range(30):
-            peer.say(flood)
-            await asyncio.sleep(0.1)
-        assert isinstance(rig.server.only.closed, Overloaded)
-
-    run(scenario)
-
-
-def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=20.0)
-        peer = await rig.greeted_raw()
-        peer.transport.pause_reading()
-        connection = rig.server.only
-        while connection.writable:
-            connection.send(Feed(0, payload=[bytes(50_000)]))
-        began_s = rig.world.now
-        while connection.closed is None:
-            peer.say(Pong())
-            await asyncio.sleep(1)
-        assert 18 < rig.world.now - began_s < 24
-        assert isinstance(connection.closed, Overloaded)
-
-    run(scenario)
-
-
-def test_a_slow_reader_that_goes_on_reading_is_left_alone() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
-        peer = await rig.greeted_raw()
-        connection = rig.server.only
-        for _ in range(40):
-            connection.send(Feed(0, payload=[bytes(100_000)]))
-        peer.transport.pause_reading()
+@simulated
+async def test_closing_sends_what_was_said_but_does_not_wait_for_ever(rig: Rig) -> None:
+    reader, sleeper = await rig.greeted_raw(), await rig.raw(GREETING)
+    await wait_until(lambda: len(rig.server.greeted) == 2)
+    sleeper.transport.pause_reading()
+    for connection in rig.server.connections:
         for _ in range(20):
-            await asyncio.sleep(1)
-            peer.transport.resume_reading()
-            await asyncio.sleep(0.0003)
-            peer.transport.pause_reading()
-            peer.say(Pong())
-        assert connection.closed is None
-
-    run(scenario, window_bytes=64_000)
-
-
-def test_closing_sends_what_was_said_but_does_not_wait_for_ever() -> None:
-    async def scenario(rig: Rig) -> None:
-        reader, sleeper = await rig.greeted_raw(), await rig.raw(GREETING)
-        await until(lambda: len(rig.server.greeted) == 2)
-        sleeper.transport.pause_reading()
-        for connection in rig.server.connections:
-            for _ in range(20):
-                connection.send(Feed(0, payload=[bytes(50_000)]))
-            connection.close()
-        await until(lambda: reader.lost)
-        assert len(reader.heard_of(Feed)) == 20
-        await asyncio.sleep(SETTINGS.linger_s_max + 1)
-        sleeper.transport.close()
-        await asyncio.sleep(1)
-        assert not rig.world.network.connections.standing
-
-    run(scenario)
+            connection.send(Feed(0, payload=[bytes(50_000)]))
+        connection.close()
+    await wait_until(lambda: reader.lost)
+    assert len(reader.heard_of(Feed)) == 20
+    await asyncio.sleep(SETTINGS.linger_s_max + 1)
+    sleeper.transport.close()
+    await asyncio.sleep(1)
+    assert not rig.world.network.connections.standing
 
 
 # ------------------------------------------------------------------ bytes that nobody should send
@@ -254,59 +235,51 @@ def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
         pytest.param(greeted(b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
     ],
 )
-def test_bytes_that_are_no_conversation_close_that_connection_and_no_other(
-    said: tuple[Message | bytes, ...], error: type[ProtocolError]
+@simulated
+async def test_bytes_that_are_no_conversation_close_that_connection_and_no_other(
+    rig: Rig, *, said: tuple[Message | bytes, ...], error: type[ProtocolError]
 ) -> None:
-    async def scenario(rig: Rig) -> None:
-        neighbour = await rig.connect()
-        peer = await rig.raw(*said)
-        await until(lambda: peer.lost)
-        assert type(rig.server.connections[1].closed) is error
-        assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
-        assert rig.server.heard == []
-        await asyncio.sleep(10)
-        assert await neighbour.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
-
-    run(scenario)
+    neighbour = await rig.connect()
+    peer = await rig.raw(*said)
+    await wait_until(lambda: peer.lost)
+    assert type(rig.server.connections[1].closed) is error
+    assert [refusal.code for refusal in peer.heard_of(Refused)] == [error.code]
+    assert rig.server.heard == []
+    await asyncio.sleep(10)
+    assert await neighbour.request(HighWaterMark(), partition=1, deadline_s=5) == HighWaterMarkIs(1, 100)
 
 
 @pytest.mark.parametrize("at", [1, 10, 23, 24, 40])
-def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(at: int) -> None:
-    async def scenario(rig: Rig) -> None:
-        peer = await rig.raw(b"".join(GREETING.frame())[:at])
-        await asyncio.sleep(0.1)
-        peer.transport.close()
-        await until(lambda: bool(rig.server.closed))
-        assert isinstance(rig.server.closed[0], ConnectionLost)
-
-    run(scenario)
+@simulated
+async def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(rig: Rig, *, at: int) -> None:
+    peer = await rig.raw(b"".join(GREETING.frame())[:at])
+    await asyncio.sleep(0.1)
+    peer.transport.close()
+    await wait_until(lambda: bool(rig.server.closed))
+    assert isinstance(rig.server.closed[0], ConnectionLost)
 
 
-def test_a_peers_name_cannot_write_into_the_logs() -> None:
-    async def scenario(rig: Rig) -> None:
-        rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
-        await rig.connect()
-        await until(lambda: bool(rig.server.greeted))
-        name = rig.server.only.peer_name
-        assert name.isprintable()
-        assert len(name) < 150
-        assert name.startswith("evil\\nCRITICAL")
-
-    run(scenario)
+@simulated
+async def test_a_peers_name_cannot_write_into_the_logs(rig: Rig) -> None:
+    rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
+    await rig.connect()
+    await wait_until(lambda: bool(rig.server.greeted))
+    name = rig.server.only.peer_name
+    assert name.isprintable()
+    assert len(name) < 150
+    assert name.startswith("evil\\nCRITICAL")
 
 
-def test_after_closing_nothing_is_delivered_any_more() -> None:
-    async def scenario(rig: Rig) -> None:
-        def close_at_once(connection: Connection, *_: object) -> None:
-            connection.close()
+@simulated
+async def test_after_closing_nothing_is_delivered_any_more(rig: Rig) -> None:
+    def close_at_once(connection: Connection, *_: object) -> None:
+        connection.close()
 
-        rig.server.on_message = close_at_once
-        peer = await rig.raw(GREETING, *[Flush()] * 10)
-        await until(lambda: peer.lost)
-        assert rig.server.heard == [Flush()]
-        assert len(rig.server.closed) == 1
-
-    run(scenario)
+    rig.server.on_message = close_at_once
+    peer = await rig.raw(GREETING, *[Flush()] * 10)
+    await wait_until(lambda: peer.lost)
+    assert rig.server.heard == [Flush()]
+    assert len(rig.server.closed) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -325,28 +298,25 @@ def test_flipped_bits_never_reach_the_node_as_another_message(seed: int) -> None
 
 
 @pytest.mark.parametrize("ends", [("client", "server"), ("server", "client")])
-def test_a_flipped_bit_in_a_hello_is_worth_another_try(ends: tuple[str, str]) -> None:
+@simulated(split_chance=0.0)
+async def test_a_flipped_bit_in_a_hello_is_worth_another_try(rig: Rig, *, ends: tuple[str, str]) -> None:
     """Whoever gave up for good would stop a view because of one bit."""
-
-    async def scenario(rig: Rig) -> None:
-        for _ in range(100):
-            rig.world.network.flip_byte(*ends)
-            with pytest.raises(PolonaiseError) as raised:
-                await rig.connect(0.5)
-            assert raised.value.retry is Retry.AGAIN, raised.value
-        assert (await rig.connect()).peer is not None
-
-    run(scenario, split_chance=0.0)
+    for _ in range(100):
+        rig.world.network.flip_byte(*ends)
+        with pytest.raises(PolonaiseError) as raised:
+            await rig.connect(0.5)
+        assert raised.value.retry is Retry.AGAIN, raised.value
+    assert (await rig.connect()).peer is not None
 
 
 @pytest.mark.parametrize("head_bytes", [0, 2**28])
-def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_asked_again(head_bytes: int) -> None:
-    async def scenario(rig: Rig) -> None:
-        connection = await rig.connect()
-        rig.server.only.send_frame([struct.pack("<IHHIiII", 24, 1, 0, 0, -1, head_bytes, 0)])
-        await until(lambda: connection.closed is not None)
-        with pytest.raises(ConnectionLost, match=r"(frame_damaged|protocol_error)") as raised:
-            await connection.request(HighWaterMark(), deadline_s=1.0)
-        assert raised.value.retry is Retry.AGAIN
-
-    run(scenario)
+@simulated
+async def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_asked_again(
+    rig: Rig, *, head_bytes: int
+) -> None:
+    connection = await rig.connect()
+    rig.server.only.send_frame([struct.pack("<IHHIiII", 24, 1, 0, 0, -1, head_bytes, 0)])
+    await wait_until(lambda: connection.closed is not None)
+    with pytest.raises(ConnectionLost, match=r"(frame_damaged|protocol_error)") as raised:
+        await connection.request(HighWaterMark(), deadline_s=1.0)
+    assert raised.value.retry is Retry.AGAIN

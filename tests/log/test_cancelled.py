@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
@@ -17,6 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 
 SMALL = LogSettings(segment_bytes_max=700)
 Work = Callable[[Host, SegmentCache], Awaitable[Callable[[], Awaitable[None]]]]
@@ -96,8 +96,7 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
 
     async def work() -> None:
         try:
-            for batch in Maker(opened.log.last, opened.log.last_crc).batches(4, size=60):
-                await opened.log.append([batch])
+            await opened.append_each(Maker(opened.log.last, opened.log.last_crc).batches(4, size=60))
             await opened.log.cut(5)
         finally:
             await opened.log.close()
@@ -111,8 +110,7 @@ async def rolls_and_cuts(host: Host, cache: SegmentCache) -> Callable[[], Awaita
 def test_what_was_opened_is_closed(prepare: Work, capacity: int, late: bool) -> None:
     async def write(host: Host) -> None:
         opened = await Open.on(host, SMALL)
-        for batch in Maker().batches(12, size=60):
-            await opened.log.append([batch])
+        await opened.append_each(Maker().batches(12, size=60))
         await opened.close()
 
     async def cut_short(machine: Machine, number: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import DIRECTORY, PARTITION, Maker, Open, crcs, simulate
 
 from polonaise.errors import HistoryTrimmed, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
@@ -17,6 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, crcs, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -133,8 +133,7 @@ def _watched(change: Callable[[Open, Watch, list[Batch]], Awaitable[None]], capa
         async def main(host: Host) -> None:
             made = made_batches(40)
             opened = await Open.on(host, SMALL, cache=SegmentCache(capacity))
-            for batch in made[:12]:
-                await opened.log.append([batch])
+            await opened.append_each(made[:12])
             assert len(opened.log.segments) >= 3
             watch = Watch(opened.log, made, reads)
             with watch:
@@ -170,8 +169,7 @@ def test_a_log_that_is_cut_has_what_is_kept_or_is_not_to_be_used(last: int, capa
         watch.least = last
         await opened.slot.record_failed_sync(last)
         await opened.log.cut(last)
-        for batch in made[last + 1 :]:
-            await opened.log.append([batch])
+        await opened.append_each(made[last + 1 :])
 
     watched(cuts, capacity)
 
@@ -196,8 +194,7 @@ def test_a_log_that_is_read_again_after_damage_has_what_is_good_or_is_not_to_be_
         await opened.log.lose_above(5, "damage")
         assert opened.log.last == 5
         await opened.log.cut(5)
-        for batch in made[6:]:
-            await opened.log.append([batch])
+        await opened.append_each(made[6:])
 
     watched(loses, capacity)
 
@@ -216,72 +213,64 @@ def test_a_log_that_is_closed_has_everything_until_it_can_not_be_used(capacity: 
     watched(closes, capacity)
 
 
-def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_end_ever_after() -> None:
+@simulated
+async def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_end_ever_after(
+    machine: Machine,
+) -> None:
     """A search by time lists the segments, and comes to the last one when that is sealed, longer, and closed."""
 
-    async def scenario(machine: Machine) -> None:
-        async def main(host: Host) -> None:
-            made = made_batches(40)
-            opened = await Open.on(host, SMALL, cache=SegmentCache(1))
-            for batch in made[:7]:
-                await opened.log.append([batch])
-            growing = opened.log.segments[-1]
-            await opened.log.read(0, 0, 1)  # no room in the cache for another one
-            machine.disk.slow(0.2)
-            asked = asyncio.create_task(opened.log.read(0, EVERYTHING, 1 << 20, after_time_us=6_000))
-            await asyncio.sleep(0.001)
-            machine.disk.slow(0.0)
-            for batch in made[7:16]:
-                await opened.log.append([batch])
-            sealed = next(each for each in opened.log.segments if each.first == growing.first)
-            assert sealed.last > growing.last
-            assert (await asked)[0].first == 6
-            held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
-            assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
+    async def main(host: Host) -> None:
+        made = made_batches(40)
+        opened = await Open.on(host, SMALL, cache=SegmentCache(1))
+        await opened.append_each(made[:7])
+        growing = opened.log.segments[-1]
+        await opened.log.read(0, 0, 1)  # no room in the cache for another one
+        machine.disk.slow(0.2)
+        asked = asyncio.create_task(opened.log.read(0, EVERYTHING, 1 << 20, after_time_us=6_000))
+        await asyncio.sleep(0.001)
+        machine.disk.slow(0.0)
+        await opened.append_each(made[7:16])
+        sealed = next(each for each in opened.log.segments if each.first == growing.first)
+        assert sealed.last > growing.last
+        assert (await asked)[0].first == 6
+        held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
+        assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
-        await machine.start(main).ended()
-
-    simulate(scenario)
+    await machine.start(main).ended()
 
 
-def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing_that_follows() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def main(host: Host) -> None:
-            made = made_batches(40)
-            opened = await Open.on(host, SMALL)
-            for batch in made[:7]:
-                await opened.log.append([batch])
-            growing = opened.log.segments[-1]
-            path = f"{DIRECTORY}/{PARTITION}/{growing.first:020d}.seq"
-            machine.disk.flip_bit(path, growing.header.data_start + 40)
-            machine.disk.slow(0.2)
-            asked = asyncio.create_task(opened.log.read(growing.first, EVERYTHING, 1 << 20))
-            await asyncio.sleep(0.25)  # the bad bytes are read, and are looked at again
-            machine.disk.slow(0.0)
-            machine.disk.flip_bit(path, growing.header.data_start + 40)  # they were wrong on their way only
-            for batch in made[7:16]:
-                await opened.log.append([batch])
-            sealed = next(each for each in opened.log.segments if each.first == growing.first)
-            assert sealed.last > growing.last
-            try:
-                assert (await asked)[0].first == growing.first
-            except DamageFound:
-                pytest.fail("the bytes are good")
-            held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
-            assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
+@simulated
+async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing_that_follows(machine: Machine) -> None:
+    async def main(host: Host) -> None:
+        made = made_batches(40)
+        opened = await Open.on(host, SMALL)
+        await opened.append_each(made[:7])
+        growing = opened.log.segments[-1]
+        path = f"{DIRECTORY}/{PARTITION}/{growing.first:020d}.seq"
+        machine.disk.flip_bit(path, growing.header.data_start + 40)
+        machine.disk.slow(0.2)
+        asked = asyncio.create_task(opened.log.read(growing.first, EVERYTHING, 1 << 20))
+        await asyncio.sleep(0.25)  # the bad bytes are read, and are looked at again
+        machine.disk.slow(0.0)
+        machine.disk.flip_bit(path, growing.header.data_start + 40)  # they were wrong on their way only
+        await opened.append_each(made[7:16])
+        sealed = next(each for each in opened.log.segments if each.first == growing.first)
+        assert sealed.last > growing.last
+        try:
+            assert (await asked)[0].first == growing.first
+        except DamageFound:
+            pytest.fail("the bytes are good")
+        held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
+        assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
-        await machine.start(main).ended()
-
-    simulate(scenario)
+    await machine.start(main).ended()
 
 
-def test_logs_that_are_given_one_cache_share_it() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def main(host: Host) -> None:
-            cache = SegmentCache(0)
-            await Open.on(host, SMALL, cache=cache)
-            assert len(cache) == 1
+@simulated
+async def test_logs_that_are_given_one_cache_share_it(machine: Machine) -> None:
+    async def main(host: Host) -> None:
+        cache = SegmentCache(0)
+        await Open.on(host, SMALL, cache=cache)
+        assert len(cache) == 1
 
-        await machine.start(main).ended()
-
-    simulate(scenario)
+    await machine.start(main).ended()

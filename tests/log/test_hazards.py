@@ -9,7 +9,6 @@ from typing import cast
 from zlib import crc32
 
 import pytest
-from logrig import DIRECTORY, KEY, PARTITION, SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
@@ -25,6 +24,21 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
+from rigs.log import (
+    DIRECTORY,
+    KEY,
+    PARTITION,
+    SEGMENT,
+    Maker,
+    Open,
+    alive,
+    contents,
+    crcs,
+    life,
+    simulate,
+    simulated,
+    write_synced,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -112,32 +126,32 @@ def test_hazard_a_an_index_is_a_whole_checkpoint_or_none_whenever_the_power_goes
 
 
 @pytest.mark.parametrize("damage", ["nothing", "gone", "empty", "zeros", "entries", "header", "longer", "another's"])
-def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segments_say(damage: str) -> None:
-    async def scenario(machine: Machine) -> None:
-        acknowledged: list[Batch] = []
-        await life(machine, lambda host: appends(host, acknowledged))
-        disk = machine.disk
-        indexes = [path for path in disk.paths() if path.endswith(".idx")]
-        assert len(indexes) >= 3
-        for path in indexes:
-            if damage == "gone":
-                directory, name = disk.parent(path)
-                disk.change_names((directory, name, None))
-            elif damage == "empty":
-                disk.truncate(path, 0)
-            elif damage == "zeros":
-                disk.overwrite(path, 0, bytes(len(disk.contents(path))))
-            elif damage == "entries":
-                disk.flip_bit(path, 128 + 9)
-            elif damage == "header":
-                disk.flip_bit(path, 50)
-            elif damage == "longer":
-                disk.file(path).write(len(disk.contents(path)), b"\xff" * 240)
-            elif damage == "another's":
-                disk.overwrite(path, 0, disk.contents(indexes[0]))
-        await life(machine, lambda host: goes_on(host, acknowledged))
-
-    simulate(scenario)
+@simulated
+async def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segments_say(
+    machine: Machine, *, damage: str
+) -> None:
+    acknowledged: list[Batch] = []
+    await life(machine, lambda host: appends(host, acknowledged))
+    disk = machine.disk
+    indexes = [path for path in disk.paths() if path.endswith(".idx")]
+    assert len(indexes) >= 3
+    for path in indexes:
+        if damage == "gone":
+            directory, name = disk.parent(path)
+            disk.change_names((directory, name, None))
+        elif damage == "empty":
+            disk.truncate(path, 0)
+        elif damage == "zeros":
+            disk.overwrite(path, 0, bytes(len(disk.contents(path))))
+        elif damage == "entries":
+            disk.flip_bit(path, 128 + 9)
+        elif damage == "header":
+            disk.flip_bit(path, 50)
+        elif damage == "longer":
+            disk.file(path).write(len(disk.contents(path)), b"\xff" * 240)
+        elif damage == "another's":
+            disk.overwrite(path, 0, disk.contents(indexes[0]))
+    await life(machine, lambda host: goes_on(host, acknowledged))
 
 
 # ------------------------------------------------------------------ (b), (c)
@@ -148,46 +162,38 @@ def test_hazards_b_and_c_a_roll_that_was_broken_off_anywhere_is_no_obstacle() ->
     die_at_every_call(appends, goes_on, seeds=2)
 
 
-def test_hazard_b_an_index_without_its_segment_does_not_block_the_roll() -> None:
-    async def scenario(machine: Machine) -> None:
-        acknowledged: list[Batch] = []
-        await life(machine, lambda host: appends(host, acknowledged))
-        for first in range(5, 40):
-            machine.disk.create(f"{DIRECTORY}/{PARTITION}/{first:020d}.idx").write(0, b"left over")
-        await life(machine, lambda host: goes_on(host, acknowledged))
-
-    simulate(scenario)
+@simulated
+async def test_hazard_b_an_index_without_its_segment_does_not_block_the_roll(machine: Machine) -> None:
+    acknowledged: list[Batch] = []
+    await life(machine, lambda host: appends(host, acknowledged))
+    for first in range(5, 40):
+        machine.disk.create(f"{DIRECTORY}/{PARTITION}/{first:020d}.idx").write(0, b"left over")
+    await life(machine, lambda host: goes_on(host, acknowledged))
 
 
 @pytest.mark.parametrize("left", [b"", b"PLNS", bytes(128)])
-def test_hazard_c_a_segment_that_was_never_finished_is_swept(left: bytes) -> None:
-    async def scenario(machine: Machine) -> None:
-        acknowledged: list[Batch] = []
-        await life(machine, lambda host: appends(host, acknowledged))
-        for first in (0, 8, 9):
-            machine.disk.create(f"{DIRECTORY}/{PARTITION}/{first:020d}.seq.new").write(0, left)
-        await life(machine, lambda host: goes_on(host, acknowledged))
-        assert not any(path.endswith(".new") for path in machine.disk.paths())
-
-    simulate(scenario)
+@simulated
+async def test_hazard_c_a_segment_that_was_never_finished_is_swept(machine: Machine, *, left: bytes) -> None:
+    acknowledged: list[Batch] = []
+    await life(machine, lambda host: appends(host, acknowledged))
+    for first in (0, 8, 9):
+        machine.disk.create(f"{DIRECTORY}/{PARTITION}/{first:020d}.seq.new").write(0, left)
+    await life(machine, lambda host: goes_on(host, acknowledged))
+    assert not any(path.endswith(".new") for path in machine.disk.paths())
 
 
-def test_hazard_c_a_segment_without_a_header_is_damage_and_the_rest_is_read() -> None:
-    async def scenario(machine: Machine) -> None:
-        acknowledged: list[Batch] = []
-        await life(machine, lambda host: appends(host, acknowledged))
-        last = [path for path in machine.disk.paths() if path.endswith(".seq")][-1]
-        machine.disk.truncate(last, 0)
+@simulated
+async def test_hazard_c_a_segment_without_a_header_is_damage_and_the_rest_is_read(machine: Machine) -> None:
+    acknowledged: list[Batch] = []
+    await life(machine, lambda host: appends(host, acknowledged))
+    last = [path for path in machine.disk.paths() if path.endswith(".seq")][-1]
+    machine.disk.truncate(last, 0)
 
-        async def look(host: Host) -> None:
-            opened = await Open.on(host)
-            held = int(last[-24:-4])
-            assert crcs(await contents(opened.log)) == crcs(acknowledged[:held])
-            assert opened.slot.promises.lost_above == held - 1
-
-        await life(machine, look)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        held = int(last[-24:-4])
+        assert crcs(await contents(opened.log)) == crcs(acknowledged[:held])
+        assert opened.slot.promises.lost_above == held - 1
 
 
 # ------------------------------------------------------------------ (d)
@@ -195,39 +201,33 @@ def test_hazard_c_a_segment_without_a_header_is_damage_and_the_rest_is_read() ->
 
 @pytest.mark.parametrize("claimed", [0, 1, 63, 64, 4_096, 2**26, 2**26 + 1, 2**31, 2**32 - 1])
 @pytest.mark.parametrize("where", ["frame", "batch"])
-def test_hazard_d_no_length_is_believed_before_its_checksum(claimed: int, where: str) -> None:
+@simulated
+async def test_hazard_d_no_length_is_believed_before_its_checksum(
+    machine: Machine, *, claimed: int, where: str
+) -> None:
     """Waltz reads a garbage length behind a matching id, and allocates it."""
+    made = Maker().batches(5)
 
-    async def scenario(machine: Machine) -> None:
-        made = Maker().batches(5)
-
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await opened.log.append(made[:4])
-            await opened.close()
-
-        async def look(host: Host) -> None:
-            opened = await Open.on(host)
-            assert opened.log.last == 3
-            assert not opened.slot.promises.may_have_lost
-            assert len(machine.disk.contents(SEGMENT)) == end
-
-        await life(machine, write)
-        raw = machine.disk.contents(SEGMENT)
-        end = len(raw)
-        header = SegmentHeader.decode(raw[:128])
-        batch = bytearray(made[4].view)
-        frame = frame_header(made[4], offset=end, synced=end, seed=header.seed)
-        if where == "frame":
-            changed = struct.pack("<I", claimed) + frame[12:]
-            frame = frame[:4] + struct.pack("<I", crc32(changed, header.seed)) + changed
-        else:
-            struct.pack_into("<I", batch, 8, claimed)
-        machine.disk.file(SEGMENT).write(end, frame + batch)
-        machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
-        await life(machine, look)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.log.append(made[:4])
+        await opened.close()
+    raw = machine.disk.contents(SEGMENT)
+    end = len(raw)
+    header = SegmentHeader.decode(raw[:128])
+    batch = bytearray(made[4].view)
+    frame = frame_header(made[4], offset=end, synced=end, seed=header.seed)
+    if where == "frame":
+        changed = struct.pack("<I", claimed) + frame[12:]
+        frame = frame[:4] + struct.pack("<I", crc32(changed, header.seed)) + changed
+    else:
+        struct.pack_into("<I", batch, 8, claimed)
+    write_synced(machine, SEGMENT, end, frame + batch)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        assert opened.log.last == 3
+        assert not opened.slot.promises.may_have_lost
+        assert len(machine.disk.contents(SEGMENT)) == end
 
 
 # ------------------------------------------------------------------ (e)
@@ -357,7 +357,7 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
     numbers = (1, 6, 2, 5, 3, 4)
 
     async def scenario(machine: Machine) -> None:
-        async def make(host: Host) -> None:
+        async with alive(machine) as host:
             control = await ControlFile.open(host, DIRECTORY, KEY)
 
             async def create(number: int, after_s: float) -> None:
@@ -365,14 +365,10 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
                 await control.create(number)
 
             await asyncio.gather(*(create(number, position * 0.00003) for position, number in enumerate(numbers)))
-
-        async def look(host: Host) -> None:
+        machine.power_loss()
+        async with alive(machine) as host:
             control = await ControlFile.open(host, DIRECTORY, KEY)
             for number in numbers:
                 assert await control.load(number) is not None
-
-        await life(machine, make)
-        machine.power_loss()
-        await life(machine, look)
 
     simulate(scenario, seed)

@@ -8,7 +8,6 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logrig import KEY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Host
@@ -20,6 +19,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
 from polonaise.simulator.world import Machine
+from rigs.log import KEY, PARTITION, Maker, Open, alive, contents, crcs, life, simulate
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 uint64 = st.integers(0, 2**64 - 1)
@@ -182,12 +182,6 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
         maker = Maker()
         made: list[Batch] = [maker.batch(size=80, changes=[(b"n", b"%d" % n)] if n % 3 else None) for n in range(12)]
 
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, LogSettings(segment_bytes_max=900))
-            for batch in made:
-                await opened.log.append([batch])
-            await opened.close()
-
         async def look(host: Host) -> None:
             opened = await Open.on(host)
             found = await contents(opened.log, 500)
@@ -198,7 +192,10 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
                 await opened.log.cut(opened.log.last)
                 await opened.log.append(made[opened.log.last + 1 :])
 
-        await life(machine, write)
+        async with alive(machine) as host:
+            opened = await Open.on(host, LogSettings(segment_bytes_max=900))
+            await opened.append_each(made)
+            await opened.close()
         for damage in done:
             _inflict(machine, damage)
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logrig import DIRECTORY, PARTITION, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import HistoryTrimmed, OutOfOrder
 from polonaise.host import Host
@@ -16,6 +15,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, Maker, Open, alive, contents, crcs, in_one_life, life, simulated
 
 ROLLS = LogSettings(segment_bytes_max=1_500)
 LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])
@@ -23,8 +23,7 @@ LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])
 
 async def write(host: Host) -> None:
     opened = await Open.on(host, ROLLS)
-    for batch in LOG:
-        await opened.log.append([batch])
+    await opened.append_each(LOG)
     await opened.close()
 
 
@@ -46,115 +45,89 @@ def segments(machine: Machine) -> list[int]:
 
 
 @pytest.mark.parametrize("before", [0, 1, 10, 20, 39])
-def test_whole_segments_below_an_id_go_and_the_rest_stays_as_it_was(before: int) -> None:
-    async def scenario(machine: Machine) -> None:
-        await life(machine, write)
-        there = segments(machine)
+@simulated
+async def test_whole_segments_below_an_id_go_and_the_rest_stays_as_it_was(machine: Machine, *, before: int) -> None:
+    await life(machine, write)
+    there = segments(machine)
 
-        async def trim(host: Host) -> int:
-            opened = await Open.on(host, ROLLS)
-            await trim_all(opened, before)
-            assert opened.log.first == max(first for first in there if first <= before)
-            assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
-            assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
-            return opened.log.first
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        await trim_all(opened, before)
+        assert opened.log.first == max(first for first in there if first <= before)
+        assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
+        assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
+        first = opened.log.first
+    assert segments(machine) == [each for each in there if each >= first]
 
-        first = await life(machine, trim)
-        assert segments(machine) == [each for each in there if each >= first]
-
-        async def read(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            assert (opened.log.first, opened.log.last) == (first, 39)
-            assert crcs(await held(opened)) == crcs(LOG[first:])
-            assert not opened.slot.promises.may_have_lost
-            assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
-
-        await life(machine, read)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        assert (opened.log.first, opened.log.last) == (first, 39)
+        assert crcs(await held(opened)) == crcs(LOG[first:])
+        assert not opened.slot.promises.may_have_lost
+        assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
 
 
-def test_the_segment_that_is_written_is_never_trimmed() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def main(host: Host) -> None:
-            opened = await Open.on(host)
-            await opened.log.append(LOG[:5])
-            await trim_all(opened, 5)
-            assert (opened.log.first, opened.log.last) == (0, 4)
-
-        await life(machine, main)
-
-    simulate(scenario)
+@in_one_life
+async def test_the_segment_that_is_written_is_never_trimmed(machine: Machine, host: Host) -> None:
+    opened = await Open.on(host)
+    await opened.log.append(LOG[:5])
+    await trim_all(opened, 5)
+    assert (opened.log.first, opened.log.last) == (0, 4)
 
 
-def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage() -> None:
-    async def scenario(machine: Machine) -> None:
-        await life(machine, write)
+@simulated
+async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(machine: Machine) -> None:
+    await life(machine, write)
 
-        async def main(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            whole = await digest(opened.log, 20, 39)
-            await trim_all(opened, 20)
-            first = opened.log.first
-            with pytest.raises(HistoryTrimmed, match=f"below {first}"):
-                await opened.log.read(first - 1, 39, 1_000)
-            with pytest.raises(HistoryTrimmed):
-                await digest(opened.log, 0, 39)
-            assert await digest(opened.log, 20, 39) == whole
-            with pytest.raises(OutOfOrder):
-                await opened.log.cut(first - 2)
-            assert not opened.slot.promises.may_have_lost
-
-        await life(machine, main)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        whole = await digest(opened.log, 20, 39)
+        await trim_all(opened, 20)
+        first = opened.log.first
+        with pytest.raises(HistoryTrimmed, match=f"below {first}"):
+            await opened.log.read(first - 1, 39, 1_000)
+        with pytest.raises(HistoryTrimmed):
+            await digest(opened.log, 0, 39)
+        assert await digest(opened.log, 20, 39) == whole
+        with pytest.raises(OutOfOrder):
+            await opened.log.cut(first - 2)
+        assert not opened.slot.promises.may_have_lost
 
 
-def test_by_time_it_is_refused_when_what_was_trimmed_may_have_it() -> None:
-    async def scenario(machine: Machine) -> None:
-        await life(machine, write)
+@simulated
+async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed(machine: Machine) -> None:
+    await life(machine, write)
 
-        async def main(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            await trim_all(opened, 20)
-            first = opened.log.first
-            time_us = LOG[first].commit_time_us
-            with pytest.raises(HistoryTrimmed):
-                await opened.log.read(0, 39, 1, time_us)  # the one before may be of the same time
-            (found,) = await opened.log.read(0, 39, 1, time_us + 1)
-            assert found.first == first + 1
-            (found,) = await opened.log.read(first, 39, 1, 1)
-            assert found.first == first
-
-        await life(machine, main)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        await trim_all(opened, 20)
+        first = opened.log.first
+        time_us = LOG[first].commit_time_us
+        with pytest.raises(HistoryTrimmed):
+            await opened.log.read(0, 39, 1, time_us)  # the one before may be of the same time
+        (found,) = await opened.log.read(0, 39, 1, time_us + 1)
+        assert found.first == first + 1
+        (found,) = await opened.log.read(first, 39, 1, 1)
+        assert found.first == first
 
 
-def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on() -> None:
-    async def scenario(machine: Machine) -> None:
-        await life(machine, write)
+@simulated
+async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machine) -> None:
+    await life(machine, write)
 
-        async def main(host: Host) -> int:
-            opened = await Open.on(host, ROLLS)
-            await trim_all(opened, 20)
-            first = opened.log.first
-            await opened.log.cut(first - 1)
-            assert (opened.log.first, opened.log.last) == (first, first - 1)
-            assert opened.log.last_crc == LOG[first - 1].crc
-            await opened.log.append(LOG[first:])
-            assert crcs(await held(opened)) == crcs(LOG[first:])
-            return first
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        await trim_all(opened, 20)
+        first = opened.log.first
+        await opened.log.cut(first - 1)
+        assert (opened.log.first, opened.log.last) == (first, first - 1)
+        assert opened.log.last_crc == LOG[first - 1].crc
+        await opened.log.append(LOG[first:])
+        assert crcs(await held(opened)) == crcs(LOG[first:])
 
-        first = await life(machine, main)
-
-        async def read(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            assert crcs(await held(opened)) == crcs(LOG[first:])
-
-        await life(machine, read)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        assert crcs(await held(opened)) == crcs(LOG[first:])
 
 
 async def _trimmed(machine: Machine) -> int:
@@ -174,72 +147,56 @@ def _path(first: int) -> str:
 
 
 async def _lose(machine: Machine, lost: list[int]) -> None:
-    async def remove(host: Host) -> None:
+    async with alive(machine) as host:
         for first in lost:
             await host.disk.remove(_path(first))
         await host.disk.sync_directory(f"{DIRECTORY}/{PARTITION}")
 
-    await life(machine, remove)
-
 
 @pytest.mark.parametrize("which", ["first of an untrimmed log", "first that was kept", "all", "header of the first"])
-def test_a_lost_segment_is_a_loss_and_no_trim(which: str) -> None:
-    async def scenario(machine: Machine) -> None:
-        if which == "first of an untrimmed log":
-            await life(machine, write)
-            await _lose(machine, [0])
-        else:
-            first = await _trimmed(machine)
-            if which == "header of the first":
-                machine.disk.overwrite(_path(first), 0, bytes(64))
-            else:
-                await _lose(machine, segments(machine) if which == "all" else [first])
-
-        async def read(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            assert opened.slot.promises.may_have_lost
-            assert (opened.slot.promises.lost_above, opened.log.last) == (-1, -1)
-            assert opened.log.damage
-            assert await opened.log.read(0, 39, 1_000) == []
-            # Once it is decided that the copy is made anew, it begins at the beginning.
-            await opened.log.cut(-1)
-            assert opened.slot.trimmed == NOTHING_TRIMMED
-            await opened.log.append(LOG)
-            assert crcs(await contents(opened.log)) == crcs(LOG)
-            await opened.close()
-
-        await life(machine, read)
-
-        async def again(host: Host) -> None:
-            assert crcs(await contents((await Open.on(host, ROLLS)).log)) == crcs(LOG)
-
-        await life(machine, again)
-
-    simulate(scenario)
-
-
-def test_another_segment_in_place_of_the_first_that_was_kept_is_damage() -> None:
-    other = Maker().batches(40, size=100, salt=1, changes=[(b"k", b"v")])
-
-    async def scenario(machine: Machine) -> None:
+@simulated
+async def test_a_lost_segment_is_a_loss_and_no_trim(machine: Machine, *, which: str) -> None:
+    if which == "first of an untrimmed log":
+        await life(machine, write)
+        await _lose(machine, [0])
+    else:
         first = await _trimmed(machine)
-        elsewhere = machine.world.machine("another")
+        if which == "header of the first":
+            machine.disk.overwrite(_path(first), 0, bytes(64))
+        else:
+            await _lose(machine, segments(machine) if which == "all" else [first])
 
-        async def write_other(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            for batch in other:
-                await opened.log.append([batch])
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        assert opened.slot.promises.may_have_lost
+        assert (opened.slot.promises.lost_above, opened.log.last) == (-1, -1)
+        assert opened.log.damage
+        assert await opened.log.read(0, 39, 1_000) == []
+        # Once it is decided that the copy is made anew, it begins at the beginning.
+        await opened.log.cut(-1)
+        assert opened.slot.trimmed == NOTHING_TRIMMED
+        await opened.log.append(LOG)
+        assert crcs(await contents(opened.log)) == crcs(LOG)
+        await opened.close()
 
-        await life(elsewhere, write_other)
-        machine.disk.overwrite(_path(first), 0, bytes(elsewhere.disk.file(_path(first)).durable))
+    async with alive(machine) as host:
+        assert crcs(await contents((await Open.on(host, ROLLS)).log)) == crcs(LOG)
 
-        async def read(host: Host) -> None:
-            opened = await Open.on(host, ROLLS)
-            assert opened.slot.promises.may_have_lost
 
-        await life(machine, read)
+@simulated
+async def test_another_segment_in_place_of_the_first_that_was_kept_is_damage(machine: Machine) -> None:
+    other = Maker().batches(40, size=100, salt=1, changes=[(b"k", b"v")])
+    first = await _trimmed(machine)
+    elsewhere = machine.world.machine("another")
 
-    simulate(scenario)
+    async with alive(elsewhere) as host:
+        opened = await Open.on(host, ROLLS)
+        await opened.append_each(other)
+    machine.disk.overwrite(_path(first), 0, bytes(elsewhere.disk.file(_path(first)).durable))
+
+    async with alive(machine) as host:
+        opened = await Open.on(host, ROLLS)
+        assert opened.slot.promises.may_have_lost
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
@@ -274,7 +231,7 @@ def _die_at(number: int, power_loss: bool, see: Callable[[int], None]) -> bool:
         if power_loss:
             machine.power_loss()
 
-        async def read(host: Host) -> None:
+        async with alive(machine) as host:
             opened = await Open.on(host, ROLLS)
             see(opened.log.first)
             assert opened.log.first == opened.slot.trimmed.first <= 20
@@ -284,8 +241,6 @@ def _die_at(number: int, power_loss: bool, see: Callable[[int], None]) -> bool:
             assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
             await trim_all(opened, 20)
             assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
-
-        await life(machine, read)
         return not finished
 
     return world.run(scenario())

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
-from logrig import SEGMENT, Maker, Open, contents, crcs, life, simulate
 
 from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
 from polonaise.host import Host
-from polonaise.log.batch import Batch, padded
+from polonaise.log.batch import padded
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise.simulator.world import Machine
+from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated, write_synced
 
 SMALL = LogSettings(segment_bytes_max=2_000)
 
@@ -23,224 +21,163 @@ def zeros_at_the_end(machine: Machine, path: str = SEGMENT) -> int:
     return len(raw) - padded(len(raw.rstrip(b"\0")))  # a batch may end with zeros of its own, up to its alignment
 
 
-async def append_each(opened: Open, batches: Sequence[Batch]) -> None:
-    for batch in batches:
+@in_one_life
+async def test_most_small_appends_leave_the_length_of_the_file_as_it_is(machine: Machine, host: Host) -> None:
+    opened = await Open.on(host)
+    lengths = []
+    for batch in Maker().batches(300, size=100):
         await opened.log.append([batch])
+        lengths.append(len(machine.disk.contents(SEGMENT)))
+        assert zeros_at_the_end(machine) <= ZEROS_BYTES_MAX
+    assert len(set(lengths)) < 30
 
 
-def test_most_small_appends_leave_the_length_of_the_file_as_it_is() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            lengths = []
-            for batch in Maker().batches(300, size=100):
-                await opened.log.append([batch])
-                lengths.append(len(machine.disk.contents(SEGMENT)))
-                assert zeros_at_the_end(machine) <= ZEROS_BYTES_MAX
-            assert len(set(lengths)) < 30
-
-        await life(machine, write)
-
-    simulate(scenario)
+@in_one_life
+async def test_zeros_ahead_are_at_most_a_share_of_the_segment(machine: Machine, host: Host) -> None:
+    opened = await Open.on(host)
+    for batch in Maker().batches(20, size=100):
+        await opened.log.append([batch])
+        assert zeros_at_the_end(machine) <= len(machine.disk.contents(SEGMENT)) / 2
 
 
-def test_they_are_no_more_than_a_share_of_what_is_there() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            for batch in Maker().batches(20, size=100):
-                await opened.log.append([batch])
-                assert zeros_at_the_end(machine) <= len(machine.disk.contents(SEGMENT)) / 2
-
-        await life(machine, write)
-
-    simulate(scenario)
-
-
-def test_none_are_written_behind_a_large_append() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            for batch in Maker().batches(4, size=SMALL_WRITE_BYTES):
-                await opened.log.append([batch])
-            assert not zeros_at_the_end(machine)
-
-        await life(machine, write)
-
-    simulate(scenario)
+@in_one_life
+async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, host: Host) -> None:
+    opened = await Open.on(host)
+    await opened.append_each(Maker().batches(4, size=SMALL_WRITE_BYTES))
+    assert not zeros_at_the_end(machine)
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_after_a_crash_they_are_cut_and_nothing_is_missed(power_loss: bool) -> None:
+@simulated
+async def test_after_a_crash_zeros_ahead_are_cut_and_nothing_is_missed(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(60, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await append_each(opened, made[:50])
-
-        async def look(host: Host) -> None:
-            opened = await Open.on(host)
-            assert not zeros_at_the_end(machine)
-            assert not opened.log.damage
-            assert not opened.slot.promises.may_have_lost
-            await append_each(opened, made[50:])
-            assert crcs(await contents(opened.log)) == crcs(made)
-
-        await life(machine, write)
-        assert zeros_at_the_end(machine)
-        if power_loss:
-            machine.power_loss()
-        await life(machine, look)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.append_each(made[:50])
+    assert zeros_at_the_end(machine)
+    if power_loss:
+        machine.power_loss()
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        assert not zeros_at_the_end(machine)
+        assert not opened.log.damage
+        assert not opened.slot.promises.may_have_lost
+        await opened.append_each(made[50:])
+        assert crcs(await contents(opened.log)) == crcs(made)
 
 
-def test_a_log_that_is_closed_leaves_none() -> None:
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await append_each(opened, Maker().batches(50, size=100))
-            assert zeros_at_the_end(machine)
-            await opened.close()
-            assert not zeros_at_the_end(machine)
-
-        await life(machine, write)
-
-    simulate(scenario)
+@in_one_life
+async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, host: Host) -> None:
+    opened = await Open.on(host)
+    await opened.append_each(Maker().batches(50, size=100))
+    assert zeros_at_the_end(machine)
+    await opened.close()
+    assert not zeros_at_the_end(machine)
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_segment_that_is_full_ends_where_the_next_one_says(power_loss: bool) -> None:
+@simulated
+async def test_a_segment_that_is_full_ends_where_the_next_one_says(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(40, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, SMALL)
-            await append_each(opened, made)
-            assert len(opened.log.segments) > 2
-            assert not zeros_at_the_end(machine)
-
-        async def look(host: Host) -> None:
-            opened = await Open.on(host, SMALL)
-            assert not opened.log.damage
-            assert crcs(await contents(opened.log)) == crcs(made)
-
-        await life(machine, write)
-        if power_loss:
-            machine.power_loss()
-        await life(machine, look)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, SMALL)
+        await opened.append_each(made)
+        assert len(opened.log.segments) > 2
+        assert not zeros_at_the_end(machine)
+    if power_loss:
+        machine.power_loss()
+    async with alive(machine) as host:
+        opened = await Open.on(host, SMALL)
+        assert not opened.log.damage
+        assert crcs(await contents(opened.log)) == crcs(made)
 
 
-def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun() -> None:
+@simulated
+async def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun(machine: Machine) -> None:
     made = Maker().batches(40, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, SMALL)
-            for batch in made:
-                before = zeros_at_the_end(machine)
-                if opened.log.segments[-1].end >= SMALL.segment_bytes_max and before:
-                    machine.disk.fail_syncs(1)
-                    with pytest.raises(DiskFailed):
-                        await opened.log.append([batch])
-                    assert len(opened.log.segments) == 1
-                    assert opened.log.untrusted
-                    break
-                await opened.log.append([batch])
-            else:
-                pytest.fail("no segment became full while zeros were left")
-
-        await life(machine, write)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, SMALL)
+        for batch in made:
+            before = zeros_at_the_end(machine)
+            if opened.log.segments[-1].end >= SMALL.segment_bytes_max and before:
+                machine.disk.fail_syncs(1)
+                with pytest.raises(DiskFailed):
+                    await opened.log.append([batch])
+                assert len(opened.log.segments) == 1
+                assert opened.log.untrusted
+                break
+            await opened.log.append([batch])
+        else:
+            pytest.fail("no segment became full while zeros were left")
 
 
-def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log() -> None:
+@simulated
+async def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log(machine: Machine) -> None:
     made = Maker().batches(200, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await append_each(opened, made[:50])
-            machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
-            with pytest.raises(DiskFull):
-                await append_each(opened, made[50:])
-            held = await contents(opened.log)
-            assert len(held) > 54
-            assert crcs(held) == crcs(made[: len(held)])
-            assert machine.disk.used_bytes() + held[-1].length + FRAME_BYTES > (machine.disk.capacity_bytes or 0)
-            machine.disk.free()
-            await append_each(opened, made[len(held) :])
-            assert crcs(await contents(opened.log)) == crcs(made)
-
-        await life(machine, write)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.append_each(made[:50])
+        machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
+        with pytest.raises(DiskFull):
+            await opened.append_each(made[50:])
+        held = await contents(opened.log)
+        assert len(held) > 54
+        assert crcs(held) == crcs(made[: len(held)])
+        assert machine.disk.used_bytes() + held[-1].length + FRAME_BYTES > (machine.disk.capacity_bytes or 0)
+        machine.disk.free()
+        await opened.append_each(made[len(held) :])
+        assert crcs(await contents(opened.log)) == crcs(made)
 
 
-def test_a_synced_batch_that_became_zeros_is_missed() -> None:
+@simulated
+async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> None:
     """What stands behind the log looks the same: only what was noted of the sync tells them apart."""
     made = Maker().batches(50, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await append_each(opened, made)
-            await opened.close()
-
-        async def look(host: Host) -> None:
-            opened = await Open.on(host)
-            assert opened.log.last < made[-1].last
-            assert opened.slot.promises.may_have_lost
-
-        await life(machine, write)
-        length = len(machine.disk.contents(SEGMENT))
-        gone = made[-1].length + made[-2].length + 64
-        machine.disk.file(SEGMENT).write(length - gone, bytes(gone))
-        machine.disk.file(SEGMENT).settle(machine.disk.file(SEGMENT).last)
-        await life(machine, look)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.append_each(made)
+        await opened.close()
+    length = len(machine.disk.contents(SEGMENT))
+    gone = made[-1].length + made[-2].length + 64
+    write_synced(machine, SEGMENT, length - gone, bytes(gone))
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        assert opened.log.last < made[-1].last
+        assert opened.slot.promises.may_have_lost
 
 
 @pytest.mark.parametrize("filled", [b"\0", b"\xff"])
-def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(filled: bytes) -> None:
+@simulated
+async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machine: Machine, *, filled: bytes) -> None:
     made = Maker().batches(40, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, SMALL)
-            await append_each(opened, made)
-            sealed = opened.log.segments[0]
-            assert len(opened.log.segments) > 1
-            gone = sum(made[id].length + FRAME_BYTES for id in (sealed.last - 1, sealed.last))
-            machine.disk.file(SEGMENT).write(sealed.end - gone, filled * gone)
-            with pytest.raises(DamageFound) as found:
-                await opened.log.cut(sealed.last - 1)
-            assert found.value.last_good == sealed.last - 2
-
-        await life(machine, write)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, SMALL)
+        await opened.append_each(made)
+        sealed = opened.log.segments[0]
+        assert len(opened.log.segments) > 1
+        gone = sum(made[id].length + FRAME_BYTES for id in (sealed.last - 1, sealed.last))
+        machine.disk.file(SEGMENT).write(sealed.end - gone, filled * gone)
+        with pytest.raises(DamageFound) as found:
+            await opened.log.cut(sealed.last - 1)
+        assert found.value.last_good == sealed.last - 2
 
 
-def test_a_cut_between_the_ends_of_batches_is_no_damage() -> None:
+@simulated
+async def test_a_cut_between_the_ends_of_batches_is_no_damage(machine: Machine) -> None:
     made = Maker().batches(20, count=3, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, SMALL)
-            await append_each(opened, made)
-            assert opened.log.segments[0].last > 5
-            with pytest.raises(OutOfOrder):
-                await opened.log.cut(4)
-
-        await life(machine, write)
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, SMALL)
+        await opened.append_each(made)
+        assert opened.log.segments[0].last > 5
+        with pytest.raises(OutOfOrder):
+            await opened.log.cut(4)
 
 
 class ReadWhileWritten:
@@ -258,24 +195,20 @@ class ReadWhileWritten:
 
 
 @pytest.mark.parametrize("torn_by", [0, 20, 60])
-def test_what_a_node_writes_while_its_file_is_read_is_no_damage(torn_by: int) -> None:
+@simulated
+async def test_what_a_node_writes_while_its_file_is_read_is_no_damage(machine: Machine, *, torn_by: int) -> None:
     made = Maker().batches(30, size=100)
 
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host)
-            await append_each(opened, made)
-            await opened.close()
-
-        await life(machine, write)
-        raw = machine.disk.contents(SEGMENT)
-        header = SegmentHeader.decode(raw)
-        end = len(raw) - sum(batch.length + FRAME_BYTES for batch in made[20:])
-        found = await scan(ReadWhileWritten(raw, end + torn_by), header, empty_scan(header, b""), len(raw))
-        assert (found.bad, found.last) == ("", made[-1].last)
-        damaged = raw[:end] + bytes(8) + raw[end + 8 :]
-        found = await scan(ReadWhileWritten(damaged, len(raw)), header, empty_scan(header, b""), len(raw))
-        assert found.bad
-        assert not found.torn
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.append_each(made)
+        await opened.close()
+    raw = machine.disk.contents(SEGMENT)
+    header = SegmentHeader.decode(raw)
+    end = len(raw) - sum(batch.length + FRAME_BYTES for batch in made[20:])
+    found = await scan(ReadWhileWritten(raw, end + torn_by), header, empty_scan(header, b""), len(raw))
+    assert (found.bad, found.last) == ("", made[-1].last)
+    damaged = raw[:end] + bytes(8) + raw[end + 8 :]
+    found = await scan(ReadWhileWritten(damaged, len(raw)), header, empty_scan(header, b""), len(raw))
+    assert found.bad
+    assert not found.torn

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lacking import lacking
+from rigs.lacking import lacking
+from rigs.programs import output_of, run_program
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -26,15 +27,10 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 300) -> str:
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s,
-        check=False,
-    )  # fmt: skip
+    done = run_program(*command, cwd=cwd, env=ENVIRONMENT, stdin=subprocess.DEVNULL, within_s=timeout_s)
     if done.returncode and "pip" in command and any(words in done.stderr for words in NO_INDEX):
         lacking(f"no package index that has the dependencies: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    return output_of(done)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +94,7 @@ def test_the_wheel_alone_runs_the_example_of_the_readme(wheel: Path, tmp_path: P
 
 
 @pytest.mark.timeout(1800)
-def test_with_all_extras_it_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_with_all_extras_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     installed = Installed(tmp_path, f"{wheel}[all]")
     said = installed.run("polonaise", "demo", "bank", "--generate", "500", "--tellers", "2", timeout_s=600)
     assert (tmp_path / "bank-demo" / "report.html").exists()

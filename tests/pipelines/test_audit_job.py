@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
-from viewsrig import COUNT, balances, bank_log, changes, expected_balances, more
 
 import polonaise
 from polonaise.admin import archive as archives
@@ -28,6 +27,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.logaudit import audit_log
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.views import update
+from rigs.tableviews import COUNT, balances, bank_log, changes, expected_balances, more
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, addres
     assert report.found.sums["balance"] == (total, total)
 
 
-def test_one_cent_is_found_and_named(spark: SparkSession, address: str, table: str) -> None:
+def test_a_difference_of_one_cent_is_found_and_named(spark: SparkSession, address: str, table: str) -> None:
     right = {account: balance for account, balance, *_ in expected_balances(COUNT, COUNT)}[3]
     plant(table, "UPDATE balances SET balance = balance + 1 WHERE account = 3")
     report = audit_table(spark, address, balances, table)
@@ -117,7 +117,9 @@ def test_a_doubled_row_is_found_and_named(spark: SparkSession, address: str, tmp
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
-def test_the_same_in_a_lake_table(spark: SparkSession, address: str, tmp_path: Path, kind: str) -> None:
+def test_a_difference_in_a_lake_table_is_found_and_named(
+    spark: SparkSession, address: str, tmp_path: Path, kind: str
+) -> None:
     table = f"{kind}:{tmp_path / 'lake'}"
     update(spark, address, balances, table)
     assert audit_table(spark, address, balances, table).well

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from fragmentrig import batches_of, plain_batches
 
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
 from polonaise.pipelines import chains
 from polonaise.pipelines.chains import begins_at_the_beginning, joined, suspects, walk
+from rigs.fragments import batches_of, plain_batches
 
 
 @pytest.fixture(autouse=True)

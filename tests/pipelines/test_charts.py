@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import random
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
@@ -17,12 +16,13 @@ import matplotlib.style
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagerig import HOSTILE, box, drawn, inside, labels, points, titled
 
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.pipelines.charts import Bars, Chart, Flows, Lines, Mark, Series
 from polonaise.pipelines.charts.canvas import upright_area
 from polonaise.pipelines.charts.lines import spread
+from rigs.pages import HOSTILE, box, check_inside, drawn, labels, points, titled
+from rigs.programs import output_of, run_python
 
 pytestmark = pytest.mark.slow  # each draws, some thousands of times
 
@@ -40,7 +40,7 @@ def remarks(chart: Chart) -> list[str]:
 
 def test_each_month_has_its_place_and_one_without_a_value_is_left_free() -> None:
     svg = drawn(Bars("Volumes", MONTHS, unit="payments"))
-    inside(svg)
+    check_inside(svg)
     places = [box(bar).middle for bar in titled(svg).values()]
     steps = [round(right - left) for left, right in pairwise(places)]
     assert len(places) == 11
@@ -57,7 +57,7 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 def test_bars_below_zero_hang() -> None:
     svg = drawn(Bars("Net", [(date(1993, 1, 1), -50), (date(1993, 2, 1), 100)]))
-    inside(svg)
+    check_inside(svg)
     negative, positive = (box(bar) for bar in titled(svg).values())
     assert negative.top == pytest.approx(positive.bottom, abs=0.2)
     assert "−50" in labels(svg)
@@ -68,7 +68,7 @@ def test_any_number_of_days_can_be_read(days: int) -> None:
     values = [(date(1993, 1, 2) + timedelta(days=day), day % 97) for day in range(0, days, max(1, days // 5000))]
     chart = Bars("Days", values)
     svg = drawn(chart)
-    inside(svg)
+    check_inside(svg)
     assert 1 <= len(titled(svg)) <= 365
     assert len(labels(svg)) <= 40
     assert bool(remarks(chart)) == (days > 365)
@@ -78,14 +78,14 @@ def test_any_number_of_days_can_be_read(days: int) -> None:
 def test_any_number_of_months_can_be_read(years: int) -> None:
     values = [(date(1000 + month // 12, month % 12 + 1, 1), month) for month in range(12 * years)]
     svg = drawn(Bars("Months", values))
-    inside(svg)
+    check_inside(svg)
     assert 1 <= len(titled(svg)) <= 365
     assert 5 <= len(labels(svg)) <= 40
 
 
 def test_texts_lie_below_each_other_and_long_ones_are_cut() -> None:
     svg = drawn(Bars("Kinds", [("a kind of payment " * 10, 5), ("b", -3), ("", 0)], unit="CZK"))
-    inside(svg)
+    check_inside(svg)
     assert any(label.endswith("…") for label in labels(svg))
     assert {"5", "−3", "0", "CZK"} <= set(labels(svg))
 
@@ -101,7 +101,7 @@ def test_of_many_texts_the_first_are_drawn_and_all_are_in_the_table() -> None:
 def test_a_marked_bar_has_its_number_and_another_colour(name: Any) -> None:
     values: list[Any] = [("January", 1000), ("March", 3000)] if name == "March" else MONTHS
     svg = drawn(Bars("Volumes", values, marks=[Mark(name, "few"), Mark(values[-1][0], "many")]))
-    inside(svg)
+    check_inside(svg)
     coloured = [title for title, bar in titled(svg).items() if "var(--s1)" in bar.attrib["style"]]
     assert len(coloured) == len({name, values[-1][0]})
     assert "2" in labels(svg)
@@ -109,9 +109,9 @@ def test_a_marked_bar_has_its_number_and_another_colour(name: Any) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 2**63, 1e-12, 1e18])
-def test_values_of_any_size(most: float) -> None:
-    inside(drawn(Bars("Upright", [(date(1993, 1, 1), most)])))
-    inside(drawn(Bars("Lying", [("a", most), ("b", -most)])))
+def test_bars_of_any_size_stay_inside_the_drawing(most: float) -> None:
+    check_inside(drawn(Bars("Upright", [(date(1993, 1, 1), most)])))
+    check_inside(drawn(Bars("Lying", [("a", most), ("b", -most)])))
 
 
 # ------------------------------------------------------------------ lines
@@ -121,7 +121,7 @@ def test_a_line_has_its_name_at_its_end() -> None:
     values = [(NOON + timedelta(hours=hour), hour * 10) for hour in range(50)]
     chart = Lines("Balances", [Series("up", values), Series("flat", [(at, 5) for at, _ in values])], unit="CZK")
     svg = drawn(chart)
-    inside(svg)
+    check_inside(svg)
     assert {"up", "flat", "CZK", "500"} <= set(labels(svg))
     end = box(titled(svg)["up"]).right
     (name,) = (text for text in svg.iter("text") if text.text == "up")
@@ -175,7 +175,7 @@ def test_names_never_cover_each_other(wanted: list[float]) -> None:
 def test_the_first_lines_are_named_and_the_others_grey() -> None:
     chart = Lines("Many", [Series(f"line {each}", [(0, each), (9, each)]) for each in range(30)])
     svg = drawn(chart)
-    inside(svg)
+    check_inside(svg)
     assert sorted(label for label in labels(svg) if label.startswith("line")) == [f"line {each}" for each in range(7)]
     assert sum("var(--other)" in path.attrib["style"] for path in svg.iter("path")) == 23
     assert remarks(chart) == ["23 more, without names, are grey."]
@@ -184,7 +184,7 @@ def test_the_first_lines_are_named_and_the_others_grey() -> None:
 def test_a_mark_is_on_its_line() -> None:
     series = [Series("s", [(NOON, 10), (NOON + timedelta(days=10), 20)])]
     svg = drawn(Lines("a", series, marks=[Mark(("s", NOON + timedelta(days=5)), "odd")]))
-    inside(svg)
+    check_inside(svg)
     (ring,) = (box(path) for path in svg.iter("path") if "stroke: var(--bad)" in path.attrib["style"])
     line = box(titled(svg)["s"])
     assert ring.middle == pytest.approx(line.middle, abs=1)
@@ -192,9 +192,9 @@ def test_a_mark_is_on_its_line() -> None:
     assert "1" in labels(svg)
 
 
-def test_one_point_and_equal_values() -> None:
+def test_lines_of_one_point_or_equal_values_stay_inside_the_drawing() -> None:
     for values in ([(NOON, 5)], [(NOON, 0), (NOON + timedelta(days=1), 0)], [(NOON, -3), (NOON, -3)]):
-        inside(drawn(Lines("a", [Series("s", values)])))
+        check_inside(drawn(Lines("a", [Series("s", values)])))
 
 
 # ------------------------------------------------------------------ axes
@@ -248,7 +248,7 @@ def test_an_axis_holds_all_and_has_a_few_ticks(low: float, span: float) -> None:
 def test_times_begin_with_a_period(span: timedelta, first: tuple[str, str]) -> None:
     begin = datetime(1993, 1, 5, 14, 2, tzinfo=UTC)
     svg = drawn(Lines("a", [Series("line", [(begin, 100), (begin + span, 200)])]))
-    inside(svg)
+    check_inside(svg)
     below = [label for label in labels(svg) if label not in ("0", "50", "100", "150", "200", "line")]
     assert tuple(below[:2]) == first
     assert 3 <= len(below) <= 14
@@ -264,7 +264,7 @@ def test_a_year_is_said_where_it_changes() -> None:
 
 def test_a_cell_is_the_fuller_the_more_flows() -> None:
     svg = drawn(Flows("Flows", {("A", "B"): 100, ("B", "A"): 25, ("A", "C"): 0}, unit="CZK"))
-    inside(svg)
+    check_inside(svg)
     cells = titled(svg)
     assert "opacity" not in cells["A → B: 100 CZK"].attrib["style"]
     assert "opacity: 0.25" in cells["B → A: 25 CZK"].attrib["style"]
@@ -272,11 +272,11 @@ def test_a_cell_is_the_fuller_the_more_flows() -> None:
     assert {"A", "B", "C", "100", "25", "125", "in all"} <= set(labels(svg))
 
 
-def test_of_many_the_smallest_are_taken_together() -> None:
+def test_the_smallest_of_many_flows_are_drawn_as_one() -> None:
     values = {(f"from {source}", f"to {target}"): source + 1 for source in range(40) for target in range(40)}
     chart = Flows("Flows", values)
     svg = drawn(chart)
-    inside(svg)
+    check_inside(svg)
     assert "25 others" in labels(svg)
     assert remarks(chart) == ["The 25 smallest rows are taken together.", "The 25 smallest columns are taken together."]
     assert len(chart.table().rows) == 1600
@@ -292,7 +292,7 @@ def test_a_marked_flow_is_outlined() -> None:
 
 
 @pytest.mark.parametrize("chart", [Bars("a", []), Lines("a", []), Lines("a", [Series("s", [])]), Flows("a", {})])
-def test_of_nothing_nothing_is_drawn(chart: Any) -> None:
+def test_a_chart_without_values_draws_nothing(chart: Any) -> None:
     assert chart.drawn() is None
     assert "<svg" not in chart.figure("f")
     assert chart.table().rows == []
@@ -370,10 +370,7 @@ def test_matplotlib_is_for_reports_only_and_without_its_windows() -> None:
         ("import polonaise, polonaise.pipelines", ""),
         ("import polonaise.pipelines.charts", "matplotlib"),
     ):
-        run = subprocess.run(
-            [sys.executable, "-c", loaded.format(imported)], capture_output=True, text=True, check=True
-        )
-        assert run.stdout.strip() == found
+        assert output_of(run_python("-c", loaded.format(imported))).strip() == found
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

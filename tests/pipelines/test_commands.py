@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ import polonaise
 from polonaise.admin.archive import verify
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.archive import HowToArchive, archive
+from rigs.waiting import block_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,11 +86,8 @@ def test_an_archive_that_is_killed_goes_on_where_it_was(spark: SparkSession, tmp
     address, store = f"embedded:{tmp_path / 'log'}", tmp_path / "store"
     batches = filled(address, 60_000, at_once=1_000)
     with program("archive", address, str(store), "--fragment-mib", "1", "--rest") as process:
-        deadline = time.monotonic() + STARTED_S
-        while not list(store.glob("0/*.parquet")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)  # another process's file: nothing tells of it
+        block_until(lambda: list(store.glob("0/*.parquet")) or process.poll() is not None, within_s=STARTED_S)
+        assert process.poll() is None, process.communicate()
         process.kill()
         process.wait()
     report = archive(spark, address, str(store), HowToArchive(fragment_bytes=2**20, rest=True))

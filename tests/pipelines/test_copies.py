@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from filesrig import make_storage
-
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.copies import StorageCopy
+from rigs.storagefiles import make_storage
 
 
 async def test_a_storage_directory_is_read_inside_an_event_loop(tmp_path: Path) -> None:

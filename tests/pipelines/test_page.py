@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pagerig import HOSTILE, browser, checked
 
 from polonaise.errors import BadOption
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
+from rigs.pages import HOSTILE, browser, checked
+from rigs.programs import run_program
 
 OPENED_S = 60
 
@@ -75,14 +75,14 @@ def test_what_does_not_hold_comes_first() -> None:
     assert "does not hold" in text, "it is said in words, and not by colour alone"
 
 
-def test_without_anything_it_is_a_page() -> None:
+def test_a_report_without_contents_is_a_page() -> None:
     page = ReportPage("Nothing yet").chart(Bars("No bars", [])).table(Table("No rows", ["a", "b"], []))
     text = checked(page.facts({}).verdicts([]).text("").html())
     assert text.count("No data.") == 2
     assert "The figures" not in text
 
 
-def test_of_a_long_table_the_first_rows_are_shown() -> None:
+def test_a_long_table_shows_its_first_rows() -> None:
     text = checked(ReportPage("a").table(Table("Long", ["n"], [(row,) for row in range(10_000)])).html())
     assert "The first 500 of 10,000 rows." in text
     assert "\n499\n" in text
@@ -94,7 +94,7 @@ def test_a_row_that_is_too_short_is_refused() -> None:
         Table("t", ["a", "b"], [(1,)])
 
 
-def test_of_many_marks_the_first_are_shown() -> None:
+def test_a_page_shows_the_first_of_many_marks() -> None:
     days = [date(1993, 1, 1) + timedelta(days=day) for day in range(30)]
     page = ReportPage("a").chart(
         Bars("Days", [(day, 1) for day in days], marks=[Mark(day, f"odd {day}") for day in days])
@@ -114,12 +114,10 @@ def test_a_browser_opens_it_without_a_complaint(chromium: str, tmp_path: Path) -
     file, picture = tmp_path / "report.html", tmp_path / "report.png"
     file.write_text(report(word="<script>document.title='run'</script>").html(), encoding="utf-8")
     command = [*browser(chromium, tmp_path), "--enable-logging=stderr", "--v=0", "--window-size=1000,2500"]
-    shot = subprocess.run(
-        [*command, f"--screenshot={picture}", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S
-    )
+    shot = run_program(*command, f"--screenshot={picture}", file.as_uri(), within_s=OPENED_S)
     assert shot.returncode == 0, shot.stderr
     assert "CONSOLE" not in shot.stderr, shot.stderr
     assert picture.stat().st_size > 20_000, "an empty page is smaller"
-    dumped = subprocess.run([*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=OPENED_S)
+    dumped = run_program(*command, "--dump-dom", file.as_uri(), within_s=OPENED_S)
     assert "<title>The bank in 1993</title>" in dumped.stdout, "and no script of a text's has run"
     assert dumped.stdout.count("<svg") == 4

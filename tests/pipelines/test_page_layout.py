@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from html import escape, unescape
@@ -12,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pagerig import browser, program
 
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
+from rigs.pages import browser, program
+from rigs.programs import output_of, run_program
 
 pytestmark = pytest.mark.slow
 
@@ -114,11 +114,8 @@ def measured(chromium: str, html: str, width: int, directory: Path) -> dict[str,
     host, inside = directory / "host.html", re.sub(r"<meta http-equiv[^>]*>", "", html)
     frame = f'<iframe style="border:0" width="{width}" height="4000" srcdoc="{escape(inside)}"></iframe>'
     host.write_text(f"<!DOCTYPE html><body style='margin:0'>{frame}<script>{MEASURE}</script>", encoding="utf-8")
-    dumped = subprocess.run(
-        [*browser(chromium, directory), "--window-size=1600,4000", "--hide-scrollbars", "--virtual-time-budget=5000",
-         "--dump-dom", host.as_uri()],
-        capture_output=True, text=True, timeout=OPENED_S,
-    )  # fmt: skip
+    window = [*browser(chromium, directory), "--window-size=1600,4000", "--hide-scrollbars"]
+    dumped = run_program(*window, "--virtual-time-budget=5000", "--dump-dom", host.as_uri(), within_s=OPENED_S)
     told = re.search(r'<pre id="told">(.*)</pre>', dumped.stdout, re.DOTALL)
     assert told is not None, dumped.stderr
     found: dict[str, Any] = json.loads(unescape(told[1]))
@@ -156,13 +153,9 @@ def test_printed_nothing_is_cut_off_and_no_word_is_divided(chromium: str, tmp_pa
     pdftotext = program("pdftotext", "poppler-utils")
     file, printed = tmp_path / "report.html", tmp_path / "report.pdf"
     file.write_text(page().html(), encoding="utf-8")
-    subprocess.run(
-        [*browser(chromium, tmp_path), "--no-pdf-header-footer", f"--print-to-pdf={printed}", file.as_uri()],
-        check=True, capture_output=True, timeout=OPENED_S,
-    )  # fmt: skip
-    bbox = subprocess.run(
-        [pdftotext, "-bbox", str(printed), "-"], check=True, capture_output=True, text=True, timeout=OPENED_S
-    ).stdout
+    command = [*browser(chromium, tmp_path), "--no-pdf-header-footer", f"--print-to-pdf={printed}", file.as_uri()]
+    output_of(run_program(*command, within_s=OPENED_S))
+    bbox = output_of(run_program(pdftotext, "-bbox", printed, "-"))
     pieces = list(pieces_of(bbox))
     for _, word, (left, top, right, bottom), (width, height) in pieces:
         assert -1 <= left < right <= width + 1, word

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from bankrig import balances_of, bank
 from sqlalchemy import create_engine, text
 
 import polonaise
 from polonaise.cli import main
 from polonaise.demo.payments import Book
+from rigs.demobank import balances_of, bank
+from rigs.programs import output_of, run_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,17 +126,9 @@ def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pi
 def test_the_banks_log_is_whole_as_a_program_of_its_own_says(directory: Path, book: Book) -> None:
     quick = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     log, storage = f"embedded:{directory / 'log'}", str(directory / "log" / "storage-0")
-    command = [sys.executable, "-m", "polonaise.pipelines.audit", log, "--storage", storage, "--json"]
-    done = subprocess.run(
-        [*command, "--master", "local[2]", "--conf", quick],
-        env={**os.environ, "PYTHONPATH": SOURCE},
-        capture_output=True,
-        text=True,
-        timeout=ENDED_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (partition,) = json.loads(done.stdout)["report"]["partitions"]
+    command = ["-m", "polonaise.pipelines.audit", log, "--storage", storage, "--json", "--master", "local[2]"]
+    done = run_python(*command, "--conf", quick, environment={"PYTHONPATH": SOURCE}, within_s=ENDED_S)
+    (partition,) = json.loads(output_of(done))["report"]["partitions"]
     served, stored = partition["copies"]
     assert served["digest"] == stored["digest"]
     assert served["transactions"] == 2_050

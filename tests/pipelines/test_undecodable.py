@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
-from viewsrig import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
 
 from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.pipelines.audit import audit_table
@@ -25,6 +22,9 @@ from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters
+from rigs import tableviews
+from rigs.programs import run_polonaise
+from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,18 +42,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
         for body, partition, header in ((BAD, 0, 7), (WORSE, 0, 0), (BAD, 1, 0)):
             log.append(body, partition, header=header).result(timeout=30)
         yield log
-
-
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
-
-
-@pytest.fixture(params=["parquet", "sqlite", "delta"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'views.db'}"
-    return f"{request.param}:{tmp_path / 'table'}"
 
 
 def letters_in(table: str, view: TableView) -> list[tuple[Any, ...]]:
@@ -198,11 +186,8 @@ def test_a_table_that_is_followed_tells_of_them_with_each_commit(
 @pytest.mark.slow
 def test_the_command_tells_it_in_one_line_and_ends(address: str, tmp_path: Path) -> None:
     """Without the traces of its tries."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", "pipeline", "views", address,
-         f"{Path(__file__).with_name('viewsrig.py')}:balances", f"parquet:{tmp_path / 'table'}"],
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    table = f"parquet:{tmp_path / 'table'}"
+    ended = run_polonaise("pipeline", "views", address, f"{tableviews.__file__}:balances", table, within_s=400)
     assert ended.returncode == 1
     told = [line for line in ended.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
     assert len(told) == 1, ended.stderr
@@ -240,7 +225,7 @@ def test_what_can_not_be_meant_is_refused(view: TableView, said: str | None, why
         policy_of(view, said)
 
 
-def test_it_is_no_part_of_the_definition() -> None:
+def test_the_policy_for_undecodable_bodies_is_no_part_of_the_definition() -> None:
     from pyspark.sql.types import IntegerType, StructField, StructType
 
     schema = StructType([StructField("account", IntegerType())])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from viewsrig import READ, bank_log, more
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.audit import audit_table
@@ -19,6 +18,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.targets import Target
 from polonaise.pipelines.views import follow, rebuild, update
+from rigs.tableviews import READ, bank_log, more
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,11 +61,6 @@ CHANGED = [
 def log(tmp_path: Path) -> Iterator[Log]:
     with bank_log(tmp_path / "log", FEW) as log:
         yield log
-
-
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
 
 
 def table_of(kind: str, directory: Path) -> str:

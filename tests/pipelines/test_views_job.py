@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from viewsrig import COUNT, PARTITIONS, balances, bank_log, body, changes, expected_balances, expected_changes, more
 
 from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
 from polonaise.host.files import try_lock
@@ -26,6 +24,18 @@ from polonaise.pipelines.source import Until
 from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.views.tables import MarkedTable
+from rigs.tableviews import (
+    COUNT,
+    PARTITIONS,
+    balances,
+    bank_log,
+    body,
+    changes,
+    expected_balances,
+    expected_changes,
+    more,
+)
+from rigs.waiting import block_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,19 +49,6 @@ pytestmark = pytest.mark.slow
 def log(tmp_path: Path) -> Iterator[Log]:
     with bank_log(tmp_path / "log", COUNT) as log:
         yield log
-
-
-@pytest.fixture
-def address(tmp_path: Path, log: Log) -> str:
-    return f"embedded:{tmp_path / 'log'}"
-
-
-@pytest.fixture(params=["parquet", "sqlite", "delta"])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new table of each kind in turn."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'views.db'}"
-    return f"{request.param}:{tmp_path / 'table'}"
 
 
 def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
@@ -204,7 +201,7 @@ def test_what_a_killed_writer_left_is_swept(spark: SparkSession, tmp_path: Path)
     assert sorted(each.name for each in (tmp_path / "versions").iterdir()) == ["00000001", "00000002"]
 
 
-def test_one_writes_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_run_writes_a_table_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     target = parquet(spark, tmp_path)
     lock = try_lock(str(tmp_path / ".lock"))
     with pytest.raises(DirectoryInUse):
@@ -253,7 +250,7 @@ def test_moments_in_a_delta_table_are_moments_whatever_the_sessions_zone(
     elsewhere, table = spark.newSession(), f"delta:{tmp_path / 'latest'}"
     elsewhere.conf.set("spark.sql.session.timeZone", "America/New_York")
     update(elsewhere, address, latest, table)
-    time.sleep(0.01)
+    block_for(0.01)  # so that what is appended now is later
     more(log, COUNT, COUNT)
     update(elsewhere, address, latest, table)
     expected: dict[int, int] = {}

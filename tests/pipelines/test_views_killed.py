@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from viewsrig import COUNT, balances, bank_log
 
 import polonaise
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.views import update
+from rigs.tableviews import COUNT, balances, bank_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ FOLLOWS = f"""
 import sys
 from polonaise.pipelines.views import follow
 from polonaise.spark.sessions import JAVA_OPTIONS, QUICK_START, session
-from viewsrig import balances
+from rigs.tableviews import balances
 
 spark = session("local[2]", conf={{JAVA_OPTIONS: QUICK_START}})
 tables = [follow(spark, sys.argv[1], balances, table, transactions_max={STEP}) for table in sys.argv[2:]]
@@ -42,7 +42,7 @@ COMMITTED_S = 240.0
 
 async def killed_after(commits: int, address: str, tables: Sequence[str]) -> None:
     """A driver that brings these up to date in turn, killed with all its processes some time after so many commits."""
-    source = [str(Path(polonaise.__file__).parents[1]), str(Path(__file__).parent)]
+    source = [str(Path(polonaise.__file__).parents[1]), str(Path(__file__).parents[1])]
     driver = await asyncio.create_subprocess_exec(
         sys.executable, "-c", FOLLOWS, address, *tables,
         stdout=asyncio.subprocess.PIPE, start_new_session=True,

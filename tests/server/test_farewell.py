@@ -17,6 +17,7 @@ from polonaise.storage import files, offline
 from polonaise.storage.node import StorageNode
 from polonaise.storage.protocol.standing import Standing
 from polonaise.wire.messages import Store
+from rigs.waiting import wait_until
 
 
 @pytest.mark.parametrize("storage", [1, 3])
@@ -75,8 +76,11 @@ async def test_what_only_a_minority_holds_when_the_server_stops_is_not_said_to_b
         full.update(str(tmp_path / name) for name in ("storage-1", "storage-2"))
         undecided = asyncio.ensure_future(log.append(b"undecided"))
         [held] = files.find(str(tmp_path / "storage-0"))
-        while [each.batch.last async for each in offline.dump(held)] != [0, 1]:
-            await asyncio.sleep(0.01)
+
+        async def both_are_stored() -> bool:
+            return [each.batch.last async for each in offline.dump(held)] == [0, 1]
+
+        await wait_until(both_are_stored)
     with pytest.raises(PolonaiseError):
         await undecided
     bounds = offline.bounds_in(files.find(str(tmp_path / "storage-0"))[0])

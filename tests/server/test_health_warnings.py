@@ -4,140 +4,123 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.errors import AppendExpired, NotOwner
 from polonaise.server.healthwarnings import HealthWarnings, _Trouble
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
+from rigs.town import Town, in_a_town, in_an_application
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name == "polonaise.server.healthwarnings"]
 
 
-def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_quorum(
-    caplog: pytest.LogCaptureFixture,
+@in_a_town
+async def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_quorum(
+    town: Town, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     settings = ServerSettings()
-
-    async def story(town: Town) -> None:
-        away = town.cluster.storage[:2]
-        await asyncio.sleep(0)  # the nodes are started
-        for node in away:
-            node.hold_down()
-            assert node.process is not None
-            node.process.crash()
-        await asyncio.sleep(settings.warn_s + 10)
-        (first,) = warnings(caplog)
-        assert "partition 0" in first
-        assert "1 of 3 storage nodes are connected" in first
-        assert all(node.name in first for node in away)
-        assert town.cluster.storage[2].name not in first.partition("start these")[2]
-        await asyncio.sleep(2 * settings.warn_again_s)
-        assert len(warnings(caplog)) == 3
-        for node in away:
-            node.let_up()
-        await asyncio.sleep(10)
-        caplog.clear()
-        await asyncio.sleep(3 * settings.warn_again_s)
-        assert warnings(caplog) == []
-
-    Town(1).run(story)
-
-
-def test_a_cluster_that_comes_up_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-
-    async def story(town: Town) -> None:
-        await asyncio.sleep(60)
-
-    Town(1).run(story)
+    away = town.cluster.storage[:2]
+    await asyncio.sleep(0)  # the nodes are started
+    for node in away:
+        node.hold_down()
+        assert node.process is not None
+        node.process.crash()
+    await asyncio.sleep(settings.warn_s + 10)
+    (first,) = warnings(caplog)
+    assert "partition 0" in first
+    assert "1 of 3 storage nodes are connected" in first
+    assert all(node.name in first for node in away)
+    assert town.cluster.storage[2].name not in first.partition("start these")[2]
+    await asyncio.sleep(2 * settings.warn_again_s)
+    assert len(warnings(caplog)) == 3
+    for node in away:
+        node.let_up()
+    await asyncio.sleep(10)
+    caplog.clear()
+    await asyncio.sleep(3 * settings.warn_again_s)
     assert warnings(caplog) == []
 
 
-def test_a_node_that_stays_away_is_named_while_commits_go_on_and_its_return_is_told(
-    caplog: pytest.LogCaptureFixture,
+@in_a_town
+async def test_a_cluster_that_comes_up_is_not_warned_about(town: Town, *, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    await asyncio.sleep(60)
+    assert warnings(caplog) == []
+
+
+@in_a_town
+async def test_a_node_that_stays_away_is_named_while_commits_go_on_and_its_return_is_told(
+    town: Town, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    settings = ServerSettings()
+    await asyncio.sleep(10)
+    away = town.cluster.storage[1]
+    away.hold_down()
+    assert away.process is not None
+    away.process.crash()
+    await asyncio.sleep(settings.warn_s + 10)
+    ended, late = warnings(caplog)
+    assert "a session of partition 0 was ended by" in ended
+    assert away.name in ended
+    assert f"storage nodes have not taken part for {settings.warn_s:.0f} s: {away.name}" in late
+    assert "nobody listens" in late
+    caplog.clear()
+    away.let_up()
+    await asyncio.sleep(settings.warn_again_s)
+    assert warnings(caplog) == ["all storage nodes take part again"]
+
+
+@in_a_town
+async def test_full_disks_are_told_though_the_partition_is_ready_most_of_the_time(
+    town: Town, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def main(log: Log) -> None:
+        await log.append(b"there is room", 0)
+        town.fill_disks()
+        with pytest.raises(AppendExpired):
+            await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=20)
+
+    await town.application("writer", main)
+    (server,) = town.cluster.owners.values()
+    health = server.health()["partitions"]["0"]
+    assert not health["ready"]
+    assert "no space left" in health["waits_for"]
+    told = [text for text in warnings(caplog) if "no space left" in text]
+    assert 1 <= len(told) <= 3, "said, and not all the time"
+
+
+@in_a_town
+async def test_what_befell_a_partition_that_another_server_owns_now_is_not_warned_about(
+    town: Town, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     settings = ServerSettings()
 
-    async def story(town: Town) -> None:
-        await asyncio.sleep(10)
-        away = town.cluster.storage[1]
-        away.hold_down()
-        assert away.process is not None
-        away.process.crash()
-        await asyncio.sleep(settings.warn_s + 10)
-        ended, late = warnings(caplog)
-        assert "a session of partition 0 was ended by" in ended
-        assert away.name in ended
-        assert f"storage nodes have not taken part for {settings.warn_s:.0f} s: {away.name}" in late
-        assert "nobody listens" in late
-        caplog.clear()
-        away.let_up()
-        await asyncio.sleep(settings.warn_again_s)
-        assert warnings(caplog) == ["all storage nodes take part again"]
+    async def main(log: Log) -> None:
+        await log.append(b"there is room", 0)
+        town.fill_disks()
+        with pytest.raises(AppendExpired):
+            await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=settings.warn_again_s - 3)
+        assert any("a session of partition 0 was ended by" in text for text in warnings(caplog))
 
-    Town(1).run(story)
-
-
-def test_full_disks_are_told_though_the_partition_is_ready_most_of_the_time(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
-
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"there is room", 0)
-            town.fill_disks()
-            with pytest.raises(AppendExpired):
-                await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=20)
-
-        await town.application("writer", main)
-        (server,) = town.cluster.owners.values()
-        health = server.health()["partitions"]["0"]
-        assert not health["ready"]
-        assert "no space left" in health["waits_for"]
-        told = [text for text in warnings(caplog) if "no space left" in text]
-        assert 1 <= len(told) <= 3, "said, and not all the time"
-
-    Town(1).run(story)
-
-
-def test_what_befell_a_partition_that_another_server_owns_now_is_not_warned_about(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.WARNING)
-    settings = ServerSettings()
-
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"there is room", 0)
-            town.fill_disks()
-            with pytest.raises(AppendExpired):
-                await log.run(lambda tx: tx.append(bytes(10_000)), partition=0, timeout=settings.warn_again_s - 3)
-            assert any("a session of partition 0 was ended by" in text for text in warnings(caplog))
-
-        await town.application("writer", main)
-        (server,) = town.cluster.owners.values()
-        for served in server.partitions.values():
-            served.close(NotOwner("another server owns it"))
-        caplog.clear()
-        await asyncio.sleep(10)  # while what happened last is not long ago, and it is time to warn again
-        assert warnings(caplog) == []
-        assert server.health()["partitions"]["0"]["session"] is None
-
-    Town(1).run(story)
+    await town.application("writer", main)
+    (server,) = town.cluster.owners.values()
+    for served in server.partitions.values():
+        served.close(NotOwner("another server owns it"))
+    caplog.clear()
+    await asyncio.sleep(10)  # while what happened last is not long ago, and it is time to warn again
+    assert warnings(caplog) == []
+    assert server.health()["partitions"]["0"]["session"] is None
 
 
 def test_what_goes_on_is_not_warned_about_and_what_stops_is() -> None:
@@ -178,15 +161,10 @@ def test_nodes_that_have_yet_to_answer_are_no_alarm(
     assert all(name in told for name in set(doubted) - set(answered))
 
 
-def test_health_of_a_partition_comes_from_a_server_that_knows_it_as_its_own() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"the server is up", 0)
-            (server,) = town.cluster.owners.values()
-            unread = server.partitions.pop(0)  # as while it reads its first assignment
-            asyncio.get_running_loop().call_later(2, server.partitions.__setitem__, 0, unread)
-            assert (await log.health(0, timeout=10))["partitions"]["0"]["ready"]
-
-        await town.application("operator", main)
-
-    Town(1).run(story)
+@in_an_application
+async def test_health_of_a_partition_comes_from_a_server_that_knows_it_as_its_own(town: Town, log: Log) -> None:
+    await log.append(b"the server is up", 0)
+    (server,) = town.cluster.owners.values()
+    unread = server.partitions.pop(0)  # as while it reads its first assignment
+    asyncio.get_running_loop().call_later(2, server.partitions.__setitem__, 0, unread)
+    assert (await log.health(0, timeout=10))["partitions"]["0"]["ready"]

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 import polonaise
 from polonaise.client.log import Log
@@ -24,6 +20,8 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
+from rigs.town import Town, in_a_town, in_an_application
+from rigs.waiting import wait_until
 
 FULL = "no space left"
 
@@ -42,111 +40,87 @@ async def failure_of(log: Log) -> PolonaiseError:
         await log.ready(0)
 
 
-async def until_trouble(log: Log, wanted: bool) -> PolonaiseError | None:
-    async with asyncio.timeout(60):
-        while (log.trouble(0) is not None) != wanted:
-            await asyncio.sleep(0.1)
-    return log.trouble(0)
+@in_an_application
+async def test_full_disks_are_named_by_whatever_a_client_waits_for(town: Town, log: Log) -> None:
+    await log.append(b"there is room", 0)
+    assert log.trouble(0) is None
+    town.fill_disks()
+    failed = await failure_of(log)
+    assert isinstance(failed, AppendFailed)
+    assert FULL in failed.text
+    assert any(f"storage node {name}" in failed.text for name in names(town, 0, 1, 2))
+    with pytest.raises((AppendExpired, AppendUnknown)) as expired:
+        await log.run(lambda tx: tx.append(bytes(2_000)), partition=0, timeout=10)
+    assert FULL in expired.value.text
+    assert all(f"storage node {name}" in expired.value.text for name in names(town, 0, 1, 2))
+    trouble = log.trouble(0)
+    assert isinstance(trouble, PartitionNotReady)
+    assert FULL in trouble.text
+    producer = asyncio.ensure_future(log.producer("p", partition=0, timeout=5))
+    with pytest.raises(DeadlineExceeded, match=FULL):
+        await producer
+    for node in town.cluster.storage:
+        node.machine.disk.free()
+    receipt = await log.run(lambda tx: tx.append(b"there is room again"), partition=0, timeout=60)
+    assert receipt.committed
+    await wait_until(lambda: log.trouble(0) is None)
 
 
-def test_full_disks_are_named_by_whatever_a_client_waits_for() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"there is room", 0)
-            assert log.trouble(0) is None
-            town.fill_disks()
-            failed = await failure_of(log)
-            assert isinstance(failed, AppendFailed)
-            assert FULL in failed.text
-            assert any(f"storage node {name}" in failed.text for name in names(town, 0, 1, 2))
-            with pytest.raises((AppendExpired, AppendUnknown)) as expired:
-                await log.run(lambda tx: tx.append(bytes(2_000)), partition=0, timeout=10)
-            assert FULL in expired.value.text
-            assert all(f"storage node {name}" in expired.value.text for name in names(town, 0, 1, 2))
-            trouble = log.trouble(0)
-            assert isinstance(trouble, PartitionNotReady)
-            assert FULL in trouble.text
-            producer = asyncio.ensure_future(log.producer("p", partition=0, timeout=5))
-            with pytest.raises(DeadlineExceeded, match=FULL):
-                await producer
-            for node in town.cluster.storage:
-                node.machine.disk.free()
-            receipt = await log.run(lambda tx: tx.append(b"there is room again"), partition=0, timeout=60)
-            assert receipt.committed
-            assert await until_trouble(log, wanted=False) is None
+@in_a_town
+async def test_a_client_that_mounts_while_disks_are_full_is_told_too(town: Town) -> None:
+    async def first(log: Log) -> None:
+        await log.append(b"there is room", 0)
+        town.fill_disks()
+        with pytest.raises(AppendExpired):
+            await log.run(lambda tx: tx.append(bytes(2_000)), partition=0, timeout=4)
 
-        await town.application("writer", main)
+    async def second(log: Log) -> None:
+        await log.ready(0, timeout=5)
+        trouble = await wait_until(lambda: log.trouble(0))
+        assert trouble is not None
+        assert FULL in trouble.text
 
-    Town(1).run(story)
+    await town.application("writer", first)
+    await town.application("other", second)
 
 
-def test_a_client_that_mounts_while_disks_are_full_is_told_too() -> None:
-    async def story(town: Town) -> None:
-        async def first(log: Log) -> None:
-            await log.append(b"there is room", 0)
-            town.fill_disks()
-            with pytest.raises(AppendExpired):
-                await log.run(lambda tx: tx.append(bytes(2_000)), partition=0, timeout=4)
-
-        async def second(log: Log) -> None:
-            await log.ready(0, timeout=5)
-            trouble = await until_trouble(log, wanted=True)
-            assert trouble is not None
-            assert FULL in trouble.text
-
-        await town.application("writer", first)
-        await town.application("other", second)
-
-    Town(1).run(story)
-
-
-def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_waits_for() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"all are there", 0)
-            for node in town.cluster.storage[:2]:
-                node.hold_down()
-                assert node.process is not None
-                node.process.crash()
-            with pytest.raises(AppendUnknown) as unknown:
-                await log.run(lambda tx: tx.append(b"x"), partition=0, timeout=5)
-            assert all(name in unknown.value.text for name in names(town, 0, 1))
-            trouble = log.trouble(0)
-            assert trouble is not None
-            assert all(name in trouble.text for name in names(town, 0, 1))
-            with pytest.raises(DeadlineExceeded) as late:
-                await log.flush(0, timeout=5)
-            assert all(name in late.value.text for name in names(town, 0, 1))
-            with pytest.raises(DeadlineExceeded) as unready:
-                await log.ready(0, timeout=5)
-            assert all(name in unready.value.text for name in names(town, 0, 1))
-            with pytest.raises(DeadlineExceeded) as undecided:
-                await log.append(b"y", 0).applied(timeout=5)
-            assert all(name in undecided.value.text for name in names(town, 0, 1))
-            for node in town.cluster.storage[:2]:
-                node.let_up()
-            await log.run(lambda tx: tx.append(b"they are back"), partition=0, timeout=60)
-            assert await until_trouble(log, wanted=False) is None
-
-        await town.application("writer", main)
-
-    Town(1).run(story)
+@in_an_application
+async def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_waits_for(town: Town, log: Log) -> None:
+    await log.append(b"all are there", 0)
+    for node in town.cluster.storage[:2]:
+        node.hold_down()
+        assert node.process is not None
+        node.process.crash()
+    with pytest.raises(AppendUnknown) as unknown:
+        await log.run(lambda tx: tx.append(b"x"), partition=0, timeout=5)
+    assert all(name in unknown.value.text for name in names(town, 0, 1))
+    trouble = log.trouble(0)
+    assert trouble is not None
+    assert all(name in trouble.text for name in names(town, 0, 1))
+    with pytest.raises(DeadlineExceeded) as late:
+        await log.flush(0, timeout=5)
+    assert all(name in late.value.text for name in names(town, 0, 1))
+    with pytest.raises(DeadlineExceeded) as unready:
+        await log.ready(0, timeout=5)
+    assert all(name in unready.value.text for name in names(town, 0, 1))
+    with pytest.raises(DeadlineExceeded) as undecided:
+        await log.append(b"y", 0).applied(timeout=5)
+    assert all(name in undecided.value.text for name in names(town, 0, 1))
+    for node in town.cluster.storage[:2]:
+        node.let_up()
+    await log.run(lambda tx: tx.append(b"they are back"), partition=0, timeout=60)
+    await wait_until(lambda: log.trouble(0) is None)
 
 
-def test_a_session_that_is_replaced_at_once_leaves_no_trouble() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            await log.append(b"x", 0)
-            node = town.cluster.storage[1]
-            assert node.process is not None
-            node.process.crash()
-            await log.run(lambda tx: tx.append(b"y"), partition=0, timeout=30)
-            await asyncio.sleep(5)
-            assert log.trouble(0) is None
-
-        await town.application("writer", main)
-
-    Town(1).run(story)
+@in_an_application
+async def test_a_session_that_is_replaced_at_once_leaves_no_trouble(town: Town, log: Log) -> None:
+    await log.append(b"x", 0)
+    node = town.cluster.storage[1]
+    assert node.process is not None
+    node.process.crash()
+    await log.run(lambda tx: tx.append(b"y"), partition=0, timeout=30)
+    await asyncio.sleep(5)
+    assert log.trouble(0) is None
 
 
 @pytest.mark.slow
@@ -173,6 +147,4 @@ async def test_a_full_disk_of_this_machine_is_told_to_who_appends_to_an_embedded
             assert trouble is not None
             assert "no space left" in trouble.text
         await log.run(lambda tx: tx.append(bytes(5_000)), partition=0, timeout=20)
-        async with asyncio.timeout(20):
-            while log.trouble(0) is not None:
-                await asyncio.sleep(0.05)
+        await wait_until(lambda: log.trouble(0) is None)

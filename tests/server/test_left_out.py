@@ -46,7 +46,7 @@ class Replica:
         (ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None), "it was too slow"),
     ],
 )
-async def test_one_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
+async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
     start = SessionStart(
         MemoryHost(), SimpleNamespace(), {}, ServerSettings(gather_s=0.01), partition=0, generation=1,  # type: ignore[arg-type]
         known=recovery.NOTHING_KNOWN, first=False, report=lambda _: None,

@@ -109,7 +109,7 @@ def test_the_sources_take_turns() -> None:
     assert asyncio.run(thrice()) == {b"a", b"b", b"c"}
 
 
-def test_without_a_session_it_waits_and_above_the_mark_it_refuses() -> None:
+def test_a_read_waits_for_a_session_and_is_refused_above_the_mark() -> None:
     with pytest.raises(PartitionNotReady, match="a quorum"):
         read(Owner(None))
     with pytest.raises(BeyondLog):
@@ -165,7 +165,7 @@ def test_what_no_replica_holds_comes_from_the_fragments() -> None:
     assert history.asked == [(2, 10, 0)]
 
 
-def test_without_fragments_it_is_said_what_to_do_and_never_that_it_passes() -> None:
+def test_without_fragments_the_error_says_what_to_do_and_not_that_it_passes() -> None:
     with pytest.raises(HistoryTrimmed, match=r"below 5.*--fragments") as told:
         read(Owner({"a": HistoryTrimmed("ids below 5 were trimmed here")}))
     assert told.value.retry is Retry.NEVER

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.errors import NotOwner, PolonaiseError, UnknownPartition
 from polonaise.host import Host
@@ -18,6 +13,7 @@ from polonaise.link.connection import Connection, connect, hello
 from polonaise.simulator.cluster import CLUSTER_KEY, Node
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
+from rigs.town import Town
 
 
 async def health(host: Host, address: str, partition: int) -> dict[str, Any]:
@@ -67,14 +63,14 @@ def test_a_server_that_is_asked_about_no_partition_tells_of_all_that_it_owns() -
     assert len(answer["storage"]) == 3
 
 
-def test_one_that_stands_by_tells_that_it_owns_none() -> None:
+def test_a_standby_server_says_that_it_owns_no_partition() -> None:
     answer = told(NO_PARTITION, owns=False)
     assert isinstance(answer, dict)
     assert answer["partitions"] == {}
 
 
 @pytest.mark.parametrize(("partition", "owns", "refused"), [(7, True, UnknownPartition), (0, False, NotOwner)])
-def test_nothing_is_told_about_a_partition_that_is_not_its_own(
+def test_health_of_a_partition_that_others_own_is_refused(
     partition: int, owns: bool, refused: type[PolonaiseError]
 ) -> None:
     assert isinstance(told(partition, owns=owns), refused)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.errors import DeadlineExceeded
@@ -25,6 +20,8 @@ from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
+from rigs.scenarios import runs_tests
+from rigs.town import Town
 
 TURN_S = 2.0
 WAIT_S = 30.0
@@ -54,6 +51,7 @@ class Starts(StartTurns):
         return asyncio.get_running_loop().create_task(start())
 
 
+@runs_tests
 def in_virtual_time(given: Callable[[Starts], Awaitable[None]]) -> None:
     async def scenario() -> None:
         await given(Starts())
@@ -61,92 +59,78 @@ def in_virtual_time(given: Callable[[Starts], Awaitable[None]]) -> None:
     World(1).run(scenario())
 
 
-def test_those_that_have_to_wait_say_so_and_come_when_others_are_done() -> None:
-    async def given(starts: Starts) -> None:
-        tasks = [starts.begin(name, 1.0) for name in "abc"]
-        tasks.append(starts.begin("d", 1.0, wanted=True))
-        await asyncio.sleep(0.5)
-        assert starts.come == ["a", "b"]
-        assert starts.waited == ["c", "d"]
-        for task in tasks:
-            await task
-        assert starts.come == ["a", "b", "d", "c"]
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_starts_that_have_to_wait_say_so_and_begin_when_others_end(starts: Starts) -> None:
+    tasks = [starts.begin(name, 1.0) for name in "abc"]
+    tasks.append(starts.begin("d", 1.0, wanted=True))
+    await asyncio.sleep(0.5)
+    assert starts.come == ["a", "b"]
+    assert starts.waited == ["c", "d"]
+    for task in tasks:
+        await task
+    assert starts.come == ["a", "b", "d", "c"]
 
 
-def test_one_that_takes_long_goes_on_beside_the_next() -> None:
-    async def given(starts: Starts) -> None:
-        stuck = [starts.begin(name, 1e6) for name in "ab"]
-        following = starts.begin("c", 0.0)
-        await asyncio.sleep(TURN_S * 1.1)
-        assert following.done()
-        assert not any(task.done() for task in stuck)
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_a_start_that_takes_long_goes_on_beside_the_next(starts: Starts) -> None:
+    stuck = [starts.begin(name, 1e6) for name in "ab"]
+    following = starts.begin("c", 0.0)
+    await asyncio.sleep(TURN_S * 1.1)
+    assert following.done()
+    assert not any(task.done() for task in stuck)
 
 
-def test_without_storage_nobody_else_is_let_in_until_it_is_there() -> None:
-    async def given(starts: Starts) -> None:
-        starts.storage_connected = False
-        for name in "abcd":
-            starts.begin(name, 1e6)
-        await asyncio.sleep(TURN_S * 10)
-        assert starts.come == ["a", "b"]
-        starts.storage_connected = True
-        await asyncio.sleep(TURN_S * 1.1)
-        assert starts.come == ["a", "b", "c", "d"]
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_without_storage_no_other_start_begins_until_it_is_there(starts: Starts) -> None:
+    starts.storage_connected = False
+    for name in "abcd":
+        starts.begin(name, 1e6)
+    await asyncio.sleep(TURN_S * 10)
+    assert starts.come == ["a", "b"]
+    starts.storage_connected = True
+    await asyncio.sleep(TURN_S * 1.1)
+    assert starts.come == ["a", "b", "c", "d"]
 
 
-def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue() -> None:
-    async def given(starts: Starts) -> None:
-        starts.storage_connected = False
-        stuck = [starts.begin(name, 1e6) for name in "ab"]
-        waiting = starts.begin("c", 0.0)
-        await asyncio.sleep(WAIT_S * 0.9)
-        assert "majority of the storage nodes" in starts.said[0]
-        assert not waiting.done()
-        await asyncio.sleep(WAIT_S * 0.2)
-        assert isinstance(error := waiting.exception(), DeadlineExceeded)
-        assert "majority of the storage nodes" in error.text
-        starts.storage_connected = True
-        await asyncio.sleep(TURN_S * 1.1)
-        assert starts.come == ["a", "b"], "who was told has left"
-        for task in stuck:
-            task.cancel()
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_when_nobody_gets_a_turn_those_that_wait_are_told_and_leave_the_queue(starts: Starts) -> None:
+    starts.storage_connected = False
+    stuck = [starts.begin(name, 1e6) for name in "ab"]
+    waiting = starts.begin("c", 0.0)
+    await asyncio.sleep(WAIT_S * 0.9)
+    assert "majority of the storage nodes" in starts.said[0]
+    assert not waiting.done()
+    await asyncio.sleep(WAIT_S * 0.2)
+    assert isinstance(error := waiting.exception(), DeadlineExceeded)
+    assert "majority of the storage nodes" in error.text
+    starts.storage_connected = True
+    await asyncio.sleep(TURN_S * 1.1)
+    assert starts.come == ["a", "b"], "who was told has left"
+    for task in stuck:
+        task.cancel()
 
 
-def test_as_long_as_turns_come_those_at_the_end_wait_for_theirs() -> None:
-    async def given(starts: Starts) -> None:
-        tasks = [starts.begin(f"{number}", 1e6) for number in range(60)]
-        await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
-        assert len(starts.come) == len(tasks)
-        assert not any(task.done() for task in tasks)
-        assert set(starts.said) == {
-            "waiting for its turn to start a session: other partitions of this server come first"
-        }
-        for task in tasks:
-            task.cancel()
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_starts_at_the_end_wait_for_their_turn_while_turns_come(starts: Starts) -> None:
+    tasks = [starts.begin(f"{number}", 1e6) for number in range(60)]
+    await asyncio.sleep(TURN_S * 31)  # twice as long as anybody waits for nothing
+    assert len(starts.come) == len(tasks)
+    assert not any(task.done() for task in tasks)
+    assert set(starts.said) == {"waiting for its turn to start a session: other partitions of this server come first"}
+    for task in tasks:
+        task.cancel()
 
 
-def test_who_is_cancelled_leaves_its_turn_and_its_place() -> None:
-    async def given(starts: Starts) -> None:
-        first, second, third = (starts.begin(name, 1e6) for name in "abc")
-        starts.begin("d", 1.0)
-        await asyncio.sleep(0.1)
-        third.cancel()
-        first.cancel()
-        await asyncio.sleep(0.1)
-        assert starts.come == ["a", "b", "d"]
-        second.cancel()
-
-    in_virtual_time(given)
+@in_virtual_time
+async def test_who_is_cancelled_leaves_its_turn_and_its_place(starts: Starts) -> None:
+    first, second, third = (starts.begin(name, 1e6) for name in "abc")
+    starts.begin("d", 1.0)
+    await asyncio.sleep(0.1)
+    third.cancel()
+    first.cancel()
+    await asyncio.sleep(0.1)
+    assert starts.come == ["a", "b", "d"]
+    second.cancel()
 
 
 def test_a_server_starts_some_at_a_time_those_in_use_first_and_tells_those_at_rest_nothing(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise.simulator import Configuration, DiskConfiguration, NetworkConfiguration, World
+from rigs.programs import output_of, run_python
 
 ROUGH = Configuration(
     network=NetworkConfiguration(delay_chance=0.02, reset_chance=0.005, flip_chance=0.005),
@@ -114,9 +113,8 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another_one() -> 
 
 def test_the_history_does_not_depend_on_the_hash_seed_of_python() -> None:
     def fingerprints(hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, str(Path(__file__)), "3", "4", "5"]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[1])}
+        return output_of(run_python(Path(__file__), 3, 4, 5, environment=environment))
 
     first = fingerprints("1")
     assert first == fingerprints("2")

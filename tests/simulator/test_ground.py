@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from logrig import DIRECTORY, PARTITION, SEGMENT, Maker, Open, life, simulate
 
 from polonaise.host import Host
 from polonaise.log.partitionlog import LogSettings
@@ -13,6 +12,7 @@ from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.diskaudit import durable_last, read_replica
 from polonaise.simulator.world import Machine
+from rigs.log import DIRECTORY, PARTITION, SEGMENT, Maker, Open, alive, life, simulated
 
 PER_SEGMENT = 4
 SECOND = f"{DIRECTORY}/{PARTITION}/{PER_SEGMENT:020d}.seq"
@@ -58,20 +58,15 @@ def spoil_the_header(disk: SimulatedDisk) -> None:
         (spoil_the_header, 3),
     ],
 )
-def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_follows(
-    spoil: Callable[[SimulatedDisk], None], last: int
+@simulated
+async def test_the_last_id_that_is_durable_is_that_of_the_last_whole_batch_that_follows(
+    machine: Machine, *, spoil: Callable[[SimulatedDisk], None], last: int
 ) -> None:
-    async def scenario(machine: Machine) -> None:
-        async def write(host: Host) -> None:
-            opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
-            for batch in Maker().batches(7, size=200):
-                await opened.log.append([batch])
-
-        await life(machine, write)
-        spoil(machine.disk)
-        assert durable_last(machine.disk, DIRECTORY, PARTITION) == last
-
-    simulate(scenario)
+    async with alive(machine) as host:
+        opened = await Open.on(host, LogSettings(segment_batches_max=PER_SEGMENT))
+        await opened.append_each(Maker().batches(7, size=200))
+    spoil(machine.disk)
+    assert durable_last(machine.disk, DIRECTORY, PARTITION) == last
 
 
 async def write_registers(host: Host, count: int) -> None:
@@ -81,29 +76,24 @@ async def write_registers(host: Host, count: int) -> None:
         await opened.log.append([maker.batch(changes=[(b"register", b"%d" % number)])])
 
 
-def test_a_rotten_preamble_is_seen_and_the_batches_after_it_are_read() -> None:
-    async def scenario(machine: Machine) -> None:
-        await life(machine, lambda host: write_registers(host, 7))
-        assert SegmentHeader.decode(machine.disk.contents(SECOND)).preamble_bytes
-        assert not read_replica("a", machine.disk, DIRECTORY, PARTITION).bad
-        machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
-        replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
-        assert SECOND in replica.bad
-        assert "preamble" in replica.bad
-        assert replica.last == 6
-
-    simulate(scenario)
+@simulated
+async def test_a_rotten_preamble_is_seen_and_the_batches_after_it_are_read(machine: Machine) -> None:
+    await life(machine, lambda host: write_registers(host, 7))
+    assert SegmentHeader.decode(machine.disk.contents(SECOND)).preamble_bytes
+    assert not read_replica("a", machine.disk, DIRECTORY, PARTITION).bad
+    machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
+    replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
+    assert SECOND in replica.bad
+    assert "preamble" in replica.bad
+    assert replica.last == 6
 
 
-def test_a_preamble_before_no_batch_is_nobodys_promise() -> None:
+@simulated
+async def test_a_preamble_before_no_batch_is_nobodys_promise(machine: Machine) -> None:
     """The scrub looks at it with the first batch, as soon as there is one."""
-
-    async def scenario(machine: Machine) -> None:
-        await life(machine, lambda host: write_registers(host, 5))
-        start = SegmentHeader.decode(machine.disk.contents(SECOND)).data_start
-        machine.disk.truncate(SECOND, start)
-        machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
-        replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
-        assert (replica.bad, replica.last) == ("", 3)
-
-    simulate(scenario)
+    await life(machine, lambda host: write_registers(host, 5))
+    start = SegmentHeader.decode(machine.disk.contents(SECOND)).data_start
+    machine.disk.truncate(SECOND, start)
+    machine.disk.flip_bit(SECOND, HEADER_BYTES + 3)
+    replica = read_replica("a", machine.disk, DIRECTORY, PARTITION)
+    assert (replica.bad, replica.last) == ("", 3)

@@ -11,6 +11,7 @@ import pytest
 from polonaise.host import Host
 from polonaise.simulator import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
 from polonaise.simulator.loop import START_S
+from rigs.scenarios import in_a_world
 
 
 def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
@@ -27,19 +28,15 @@ def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
     assert world.loop.steps < 10
 
 
-def test_timers_run_by_time_and_then_in_order_of_setting() -> None:
-    world = World(1)
+@in_a_world
+async def test_timers_run_by_time_and_then_in_order_of_setting(world: World) -> None:
     order: list[str] = []
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        for name, delay in (("b", 2.0), ("c", 2.0), ("a", 1.0), ("never", 1.5)):
-            timer = loop.call_later(delay, order.append, name)
-            if name == "never":
-                timer.cancel()
-        await asyncio.sleep(3)
-
-    world.run(scenario())
+    loop = asyncio.get_running_loop()
+    for name, delay in (("b", 2.0), ("c", 2.0), ("a", 1.0), ("never", 1.5)):
+        timer = loop.call_later(delay, order.append, name)
+        if name == "never":
+            timer.cancel()
+    await asyncio.sleep(3)
     assert order == ["a", "b", "c"]
 
 
@@ -75,20 +72,16 @@ def test_asyncio_s_own_tools_work_on_it() -> None:
     assert world.now == pytest.approx(START_S + 13)
 
 
-def test_met_deadlines_do_not_pile_up() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        for _ in range(5_000):
-            async with asyncio.timeout(3600):
-                await asyncio.sleep(0)
-
-    world.run(scenario())
+@in_a_world
+async def test_met_deadlines_do_not_pile_up(world: World) -> None:
+    for _ in range(5_000):
+        async with asyncio.timeout(3600):
+            await asyncio.sleep(0)
     assert world.now == START_S
 
 
-def test_a_task_group_cancels_in_order_of_birth() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_task_group_cancels_in_order_of_birth(world: World) -> None:
     order: list[int] = []
 
     async def child(number: int) -> None:
@@ -97,15 +90,12 @@ def test_a_task_group_cancels_in_order_of_birth() -> None:
         finally:
             order.append(number)
 
-    async def scenario() -> None:
-        with contextlib.suppress(ExceptionGroup):
-            async with asyncio.TaskGroup() as group:
-                for number in range(50):
-                    group.create_task(child(number))
-                await asyncio.sleep(1)
-                raise ValueError
-
-    world.run(scenario())
+    with contextlib.suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            for number in range(50):
+                group.create_task(child(number))
+            await asyncio.sleep(1)
+            raise ValueError
     assert order == list(range(50))
 
 
@@ -231,8 +221,8 @@ def test_who_gives_up_on_a_thread_is_not_told_of_its_end() -> None:
     World(1).run(scenario())
 
 
-def test_an_abandoned_generator_ends_in_the_schedule() -> None:
-    world = World(1)
+@in_a_world
+async def test_an_abandoned_generator_ends_in_the_schedule(world: World) -> None:
     ended: list[float] = []
 
     async def numbers() -> AsyncIterator[int]:
@@ -243,10 +233,7 @@ def test_an_abandoned_generator_ends_in_the_schedule() -> None:
             await asyncio.sleep(1)
             ended.append(world.now)
 
-    async def scenario() -> None:
-        async for _ in numbers():
-            break
-        await asyncio.sleep(5)
-
-    world.run(scenario())
+    async for _ in numbers():
+        break
+    await asyncio.sleep(5)
     assert ended == [START_S + 1]

@@ -10,14 +10,15 @@ import pytest
 from polonaise.errors import DiskFailed, InvariantViolated
 from polonaise.host import Host
 from polonaise.simulator import ClockConfiguration, Configuration, Process, ProcessFailed, World
+from rigs.scenarios import in_a_world
 
 
 async def for_ever(host: Host) -> None:
     await asyncio.sleep(1e9)
 
 
-def test_a_process_ends_with_its_main_coroutine_and_takes_its_tasks_along() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_process_ends_with_its_main_coroutine_and_takes_its_tasks_along(world: World) -> None:
     beats: list[float] = []
 
     async def beat(host: Host) -> None:
@@ -29,19 +30,16 @@ def test_a_process_ends_with_its_main_coroutine_and_takes_its_tasks_along() -> N
         host.spawn(beat(host), "beat")
         await asyncio.sleep(3.5)
 
-    async def scenario() -> None:
-        process = world.machine("a").start(main)
-        await process.ended()
-        assert not process.alive
-        await asyncio.sleep(10)
-
-    world.run(scenario())
+    process = world.machine("a").start(main)
+    await process.ended()
+    assert not process.alive
+    await asyncio.sleep(10)
     assert len(beats) == 3
     assert world.faults.injected() == {}
 
 
-def test_what_finally_blocks_of_a_crashed_process_do_has_no_effect() -> None:
-    world = World(1)
+@in_a_world
+async def test_what_finally_blocks_of_a_crashed_process_do_has_no_effect(world: World) -> None:
     reached: list[str] = []
     got = bytearray()
 
@@ -68,23 +66,20 @@ def test_what_finally_blocks_of_a_crashed_process_do_has_no_effect() -> None:
             await file.write(0, [b"from beyond"], sync=True)
             reached.append("never")
 
-    async def scenario() -> None:
-        world.machine("peer").start(peer)
-        await asyncio.sleep(1)
-        process = world.machine("a").start(main)
-        await asyncio.sleep(1)
-        process.crash()
-        assert reached == ["innermost", "outer"]
-        await asyncio.sleep(100)
-
-    world.run(scenario())
+    world.machine("peer").start(peer)
+    await asyncio.sleep(1)
+    process = world.machine("a").start(main)
+    await asyncio.sleep(1)
+    process.crash()
+    assert reached == ["innermost", "outer"]
+    await asyncio.sleep(100)
     assert got == b""
     assert world.machine("a").disk.contents("log") == b""
     assert world.faults["crash"] == 1
 
 
-def test_coroutines_of_a_dead_process_close_eldest_first_however_they_resist() -> None:
-    world = World(1)
+@in_a_world
+async def test_coroutines_of_a_dead_process_close_eldest_first_however_they_resist(world: World) -> None:
     closed: list[int] = []
 
     async def stubborn(number: int) -> None:
@@ -113,14 +108,11 @@ def test_coroutines_of_a_dead_process_close_eldest_first_however_they_resist() -
                 group.create_task(stubborn(number))
             group.create_task(iterate())
 
-    async def scenario() -> None:
-        process = world.machine("a").start(main)
-        await asyncio.sleep(1)
-        process.crash()
-        await process.ended()
-        await asyncio.sleep(1000)
-
-    world.run(scenario())
+    process = world.machine("a").start(main)
+    await asyncio.sleep(1)
+    process.crash()
+    await process.ended()
+    await asyncio.sleep(1000)
     assert closed == [*range(1, 20), 99]
 
 
@@ -146,8 +138,8 @@ def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
     assert after == ["alive"]
 
 
-def test_a_paused_process_does_nothing_and_then_everything_in_order() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_paused_process_does_nothing_and_then_everything_in_order(world: World) -> None:
     third = asyncio.Event()
     ticks: list[float] = []
     got: list[tuple[float, bytes]] = []
@@ -169,29 +161,26 @@ def test_a_paused_process_does_nothing_and_then_everything_in_order() -> None:
         await host.network.listen("peer:1", Listen)
         await for_ever(host)
 
-    async def scenario() -> None:
-        world.machine("peer").start(peer)
-        process = world.machine("a").start(main)
-        await asyncio.sleep(0.5)
-        await third.wait()
-        process.pause()
-        paused_at = world.now
-        assert process.paused
-        await asyncio.sleep(60)
-        assert len(ticks) == 3
-        assert len(got) == 3  # what had left before the pause arrived
-        assert got[-1][0] > paused_at
-        process.resume()
-        await asyncio.sleep(0.5)
-        assert len(ticks) == 4
-        assert ticks[3] - ticks[2] == pytest.approx(60, abs=0.1)
-
-    world.run(scenario())
+    world.machine("peer").start(peer)
+    process = world.machine("a").start(main)
+    await asyncio.sleep(0.5)
+    await third.wait()
+    process.pause()
+    paused_at = world.now
+    assert process.paused
+    await asyncio.sleep(60)
+    assert len(ticks) == 3
+    assert len(got) == 3  # what had left before the pause arrived
+    assert got[-1][0] > paused_at
+    process.resume()
+    await asyncio.sleep(0.5)
+    assert len(ticks) == 4
+    assert ticks[3] - ticks[2] == pytest.approx(60, abs=0.1)
     assert world.faults["pause"] == 1
 
 
-def test_what_comes_for_a_paused_process_waits_for_it() -> None:
-    world = World(1)
+@in_a_world
+async def test_what_comes_for_a_paused_process_waits_for_it(world: World) -> None:
     got: list[float] = []
 
     class Listen(asyncio.Protocol):
@@ -207,35 +196,27 @@ def test_what_comes_for_a_paused_process_waits_for_it() -> None:
         transport.write(b"to a sleeper")
         await for_ever(host)
 
-    async def scenario() -> None:
-        process = world.machine("peer").start(peer)
-        await asyncio.sleep(1)
-        process.pause(30)
-        world.machine("a").start(main)  # the kernel of a paused process still accepts
-        await asyncio.sleep(60)
-
-    world.run(scenario())
+    process = world.machine("peer").start(peer)
+    await asyncio.sleep(1)
+    process.pause(30)
+    world.machine("a").start(main)  # the kernel of a paused process still accepts
+    await asyncio.sleep(60)
     assert got[0] == pytest.approx(10_031, abs=0.01)
 
 
-def test_a_paused_process_can_be_killed() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        process = world.machine("a").start(for_ever)
-        await asyncio.sleep(1)
-        process.pause(5)
-        process.crash()
-        await process.ended()
-        await asyncio.sleep(10)
-        assert not process.paused
-
-    world.run(scenario())
+@in_a_world
+async def test_a_paused_process_can_be_killed(world: World) -> None:
+    process = world.machine("a").start(for_ever)
+    await asyncio.sleep(1)
+    process.pause(5)
+    process.crash()
+    await process.ended()
+    await asyncio.sleep(10)
+    assert not process.paused
 
 
-def test_termination_is_a_clean_stop() -> None:
-    world = World(1)
-
+@in_a_world
+async def test_termination_is_a_clean_stop(world: World) -> None:
     async def main(host: Host) -> None:
         file = await host.disk.open("a", create=True)
         try:
@@ -243,13 +224,10 @@ def test_termination_is_a_clean_stop() -> None:
         finally:
             await file.write(0, [b"farewell"])
 
-    async def scenario() -> None:
-        process = world.machine("a").start(main)
-        await asyncio.sleep(1)
-        process.terminate()
-        await process.ended()
-
-    world.run(scenario())
+    process = world.machine("a").start(main)
+    await asyncio.sleep(1)
+    process.terminate()
+    await process.ended()
     assert world.machine("a").disk.contents("a") == b"farewell"
 
 
@@ -304,33 +282,30 @@ def test_a_failure_that_the_scenario_allows_ends_only_the_process() -> None:
     assert isinstance(world.run(scenario()).failure, DiskFailed)
 
 
-def test_clocks_of_machines_differ_drift_and_jump() -> None:
-    world = World(1, Configuration(clock=ClockConfiguration(offset_s_max=10, drift_max=0.01)))
+@in_a_world(configuration=Configuration(clock=ClockConfiguration(offset_s_max=10, drift_max=0.01)))
+async def test_clocks_of_machines_differ_drift_and_jump(world: World) -> None:
     hosts: list[Host] = []
 
     async def main(host: Host) -> None:
         hosts.append(host)
         await for_ever(host)
 
-    async def scenario() -> None:
-        a, b = world.machine("a"), world.machine("b")
-        a.start(main)
-        b.start(main)
-        await asyncio.sleep(1)
-        assert hosts[0].clock.monotonic_s() != hosts[1].clock.monotonic_s()
-        assert hosts[0].clock.wall_us() != hosts[1].clock.wall_us()
-        monotonic, wall = hosts[0].clock.monotonic_s(), hosts[0].clock.wall_us()
-        a.jump_clock(-3600)
-        assert hosts[0].clock.wall_us() - wall == pytest.approx(-3.6e9, abs=2)
-        assert hosts[0].clock.monotonic_s() == monotonic
-        wall = hosts[0].clock.wall_us()
-        a.set_drift(0.5)
-        assert hosts[0].clock.wall_us() == pytest.approx(wall, abs=2)
-        await asyncio.sleep(100)
-        assert hosts[0].clock.wall_us() - wall == pytest.approx(150e6, abs=2)
-        assert hosts[0].clock.monotonic_s() - monotonic == pytest.approx(100)
-
-    world.run(scenario())
+    a, b = world.machine("a"), world.machine("b")
+    a.start(main)
+    b.start(main)
+    await asyncio.sleep(1)
+    assert hosts[0].clock.monotonic_s() != hosts[1].clock.monotonic_s()
+    assert hosts[0].clock.wall_us() != hosts[1].clock.wall_us()
+    monotonic, wall = hosts[0].clock.monotonic_s(), hosts[0].clock.wall_us()
+    a.jump_clock(-3600)
+    assert hosts[0].clock.wall_us() - wall == pytest.approx(-3.6e9, abs=2)
+    assert hosts[0].clock.monotonic_s() == monotonic
+    wall = hosts[0].clock.wall_us()
+    a.set_drift(0.5)
+    assert hosts[0].clock.wall_us() == pytest.approx(wall, abs=2)
+    await asyncio.sleep(100)
+    assert hosts[0].clock.wall_us() - wall == pytest.approx(150e6, abs=2)
+    assert hosts[0].clock.monotonic_s() - monotonic == pytest.approx(100)
     assert world.faults["clock_jump"] == 1
 
 

@@ -25,6 +25,7 @@ from polonaise.simulator.coordinator import (
 )
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+from rigs.scenarios import runs_tests_in
 
 T = TypeVar("T")
 
@@ -57,101 +58,84 @@ class Scene:
         return (await self.process(name))[1]
 
 
-def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same() -> None:
-    scene = Scene()
+in_a_scene = runs_tests_in(Scene)
 
-    async def scenario() -> None:
-        scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
-        client = await scene.client()
-        with pytest.raises(CoordinatorUnavailable):
-            await client.initialize(DESCRIPTION)
-        scene.service.configuration = CoordinatorConfiguration()
-        await client.describe()
-        scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
-        for change in (
-            client.unique_id,
-            lambda: client.register(Registration(1, "s:1")),
-        ):
-            with pytest.raises(CoordinatorUnavailable):
-                await change()
-        assert scene.service.snapshot()["unique-id"].version == 1
-        assert list(scene.service.registered("members")) == ["1"]
-        with pytest.raises(CoordinatorUnavailable):
-            await client.unique_id()
-        assert scene.service.snapshot()["unique-id"].version == 2
 
-    scene.run(scenario())
+@in_a_scene
+async def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same(scene: Scene) -> None:
+    scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
+    client = await scene.client()
+    with pytest.raises(CoordinatorUnavailable):
+        await client.initialize(DESCRIPTION)
+    scene.service.configuration = CoordinatorConfiguration()
+    await client.describe()
+    scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
+    for change in (
+        client.unique_id,
+        lambda: client.register(Registration(1, "s:1")),
+    ):
+        with pytest.raises(CoordinatorUnavailable):
+            await change()
+    assert scene.service.snapshot()["unique-id"].version == 1
+    assert list(scene.service.registered("members")) == ["1"]
+    with pytest.raises(CoordinatorUnavailable):
+        await client.unique_id()
+    assert scene.service.snapshot()["unique-id"].version == 2
     assert scene.service.census[LOST_RESULT] == 4
     assert scene.service.census[UNAVAILABLE] == 0
 
 
-def test_an_unavailable_coordinator_changes_nothing() -> None:
-    scene = Scene(unavailable_chance=1.0)
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        client = await scene.client()
-        with pytest.raises(CoordinatorUnavailable):
-            await client.unique_id()
-        assert scene.service.snapshot()["unique-id"].version == 0
-
-    scene.run(scenario())
+@in_a_scene(unavailable_chance=1.0)
+async def test_an_unavailable_coordinator_changes_nothing(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    client = await scene.client()
+    with pytest.raises(CoordinatorUnavailable):
+        await client.unique_id()
+    assert scene.service.snapshot()["unique-id"].version == 0
     assert scene.service.census == {UNAVAILABLE: 1, UNREACHABLE: 0, LOST_RESULT: 0, ORPHANED: 0}
 
 
-def test_a_partition_cuts_off_one_process_and_not_the_other() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        client, other = await scene.client("m"), await scene.client("n")
-        scene.cut_off.add("m")
-        with pytest.raises(CoordinatorUnavailable):
-            await client.unique_id()
-        assert await other.unique_id() == 1
-        scene.cut_off.clear()
-        assert await client.unique_id() == 2
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_partition_cuts_off_one_process_and_not_the_other(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    client, other = await scene.client("m"), await scene.client("n")
+    scene.cut_off.add("m")
+    with pytest.raises(CoordinatorUnavailable):
+        await client.unique_id()
+    assert await other.unique_id() == 1
+    scene.cut_off.clear()
+    assert await client.unique_id() == 2
     assert scene.service.census[UNREACHABLE] == 1
 
 
-def test_a_partition_between_request_and_answer_loses_the_result() -> None:
-    scene = Scene(latency_s=0.010, jitter_s=0.0)
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        client = await scene.client()
-        await client.describe()
-        asking = asyncio.ensure_future(client.unique_id())
-        await asyncio.sleep(0.015)
-        scene.cut_off.add("m")
-        with pytest.raises(CoordinatorUnavailable):
-            await asking
-        assert scene.service.snapshot()["unique-id"].version == 1
-
-    scene.run(scenario())
+@in_a_scene(latency_s=0.01, jitter_s=0.0)
+async def test_a_partition_between_request_and_answer_loses_the_result(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    client = await scene.client()
+    await client.describe()
+    asking = asyncio.ensure_future(client.unique_id())
+    await asyncio.sleep(0.015)
+    scene.cut_off.add("m")
+    with pytest.raises(CoordinatorUnavailable):
+        await asking
+    assert scene.service.snapshot()["unique-id"].version == 1
     assert scene.service.census[LOST_RESULT] == 1
 
 
-def test_a_request_outlives_the_process_that_sent_it_and_its_registration_does_not() -> None:
-    scene = Scene(latency_s=0.010)
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        observer = await scene.client("n")
-        process, client = await scene.process("m")
-        await client.register(Registration(1, "s:1"))
-        change = functools.partial(client.set_partition, 0, replace(INITIAL, session=9), 0)
-        await client.partition(0)
-        process.supervise(_ignoring(change()), "change")
-        await asyncio.sleep(0.005)
-        process.crash()
-        assert await observer.members() == []
-        await asyncio.sleep(0.1)
-        assert (await observer.partition(0)).value.session == 9
-
-    scene.run(scenario())
+@in_a_scene(latency_s=0.01)
+async def test_a_request_outlives_the_process_that_sent_it_and_its_registration_does_not(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    observer = await scene.client("n")
+    process, client = await scene.process("m")
+    await client.register(Registration(1, "s:1"))
+    change = functools.partial(client.set_partition, 0, replace(INITIAL, session=9), 0)
+    await client.partition(0)
+    process.supervise(_ignoring(change()), "change")
+    await asyncio.sleep(0.005)
+    process.crash()
+    assert await observer.members() == []
+    await asyncio.sleep(0.1)
+    assert (await observer.partition(0)).value.session == 9
     assert scene.service.census[ORPHANED] == 1
 
 
@@ -159,34 +143,26 @@ async def _ignoring(change: Coroutine[Any, Any, object]) -> None:
     await change
 
 
-def test_a_paused_process_keeps_its_registration() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        process, client = await scene.process("m")
-        await client.register(Registration(1, "s:1"))
-        process.pause()
-        await asyncio.sleep(60)
-        assert await (await scene.client("n")).members() == [Registration(1, "s:1")]
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_paused_process_keeps_its_registration(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    process, client = await scene.process("m")
+    await client.register(Registration(1, "s:1"))
+    process.pause()
+    await asyncio.sleep(60)
+    assert await (await scene.client("n")).members() == [Registration(1, "s:1")]
 
 
-def test_a_watch_that_is_cut_off_ends_with_unavailable() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        client, other = await scene.client("m"), await scene.client("n")
-        waiting = asyncio.ensure_future(client.assignment_after(0))
-        await asyncio.sleep(1)
-        scene.cut_off.add("m")
-        assert await other.set_assignment(Assignment(), 0) == Versioned(1, Assignment())
-        with pytest.raises(CoordinatorUnavailable):
-            await waiting
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_watch_that_is_cut_off_ends_with_unavailable(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    client, other = await scene.client("m"), await scene.client("n")
+    waiting = asyncio.ensure_future(client.assignment_after(0))
+    await asyncio.sleep(1)
+    scene.cut_off.add("m")
+    assert await other.set_assignment(Assignment(), 0) == Versioned(1, Assignment())
+    with pytest.raises(CoordinatorUnavailable):
+        await waiting
 
 
 def troubled_counting(seed: int) -> tuple[dict[str, int], int, float]:
@@ -223,50 +199,38 @@ def test_every_change_is_an_answered_or_a_lost_one() -> None:
     assert version == 30 + census[LOST_RESULT]
 
 
-def test_without_leases_a_member_that_renews_nothing_is_one_all_the_same() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        works, looks = await scene.client("works"), await scene.client("looks")
-        scene.service.initialize(DESCRIPTION)
-        await works.register(Registration(1, "a:1"))
-        for _ in range(int(2 * LEASE_S / RENEW_S)):
-            assert len(await looks.members()) == 1
-            await asyncio.sleep(RENEW_S)
-
-    scene.run(scenario())
+@in_a_scene
+async def test_without_leases_a_member_that_renews_nothing_stays_a_member(scene: Scene) -> None:
+    works, looks = await scene.client("works"), await scene.client("looks")
+    scene.service.initialize(DESCRIPTION)
+    await works.register(Registration(1, "a:1"))
+    for _ in range(int(2 * LEASE_S / RENEW_S)):
+        assert len(await looks.members()) == 1
+        await asyncio.sleep(RENEW_S)
 
 
-def test_a_cancelled_wait_leaves_nothing_at_the_service() -> None:
-    scene = Scene()
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        client = await scene.client()
-        waiting = asyncio.ensure_future(client.assignment_after(0))
-        await asyncio.sleep(1)
-        assert len(scene.service._watching) == 1
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        assert not scene.service._watching
-
-    scene.run(scenario())
+@in_a_scene
+async def test_a_cancelled_wait_leaves_nothing_at_the_service(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    client = await scene.client()
+    waiting = asyncio.ensure_future(client.assignment_after(0))
+    await asyncio.sleep(1)
+    assert len(scene.service._watching) == 1
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not scene.service._watching
 
 
-def test_answers_that_overtake_each_other_are_no_value_that_went_back() -> None:
-    scene = Scene(jitter_s=0.05)
-
-    async def scenario() -> None:
-        scene.service.initialize(DESCRIPTION)
-        reader, writer = await scene.client("m"), await scene.client("n")
-        overtaken = 0
-        for version in range(30):
-            reads = [asyncio.ensure_future(reader.assignment()) for _ in range(8)]
-            assert await writer.set_assignment(Assignment(), version) is not None
-            done = []
-            for read in asyncio.as_completed(reads):
-                done.append((await read).version)
-            overtaken += done != sorted(done)
-        assert overtaken
-
-    scene.run(scenario())
+@in_a_scene(jitter_s=0.05)
+async def test_answers_that_overtake_each_other_are_no_value_that_went_back(scene: Scene) -> None:
+    scene.service.initialize(DESCRIPTION)
+    reader, writer = await scene.client("m"), await scene.client("n")
+    overtaken = 0
+    for version in range(30):
+        reads = [asyncio.ensure_future(reader.assignment()) for _ in range(8)]
+        assert await writer.set_assignment(Assignment(), version) is not None
+        done = []
+        for read in asyncio.as_completed(reads):
+            done.append((await read).version)
+        overtaken += done != sorted(done)
+    assert overtaken

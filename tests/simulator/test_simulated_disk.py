@@ -11,6 +11,7 @@ from polonaise.errors import DirectoryInUse, DiskFailed, DiskFull, NotFound
 from polonaise.host import Disk, File, Host
 from polonaise.simulator import Configuration, DiskConfiguration, World
 from polonaise.simulator.disk import SimulatedDisk
+from rigs.scenarios import in_a_world
 
 Work = Callable[[Host], Awaitable[None]]
 
@@ -280,8 +281,8 @@ def test_a_write_under_way_at_a_crash_happened_or_not_or_in_part() -> None:
     assert {0, 10} < sizes
 
 
-def test_a_lock_is_free_again_when_its_holder_is_dead() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_lock_is_free_again_when_its_holder_is_dead(world: World) -> None:
     answers: list[str] = []
 
     async def main(host: Host) -> None:
@@ -293,16 +294,13 @@ def test_a_lock_is_free_again_when_its_holder_is_dead() -> None:
         answers.append("locked")
         await asyncio.sleep(1e6)
 
-    async def scenario() -> None:
-        machine = world.machine("a")
-        first = machine.start(main)
-        await asyncio.sleep(1)
-        await machine.start(main).ended()
-        first.crash()
-        machine.start(main)
-        await asyncio.sleep(1)
-
-    world.run(scenario())
+    machine = world.machine("a")
+    first = machine.start(main)
+    await asyncio.sleep(1)
+    await machine.start(main).ended()
+    first.crash()
+    machine.start(main)
+    await asyncio.sleep(1)
     assert answers == ["locked", "in use", "locked"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise.simulator import Configuration, NetworkConfiguration, World
+from rigs.scenarios import runs_tests_in
 
 FAITHFUL = NetworkConfiguration(partition_reset_chance=0.0)
 """A partition ends no connection."""
@@ -78,71 +79,58 @@ class Pair:
         self.world.loop.enter(self.a, callback, *args)
 
 
-def test_bytes_come_split_and_merged_but_in_order() -> None:
-    pair = Pair(network=NetworkConfiguration(split_chance=0.3))
+with_a_pair = runs_tests_in(Pair)
 
-    async def scenario() -> None:
-        await pair.connect()
-        for number in range(1000):
-            pair.act(pair.near.transport.write, b"%04d" % number)
-            if number % 10 == 0:
-                await asyncio.sleep(0.0003)
-        await asyncio.sleep(1)
 
-    pair.world.run(scenario())
+@with_a_pair(network=NetworkConfiguration(split_chance=0.3))
+async def test_bytes_come_split_and_merged_but_in_order(pair: Pair) -> None:
+    await pair.connect()
+    for number in range(1000):
+        pair.act(pair.near.transport.write, b"%04d" % number)
+        if number % 10 == 0:
+            await asyncio.sleep(0.0003)
+    await asyncio.sleep(1)
     assert pair.far.received == b"".join(b"%04d" % number for number in range(1000))
     assert 100 < pair.far.chunks != 1000
 
 
-def test_a_two_way_partition_holds_bytes_back_until_it_heals() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.partition("a", "b")
-        pair.act(pair.near.transport.write, b"held")
-        pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
-        await asyncio.sleep(60)
-        assert pair.far.received == pair.near.received == b""
-        assert pair.near.lost is False
-        pair.world.network.heal("a", "b")
-        await asyncio.sleep(1)
-        assert pair.far.received == b"held"
-        assert pair.near.received == b"back"
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_two_way_partition_holds_bytes_back_until_it_heals(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.partition("a", "b")
+    pair.act(pair.near.transport.write, b"held")
+    pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
+    await asyncio.sleep(60)
+    assert pair.far.received == pair.near.received == b""
+    assert pair.near.lost is False
+    pair.world.network.heal("a", "b")
+    await asyncio.sleep(1)
+    assert pair.far.received == b"held"
+    assert pair.near.received == b"back"
     assert pair.world.faults.injected() == {"partition_two_way": 1}
 
 
-def test_a_one_way_partition_holds_back_one_way() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.partition("a", ["b"], both=False)
-        pair.act(pair.near.transport.write, b"there")
-        pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
-        await asyncio.sleep(10)
-        assert pair.far.received == b""
-        assert pair.near.received == b"back"
-        pair.world.network.heal()
-        await asyncio.sleep(1)
-        assert pair.far.received == b"there"
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_one_way_partition_holds_back_one_way(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.partition("a", ["b"], both=False)
+    pair.act(pair.near.transport.write, b"there")
+    pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
+    await asyncio.sleep(10)
+    assert pair.far.received == b""
+    assert pair.near.received == b"back"
+    pair.world.network.heal()
+    await asyncio.sleep(1)
+    assert pair.far.received == b"there"
     assert pair.world.faults.injected() == {"partition_one_way": 1}
 
 
-def test_a_partition_that_holds_nothing_back_is_not_counted() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.partition("a", "b")
-        await asyncio.sleep(10)
-        pair.world.network.heal()
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_partition_that_holds_nothing_back_is_not_counted(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.partition("a", "b")
+    await asyncio.sleep(10)
+    pair.world.network.heal()
     assert pair.world.faults.injected() == {}
 
 
@@ -167,43 +155,35 @@ def test_some_connections_do_not_outlive_a_partition() -> None:
     assert any(after and not during for during, after, _ in ends)
 
 
-def test_a_connect_through_a_partition_hangs_until_it_heals_or_is_given_up() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        pair.world.machine("b").start(pair.listen)
-        await asyncio.sleep(0.1)
-        pair.world.network.partition("a", "b")
-        pair.world.machine("a").start(pair.dial)
-        await asyncio.sleep(10)
-        assert not pair.accepted
-        pair.world.network.heal()
-        await asyncio.sleep(20)
-        assert pair.near.lost is False
-        pair.world.network.partition("a", "b")
-        started = pair.world.now
-        with pytest.raises(ConnectionLost, match="no answer"):
-            await pair.world.machine("a").processes[0].host.network.connect("b:1", asyncio.Protocol)
-        assert pair.world.now - started > 20
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_connect_through_a_partition_hangs_until_it_heals_or_is_given_up(pair: Pair) -> None:
+    pair.world.machine("b").start(pair.listen)
+    await asyncio.sleep(0.1)
+    pair.world.network.partition("a", "b")
+    pair.world.machine("a").start(pair.dial)
+    await asyncio.sleep(10)
+    assert not pair.accepted
+    pair.world.network.heal()
+    await asyncio.sleep(20)
+    assert pair.near.lost is False
+    pair.world.network.partition("a", "b")
+    started = pair.world.now
+    with pytest.raises(ConnectionLost, match="no answer"):
+        await pair.world.machine("a").processes[0].host.network.connect("b:1", asyncio.Protocol)
+    assert pair.world.now - started > 20
 
 
-def test_a_connect_that_is_given_up_leaves_nothing_behind() -> None:
-    pair = Pair()
-
+@with_a_pair
+async def test_a_connect_that_is_given_up_leaves_nothing_behind(pair: Pair) -> None:
     async def dial(host: Host) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.0004):
                 await host.network.connect("b:1", asyncio.Protocol)
         await asyncio.sleep(10)
 
-    async def scenario() -> None:
-        pair.world.machine("b").start(pair.listen)
-        await asyncio.sleep(0.1)
-        await pair.world.machine("a").start(dial).ended()
-
-    pair.world.run(scenario())
+    pair.world.machine("b").start(pair.listen)
+    await asyncio.sleep(0.1)
+    await pair.world.machine("a").start(dial).ended()
     assert not pair.world.network.connections.standing
     assert all(peer.lost is not False for peer in pair.accepted)
 
@@ -226,25 +206,21 @@ def test_what_a_process_sent_arrives_after_its_death_and_then_the_end() -> None:
     assert ends == {type(None), ConnectionResetError}
 
 
-def test_a_machine_without_power_is_silent_and_refuses_when_it_is_back() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.machine("b").power_loss()
-        pair.act(pair.near.transport.write, b"into the void")
-        await asyncio.sleep(600)
-        assert pair.near.lost is False  # half-open: nobody said a word
-        pair.world.machine("b").start(pair.listen)
-        await asyncio.sleep(2)
-        assert isinstance(pair.near.lost, ConnectionResetError)
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_machine_without_power_is_silent_and_refuses_when_it_is_back(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.machine("b").power_loss()
+    pair.act(pair.near.transport.write, b"into the void")
+    await asyncio.sleep(600)
+    assert pair.near.lost is False  # half-open: nobody said a word
+    pair.world.machine("b").start(pair.listen)
+    await asyncio.sleep(2)
+    assert isinstance(pair.near.lost, ConnectionResetError)
     assert pair.world.faults.injected() == {"power_loss": 1}
 
 
-def test_a_dead_process_s_port_refuses_and_its_successor_accepts() -> None:
-    pair = Pair()
+@with_a_pair
+async def test_a_dead_process_s_port_refuses_and_its_successor_accepts(pair: Pair) -> None:
     outcomes: list[str] = []
 
     async def dial(host: Host) -> None:
@@ -256,119 +232,92 @@ def test_a_dead_process_s_port_refuses_and_its_successor_accepts() -> None:
                 outcomes.append("refused")
             await asyncio.sleep(10)
 
-    async def scenario() -> None:
-        machine = pair.world.machine("b")
-        first = machine.start(pair.listen)
-        await asyncio.sleep(1)
-        first.crash()
-        process = pair.world.machine("a").start(dial)
-        await asyncio.sleep(5)
-        machine.start(pair.listen)
-        await process.ended()
-
-    pair.world.run(scenario())
+    machine = pair.world.machine("b")
+    first = machine.start(pair.listen)
+    await asyncio.sleep(1)
+    first.crash()
+    process = pair.world.machine("a").start(dial)
+    await asyncio.sleep(5)
+    machine.start(pair.listen)
+    await process.ended()
     assert outcomes == ["refused", "connected"]
 
 
-def test_a_reset_is_heard_on_both_sides() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.act(pair.near.transport.write, b"lost, perhaps")
-        assert pair.world.network.reset("a", "b") == 1
-        await asyncio.sleep(1)
-        assert isinstance(pair.near.lost, ConnectionResetError)
-        assert isinstance(pair.far.lost, ConnectionResetError)
-        assert pair.world.network.reset("a", "b") == 0
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_reset_is_heard_on_both_sides(pair: Pair) -> None:
+    await pair.connect()
+    pair.act(pair.near.transport.write, b"lost, perhaps")
+    assert pair.world.network.reset("a", "b") == 1
+    await asyncio.sleep(1)
+    assert isinstance(pair.near.lost, ConnectionResetError)
+    assert isinstance(pair.far.lost, ConnectionResetError)
+    assert pair.world.network.reset("a", "b") == 0
     assert pair.world.faults.injected() == {"reset": 1}
     assert not pair.world.network.connections.standing
 
 
-def test_a_lost_transport_refuses_to_write() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.reset("a", "b")
-        await asyncio.sleep(1)
-        assert pair.near.transport.is_closing()
-        with pytest.raises(RuntimeError):
-            pair.near.transport.write(b"x")
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_lost_transport_refuses_to_write(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.reset("a", "b")
+    await asyncio.sleep(1)
+    assert pair.near.transport.is_closing()
+    with pytest.raises(RuntimeError):
+        pair.near.transport.write(b"x")
 
 
-def test_a_flipped_byte_is_one_wrong_bit() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.flip_byte("a", "b")
-        pair.act(pair.near.transport.write, bytes(1000))
-        await asyncio.sleep(1)
-        pair.act(pair.near.transport.write, bytes(1000))
-        await asyncio.sleep(1)
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_flipped_byte_is_one_wrong_bit(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.flip_byte("a", "b")
+    pair.act(pair.near.transport.write, bytes(1000))
+    await asyncio.sleep(1)
+    pair.act(pair.near.transport.write, bytes(1000))
+    await asyncio.sleep(1)
     assert len(pair.far.received) == 2000
     assert sum(byte.bit_count() for byte in pair.far.received) == 1
     assert pair.world.faults.injected() == {"byte_flip": 1}
 
 
-def test_a_delayed_link_is_slow() -> None:
-    pair = Pair()
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.network.delay("a", "b", 5.0)
-        sent = pair.world.now
-        pair.act(pair.near.transport.write, b"slow")
-        await asyncio.sleep(10)
-        assert pair.far.received_at - sent > 5
-        pair.world.network.delay("a", "b", 0.0)
-        sent = pair.world.now
-        pair.act(pair.near.transport.write, b"quick")
-        await asyncio.sleep(10)
-        assert pair.far.received_at - sent < 0.1
-
-    pair.world.run(scenario())
+@with_a_pair
+async def test_a_delayed_link_is_slow(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.network.delay("a", "b", 5.0)
+    sent = pair.world.now
+    pair.act(pair.near.transport.write, b"slow")
+    await asyncio.sleep(10)
+    assert pair.far.received_at - sent > 5
+    pair.world.network.delay("a", "b", 0.0)
+    sent = pair.world.now
+    pair.act(pair.near.transport.write, b"quick")
+    await asyncio.sleep(10)
+    assert pair.far.received_at - sent < 0.1
     assert pair.world.faults["delay"] > 0
 
 
-def test_unread_bytes_pause_the_writer_and_a_partition_keeps_it_paused() -> None:
-    pair = Pair(network=NetworkConfiguration(window_bytes=10_000, partition_reset_chance=0.0, split_chance=0.0))
-
-    async def scenario() -> None:
-        await pair.connect()
-        pair.world.loop.enter(pair.b, pair.far.transport.pause_reading)
-        pair.act(pair.near.transport.write, b"x" * 25_000)
-        await asyncio.sleep(1)
-        assert pair.near.transport.get_write_buffer_size() == 15_000
-        pair.world.network.partition("b", "a", both=False)  # only the way of the acknowledgements
-        pair.world.loop.enter(pair.b, pair.far.transport.resume_reading)
-        await asyncio.sleep(1)
-        assert len(pair.far.received) == 10_000
-        assert pair.near.transport.get_write_buffer_size() == 15_000
-        pair.world.network.heal()
-        await asyncio.sleep(1)
-        assert len(pair.far.received) == 25_000
-
-    pair.world.run(scenario())
+@with_a_pair(network=NetworkConfiguration(window_bytes=10_000, partition_reset_chance=0.0, split_chance=0.0))
+async def test_unread_bytes_pause_the_writer_and_a_partition_keeps_it_paused(pair: Pair) -> None:
+    await pair.connect()
+    pair.world.loop.enter(pair.b, pair.far.transport.pause_reading)
+    pair.act(pair.near.transport.write, b"x" * 25_000)
+    await asyncio.sleep(1)
+    assert pair.near.transport.get_write_buffer_size() == 15_000
+    pair.world.network.partition("b", "a", both=False)  # only the way of the acknowledgements
+    pair.world.loop.enter(pair.b, pair.far.transport.resume_reading)
+    await asyncio.sleep(1)
+    assert len(pair.far.received) == 10_000
+    assert pair.near.transport.get_write_buffer_size() == 15_000
+    pair.world.network.heal()
+    await asyncio.sleep(1)
+    assert len(pair.far.received) == 25_000
 
 
-def test_faults_strike_by_chance_when_configured() -> None:
-    pair = Pair(network=NetworkConfiguration(reset_chance=0.02, flip_chance=0.05, delay_chance=0.1))
-
-    async def scenario() -> None:
-        await pair.connect()
-        for _ in range(300):
-            if not pair.near.transport.is_closing():
-                pair.act(pair.near.transport.write, b"x" * 100)
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(1)
-
-    pair.world.run(scenario())
+@with_a_pair(network=NetworkConfiguration(reset_chance=0.02, flip_chance=0.05, delay_chance=0.1))
+async def test_faults_strike_by_chance_when_configured(pair: Pair) -> None:
+    await pair.connect()
+    for _ in range(300):
+        if not pair.near.transport.is_closing():
+            pair.act(pair.near.transport.write, b"x" * 100)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(1)
     assert set(pair.world.faults.injected()) == {"delay", "reset", "byte_flip"}

@@ -10,81 +10,66 @@ from polonaise.errors import NotFound, StoreUnavailable
 from polonaise.host import Host
 from polonaise.simulator import World
 from polonaise.simulator.object_store import SimulatedStore
+from rigs.scenarios import in_a_world
 
 
-def test_an_object_is_put_once_listed_and_read() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        store = SimulatedStore(world)
-        assert await store.put_if_absent("0/b", b"first")
-        assert not await store.put_if_absent("0/b", b"second")
-        assert await store.put_if_absent("1/a", b"other")
-        assert await store.get("0/b") == b"first"
-        assert await store.get_range("0/b", 1, 3) == b"irs"
-        assert await store.list() == [("0/b", 5), ("1/a", 5)]
-        assert await store.list("0/") == [("0/b", 5)]
-        with pytest.raises(NotFound):
-            await store.get("0/c")
-        await store.make_durable("0/b")
-        with pytest.raises(NotFound):
-            await store.make_durable("0/c")
-        await store.delete("0/b")
-        await store.delete("0/b")
-        assert await store.list("0/") == []
-
-    world.run(scenario())
+@in_a_world
+async def test_an_object_is_put_once_listed_and_read(world: World) -> None:
+    store = SimulatedStore(world)
+    assert await store.put_if_absent("0/b", b"first")
+    assert not await store.put_if_absent("0/b", b"second")
+    assert await store.put_if_absent("1/a", b"other")
+    assert await store.get("0/b") == b"first"
+    assert await store.get_range("0/b", 1, 3) == b"irs"
+    assert await store.list() == [("0/b", 5), ("1/a", 5)]
+    assert await store.list("0/") == [("0/b", 5)]
+    with pytest.raises(NotFound):
+        await store.get("0/c")
+    await store.make_durable("0/b")
+    with pytest.raises(NotFound):
+        await store.make_durable("0/c")
+    await store.delete("0/b")
+    await store.delete("0/b")
+    assert await store.list("0/") == []
 
 
-def test_while_it_is_away_it_answers_nobody() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        store = SimulatedStore(world)
-        await store.put_if_absent("a", b"x")
-        store.away = True
-        with pytest.raises(StoreUnavailable):
-            await store.get("a")
-        store.away = False
-        assert await store.get("a") == b"x"
-
-    world.run(scenario())
+@in_a_world
+async def test_while_it_is_away_it_answers_nobody(world: World) -> None:
+    store = SimulatedStore(world)
+    await store.put_if_absent("a", b"x")
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        await store.get("a")
+    store.away = False
+    assert await store.get("a") == b"x"
     assert world.faults["store_away"] == 1
 
 
-def test_while_it_is_not_mounted_another_directory_is_in_its_place() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        store = SimulatedStore(world)
-        await store.put_if_absent("0/a", b"x")
-        store.unmounted = True
-        assert await store.list("0/") == []
-        with pytest.raises(NotFound):
-            await store.get("0/a")
-        await store.put_if_absent("0/b", b"y")
-        store.unmounted = False
-        assert [each.path for each in await store.list("0/")] == ["0/a"]
-        store.unmounted = True
-        assert await store.get("0/b") == b"y"
-
-    world.run(scenario())
+@in_a_world
+async def test_while_it_is_not_mounted_another_directory_is_in_its_place(world: World) -> None:
+    store = SimulatedStore(world)
+    await store.put_if_absent("0/a", b"x")
+    store.unmounted = True
+    assert await store.list("0/") == []
+    with pytest.raises(NotFound):
+        await store.get("0/a")
+    await store.put_if_absent("0/b", b"y")
+    store.unmounted = False
+    assert [each.path for each in await store.list("0/")] == ["0/a"]
+    store.unmounted = True
+    assert await store.get("0/b") == b"y"
     assert world.faults["store_unmounted"] > 0
 
 
-def test_damage_is_one_bit_until_it_is_restored() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        store = SimulatedStore(world)
-        await store.put_if_absent("a", bytes(100))
-        store.damage()
-        damaged = await store.get("a")
-        assert sum(byte.bit_count() for byte in damaged) == 1
-        store.restore()
-        assert await store.get("a") == bytes(100)
-
-    world.run(scenario())
+@in_a_world
+async def test_damage_is_one_bit_until_it_is_restored(world: World) -> None:
+    store = SimulatedStore(world)
+    await store.put_if_absent("a", bytes(100))
+    store.damage()
+    damaged = await store.get("a")
+    assert sum(byte.bit_count() for byte in damaged) == 1
+    store.restore()
+    assert await store.get("a") == bytes(100)
     assert world.faults["damaged_object"] == 1
 
 

@@ -8,6 +8,7 @@ import contextlib
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise.simulator import Configuration, World
+from rigs.scenarios import in_a_world
 
 
 async def works(host: Host) -> None:
@@ -29,29 +30,21 @@ def name_of(host: Host) -> str:
     return host.clock._process.name.partition("/")[0]  # type: ignore[attr-defined]
 
 
-def test_the_data_centre_loses_power_at_once() -> None:
-    world = World(1)
-
-    async def scenario() -> None:
-        processes = [world.machine(f"m{number}").start(works) for number in range(3)]
-        await asyncio.sleep(2)
-        world.power_loss_all()
-        assert not any(process.alive for process in processes)
-
-    world.run(scenario())
+@in_a_world
+async def test_the_data_centre_loses_power_at_once(world: World) -> None:
+    processes = [world.machine(f"m{number}").start(works) for number in range(3)]
+    await asyncio.sleep(2)
+    world.power_loss_all()
+    assert not any(process.alive for process in processes)
     assert world.faults["power_loss"] == 3
 
 
-def test_a_recorded_trace_is_readable() -> None:
-    world = World(1, Configuration(record=True))
-
-    async def scenario() -> None:
-        process = world.machine("m0").start(works)
-        await asyncio.sleep(0.5)
-        world.trace.note("half a second")
-        process.crash()
-
-    world.run(scenario())
+@in_a_world(configuration=Configuration(record=True))
+async def test_a_recorded_trace_is_readable(world: World) -> None:
+    process = world.machine("m0").start(works)
+    await asyncio.sleep(0.5)
+    world.trace.note("half a second")
+    process.crash()
     assert world.trace.lines is not None
     events = [line.split(maxsplit=1)[1] for line in world.trace.lines]
     assert events[0].split() == ["start", "m0/1", "0"]

@@ -13,10 +13,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from processes import SOURCE, STARTED_S
-from sparkrig import Filled, filled
 
 from polonaise.spark.java import find_java
+from rigs.programs import run_program
+from rigs.spark import Filled, filled
+from rigs.sparkprocesses import SOURCE, STARTED_S
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +44,7 @@ def run_pipeline(directory: Path) -> None:
         settings = (example / "spark-pipeline.yml").read_text()
         assert settings.count(KEEPS) == 2
         (example / "spark-pipeline.yml").write_text(settings.replace(KEEPS, str(directory)))
-    done = subprocess.run(
-        command(), cwd=directory, env=environment, capture_output=True, text=True, timeout=STARTED_S, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = run_program(*command(), cwd=directory, env=environment, within_s=STARTED_S, stdin=subprocess.DEVNULL)
     said = done.stdout + done.stderr
     assert "Run is COMPLETED" in said, said[-5000:]
     # Spark 4.3 stumbles afterwards over what its own Python workers count.

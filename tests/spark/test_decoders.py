@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from sparkrig import columns, decoded_rows, texts
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
 from polonaise.spark.options import read_options
 from polonaise.spark.schemas import ddl_of
+from rigs.spark import columns, decoded_rows, texts
 
 PAYMENT = columns(id=pa.int64(), name=pa.string())
 WHOLE = columns(
@@ -143,7 +143,7 @@ def test_undecodable_bodies_are_left_out_or_are_all_that_there_is(
 
 @pytest.mark.parametrize("mode", ["skip", "only"])
 @pytest.mark.parametrize(("bodies", "good"), [([b"{}", b"{}"], 2), ([b"x", b"y", b""], 0)])
-def test_all_bodies_or_none_decode(mode: str, bodies: list[bytes], good: int) -> None:
+def test_a_batch_of_only_good_or_only_bad_bodies_is_decoded(mode: str, bodies: list[bytes], good: int) -> None:
     schema = ONLY if mode == "only" else PAYMENT
     expected = len(bodies) - good if mode == "only" else good
     assert len(decoded(bodies, schema, onUndecodable=mode)) == expected

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import SOURCE, run
 
 from polonaise.spark.java import find_java
+from rigs.sparkprocesses import SOURCE, run
 
 pytestmark = pytest.mark.slow
 

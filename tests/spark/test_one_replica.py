@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from filesrig import KEY, flip, make_storage, segments
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructType
-from sparkrig import COLUMNS, Row, batch_reader, filled, forget, stream_reader, table
-from sparkrig import columns as columns_named
-from sparkrig import rows as rows_at
 
 import polonaise.blocking
 import polonaise.spark
@@ -33,25 +27,21 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
-from polonaise.host.real import RealHost
-from polonaise.log.control import ControlFile, ControlSlot
-from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.schemas import ddl_of
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
+from rigs.spark import COLUMNS, Row, batch_reader, filled, stream_reader, table
+from rigs.spark import columns as columns_named
+from rigs.spark import rows as rows_at
+from rigs.storagefiles import flip, make_storage, promise, segments, work_on
 
+pytestmark = pytest.mark.usefixtures("connections_closed")
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ALL = StructType([*COLUMNS.fields]).add("standing", StringType())
 IDS = columns_named(partition=pa.int32(), transaction_id=pa.int64())
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget()
 
 
 @pytest.fixture
@@ -67,36 +57,6 @@ def rows(storage: Path, schema: StructType = ALL, **options: object) -> list[Row
 def ids(storage: Path, partition: int = 0, **options: object) -> list[int]:
     """Of one partition."""
     return [row["transaction_id"] for row in rows(storage, IDS, partitions=partition, **options)]
-
-
-def promise(storage: Path, change: Callable[[ControlSlot], Awaitable[None]]) -> None:
-    """Have the control file say something of partition 0."""
-
-    async def make() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(storage))
-        slot = await control.load(0)
-        assert slot is not None
-        await change(slot)
-        await control.close()
-        host.close()
-
-    asyncio.run(make())
-
-
-def trim(storage: Path, first: int) -> None:
-    async def make() -> None:
-        host = RealHost()
-        control = await ControlFile.open(host, str(storage), KEY)
-        slot = await control.load(0)
-        assert slot is not None
-        log = await PartitionLog.open(host, control.partition_directory(0), slot, LogSettings(segment_batches_max=3))
-        await log.trim(first)
-        await log.close()
-        await control.close()
-        host.close()
-
-    asyncio.run(make())
 
 
 # ------------------------------------------------------------------ what is read
@@ -188,7 +148,7 @@ def test_what_was_trimmed_is_read_from_fragments(tmp_path: Path) -> None:
 
 
 def test_what_is_below_a_trim_is_refused_with_what_to_say(storage: Path) -> None:
-    trim(storage, 6)
+    work_on(storage, lambda log: log.trim(6))
     with pytest.raises(HistoryTrimmed, match=r'below 6 of partition 0.*startingTransactions=\{"0": 6\}'):
         rows(storage)
     with pytest.raises(HistoryTrimmed):
@@ -260,7 +220,7 @@ def test_what_the_node_has_cut_since_the_query_was_planned_is_told(storage: Path
 def test_what_the_node_has_trimmed_since_the_query_was_planned_is_told(storage: Path) -> None:
     reader = batch_reader(f"storage:{storage}", IDS, partitions=0)
     planned = list(reader.partitions())
-    trim(storage, 6)
+    work_on(storage, lambda log: log.trim(6))
     with pytest.raises(BeyondLog, match=r"does not hold 0 to 5 of partition 0 any more.*make the query again"):
         table(reader, planned)
     assert [row["transaction_id"] for row in table(reader, planned[1:]).to_pylist()] == list(range(6, 18))

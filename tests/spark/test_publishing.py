@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import stepping
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import Scenario, SteppedPort, World, check_all
 
 from polonaise.client.protocol.draft import Expectation
 from polonaise.client.protocol.group import Group
@@ -18,6 +16,8 @@ from polonaise.errors import PolonaiseError
 from polonaise.spark import publishing
 from polonaise.spark.protocol.plans import Plan
 from polonaise.spark.protocol.sinkprogress import Step
+from rigs import stepping
+from rigs.stepping import Scenario, SteppedPort, World, check_all
 
 A, B, C, D, E, F, G = (b"A", b"B", b"C", b"D", b"E", b"F", b"G")
 

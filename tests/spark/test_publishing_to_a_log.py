@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepping import APP, Rows, piece, staged_by
 
 import polonaise
 from polonaise.client.log import Log
@@ -44,6 +43,8 @@ from polonaise.spark.publishing import (
 )
 from polonaise.spark.staging import Stage, store_plan
 from polonaise.terms import OwnKind
+from rigs.stepping import APP, Rows, piece, staged_by
+from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -268,10 +269,12 @@ async def test_a_named_write_is_refused_before_anything_while_an_earlier_one_is_
     """The partition that the earlier one did not come to has no trace of it."""
     append = RealPublicationPort.append
 
+    async def holds_something() -> bool:
+        return await log.high_water_mark(0) >= 0
+
     async def mortal(port: RealPublicationPort, partition: int, *what: Any) -> None:
         if partition == 1:
-            while await log.high_water_mark(0) < 0:
-                await asyncio.sleep(0.01)
+            await wait_until(holds_something)
             raise Closed("dead")
         await append(port, partition, *what)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import path_without_java, run
 
 from polonaise.errors import BadOption
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import session
+from rigs.sparkprocesses import path_without_java, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -101,7 +101,7 @@ def test_rows_go_to_the_partitions_that_they_name_in_their_order() -> None:
     assert found[2].crcs.tolist() == [crc32(b"a"), crc32(b"")]
 
 
-def test_without_a_partition_the_data_decides_whatever_is_around_it() -> None:
+def test_without_a_partition_column_the_data_decides_the_partition() -> None:
     rows = [b"%d" % n for n in range(100)]
     alone = {row: partition for row in rows for partition in divide(columns("data binary"), data=[row])}
     together = divide(columns("data binary"), data=rows)

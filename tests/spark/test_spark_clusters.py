@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import connect_server, path_without_java, run, standalone_cluster
-from sparkrig import Filled, filled
+
+from rigs.spark import Filled, filled
+from rigs.sparkprocesses import connect_server, path_without_java, run, standalone_cluster
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import pytest
 
 from polonaise.spark import options
 from polonaise.spark.schemas import COLUMNS
+from rigs.documents import said_by
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
@@ -39,8 +40,6 @@ def test_the_table_of_columns_is_that_of_the_code() -> None:
 
 @pytest.mark.slow
 def test_the_ten_minutes_do_what_they_say(tmp_path: Path) -> None:
-    from test_tour import said_by
-
     _, looked, first, second, archived = said_by(section("Ten minutes"), tmp_path, within_s=600)
     assert '{"account": 1, "amount": -30}' in looked
     assert "paid from the third on: 70.50" in looked

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
-from sparkrig import Filled, filled
 
 import polonaise.blocking
 import polonaise.spark
 from polonaise.errors import BadOption
+from rigs.spark import Filled, filled
+from rigs.waiting import block_for, block_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,7 +191,7 @@ def test_one_load_is_one_snapshot_while_transactions_are_appended(spark: SparkSe
                     log.log.append(b"1")
                 log.log.flush()
                 appended[0] += 500
-                time.sleep(0.02)
+                block_for(0.02)
 
         writer = threading.Thread(target=append)
         writer.start()
@@ -315,10 +315,12 @@ def test_a_stream_waits_out_the_death_of_an_embedded_logs_host(spark: SparkSessi
             for _ in range(20):
                 log.append(b"after")
             log.flush()
-        deadline = time.monotonic() + 60
-        while spark.table("outlived").count() < 70 and time.monotonic() < deadline:
+
+        def is_complete() -> bool:
             assert query.isActive, query.exception()
-            time.sleep(0.2)
+            return spark.table("outlived").count() >= 70
+
+        block_until(is_complete, every_s=0.2)
         query.stop()
         assert spark.sql("select count(*), count(distinct transaction_id) from outlived").first() == (70, 70)
     finally:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepping import APP, LIMITS, piece, staged_by
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
@@ -25,6 +24,7 @@ from polonaise.spark.publishing import RealPublicationPort
 from polonaise.spark.rows import RowColumns
 from polonaise.spark.staging import Stage, collect, discard, staging_of, store_plan
 from polonaise.terms import LockMode
+from rigs.stepping import APP, LIMITS, piece, staged_by
 
 
 @pytest.fixture

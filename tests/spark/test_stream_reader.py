@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from sparkrig import Filled, columns, filled, forget, stream_reader, table
 
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
@@ -21,6 +20,7 @@ from polonaise.spark import clusters, streamreader
 from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
+from rigs.spark import Filled, columns, filled, forget, stream_reader, table
 
 pytestmark = pytest.mark.slow
 
@@ -337,7 +337,7 @@ def test_admission_is_in_proportion_to_what_waits() -> None:
     assert admitted({0: 0, 1: 0, 2: 0}, {0: 1000, 1: 1000, 2: 1}, 10) == {0: 5, 1: 4, 2: 1}
 
 
-def test_with_less_than_one_each_those_with_most_go_first() -> None:
+def test_a_micro_batch_smaller_than_the_partitions_takes_from_those_with_most() -> None:
     assert admitted({0: 0, 1: 0, 2: 0}, {0: 1, 1: 2, 2: 3}, 1) == {0: 0, 1: 0, 2: 1}
 
 

@@ -36,10 +36,10 @@ from pyspark.sql.types import (
     VariantType,
     YearMonthIntervalType,
 )
-from sparkrig import columns, decoded_rows
 
 from polonaise.errors import BadOption, BodyUndecodable
 from polonaise.spark.jsonbodies import JsonBodies
+from rigs.spark import columns, decoded_rows
 
 FLOAT, DOUBLE, INT, TEXT = pa.float32(), pa.float64(), pa.int32(), pa.string()
 ZONED, UNZONED, DAY = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()

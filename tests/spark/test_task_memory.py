@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processes import SOURCE, run
-from sparkrig import filled
 
 import polonaise
+from rigs.spark import filled
+from rigs.sparkprocesses import SOURCE, run
 
 pytestmark = pytest.mark.slow
 

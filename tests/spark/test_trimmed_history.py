@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,8 +12,6 @@ from urllib.parse import quote
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from sparkrig import batch_reader, forget, ids, stream_reader, table
-from trimrig import Cluster, archived, fill, running
 
 import polonaise
 import polonaise.spark
@@ -22,20 +20,16 @@ from polonaise.errors import HistoryTrimmed
 from polonaise.fragments.store import open_store
 from polonaise.node import embedded
 from polonaise.spark import query
+from rigs.spark import batch_reader, forget, ids, stream_reader, table
+from rigs.trimmed import Cluster, archived, fill, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("connections_closed")]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 ALL = [(0, id) for id in range(200)]
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget()
 
 
 @dataclass
@@ -91,11 +85,11 @@ async def test_through_servers_that_know_of_the_fragments_all_is_read(trimmed: T
     assert await apart(ids, trimmed.address, startingTransactions='{"0": 7}', minPartitions=5) == ALL[7:]
 
 
-async def test_with_the_option_all_is_read_whatever_the_servers_know(ignorant: Trimmed) -> None:
+async def test_with_a_fragment_store_all_is_read_whatever_the_servers_know(ignorant: Trimmed) -> None:
     assert await apart(ids, ignorant.address, fragments=ignorant.store) == ALL
 
 
-async def test_with_the_option_times_are_found_wherever_they_are(ignorant: Trimmed) -> None:
+async def test_with_a_fragment_store_times_are_found_wherever_they_are(ignorant: Trimmed) -> None:
     times_us = ignorant.times_us
     for place in (0, 57, ignorant.first - 1, ignorant.first, 199):
         since = f"{times_us[place] // 1000}"
@@ -154,7 +148,7 @@ async def test_times_that_may_be_in_what_is_trimmed_are_refused(ignorant: Trimme
         await apart(batch_reader(ignorant.address, startingTimestamp=since).partitions)
 
 
-async def test_nothing_is_read_around_it_for_nothing_is_lost(ignorant: Trimmed) -> None:
+async def test_a_trimmed_beginning_is_an_error_even_where_losses_may_be_ignored(ignorant: Trimmed) -> None:
     with pytest.raises(HistoryTrimmed):
         await apart(batch_reader(ignorant.address, failOnDataLoss=False).partitions)
 

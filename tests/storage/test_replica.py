@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logrig import Maker
 
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
 from polonaise.log.batch import Batch
@@ -28,6 +27,7 @@ from polonaise.storage.protocol.replica import (
     TellSession,
 )
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
+from rigs.log import Maker
 
 LINE, OTHER_LINE = "the line it joined on", "another line"
 LOG = Maker().batches(12)
@@ -258,7 +258,7 @@ def test_a_barrier_is_acknowledged_and_writes_nothing() -> None:
         pytest.param(FORKED[4], id="another history"),
     ],
 )
-def test_from_the_first_that_does_not_follow_everything_is_refused(bad: Batch) -> None:
+def test_batches_are_refused_from_the_first_that_does_not_follow(bad: Batch) -> None:
     actions = joined(3).store([request(7, LOG[3]), request(8, bad), request(9, LOG[4])])
     assert actions[:2] == [StoreBatches([LOG[3]]), Acknowledge(5, 7)]
     assert isinstance(actions[2], Refuse)

@@ -7,8 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-from logrig import Maker, crcs
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import PartitionUnavailable
 from polonaise.host import Host
@@ -16,6 +14,8 @@ from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
 from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
+from rigs.log import Maker, crcs
+from rigs.storage import Node, filled, opened, simulate, simulated
 
 QUICK: dict[str, Any] = {"segment_bytes_max": 900, "scrub_first_s": 1.0, "scrub_every_s": 2.0}
 SETTLED_S = 8.0
@@ -98,14 +98,6 @@ def test_findings_are_remembered_up_to_a_bound() -> None:
 # ------------------------------------------------------------------ a node
 
 
-async def filled(host: Host, made: list[Batch]) -> Owner:
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
-    return owner
-
-
 def made_batches() -> list[Batch]:
     maker = Maker()
     return [maker.batch(size=150, changes=[(b"r", b"v%d" % number)]) for number in range(24)]
@@ -152,60 +144,49 @@ def test_rot_that_nobody_reads_is_found_and_repaired(where: str, caplog: pytest.
     assert any("scrub of" in record.message for record in caplog.records if record.levelno == logging.WARNING)
 
 
-def test_a_node_that_is_told_not_to_scrub_reads_nothing() -> None:
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made_batches())
-        await asyncio.sleep(SETTLED_S)
-        assert node.node.scrubbed.rounds == node.node.scrubbed.bytes == 0
-
-    simulate(script, **QUICK, scrub_bytes_per_s=0)
+@simulated(**QUICK, scrub_bytes_per_s=0)
+async def test_a_node_that_is_told_not_to_scrub_reads_nothing(host: Host, node: Node) -> None:
+    await filled(host, made_batches())
+    await asyncio.sleep(SETTLED_S)
+    assert node.node.scrubbed.rounds == node.node.scrubbed.bytes == 0
 
 
-def test_a_round_reads_every_byte_of_every_segment_at_its_rate() -> None:
+@simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=3_600.0, scrub_bytes_per_s=1_000)
+async def test_a_round_reads_every_byte_of_every_segment_at_its_rate(host: Host, node: Node) -> None:
     made = made_batches()
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        held = sum(len(node.disk.contents(path)) for path in node.segments())
-        await asyncio.sleep(1.5 + held / 1_000 + 3)
-        told = node.node.scrubbed
-        assert told.rounds == 1
-        assert (told.finished_us - told.started_us) / 1e6 > 0.8 * (held - 1_000) / 1_000
-        assert held - 32 * len(made) - 8 * len(node.segments()) <= told.bytes <= held
-
-    simulate(script, segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=3600.0, scrub_bytes_per_s=1_000)
+    await filled(host, made)
+    held = sum(len(node.disk.contents(path)) for path in node.segments())
+    await asyncio.sleep(1.5 + held / 1_000 + 3)
+    told = node.node.scrubbed
+    assert told.rounds == 1
+    assert (told.finished_us - told.started_us) / 1e6 > 0.8 * (held - 1_000) / 1_000
+    assert held - 32 * len(made) - 8 * len(node.segments()) <= told.bytes <= held
 
 
-def test_a_log_that_is_written_trimmed_and_cut_meanwhile_is_not_accused() -> None:
-    async def script(host: Host, node: Node) -> None:
-        maker = Maker()
-        owner = await connected(host)
-        await owner.open(1)
-        for number in range(1, 120):
-            await owner.store(number, maker.batch(size=150))
-            if number % 40 == 0:
-                info = await owner.fence(number)
-                await owner.truncate(info.max_synced - 7)
-                kept = (await owner.read(info.max_synced - 7, info.max_synced - 7))[0]
-                await owner.join(kept.last, kept.crc)
-                maker = Maker(kept.last, kept.crc)
-            await asyncio.sleep(0.02)
-        assert node.node.scrubbed.rounds >= 3
-        assert node.node.scrubbed.found == 0
-
-    simulate(script, segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500_000)
+@simulated(segment_bytes_max=900, scrub_first_s=0.1, scrub_every_s=0.0, scrub_bytes_per_s=500_000)
+async def test_a_log_that_is_written_trimmed_and_cut_meanwhile_is_not_accused(host: Host, node: Node) -> None:
+    maker = Maker()
+    owner = await opened(host)
+    for number in range(1, 120):
+        await owner.store(number, maker.batch(size=150))
+        if number % 40 == 0:
+            info = await owner.fence(number)
+            await owner.truncate(info.max_synced - 7)
+            kept = (await owner.read(info.max_synced - 7, info.max_synced - 7))[0]
+            await owner.join(kept.last, kept.crc)
+            maker = Maker(kept.last, kept.crc)
+        await asyncio.sleep(0.02)
+    assert node.node.scrubbed.rounds >= 3
+    assert node.node.scrubbed.found == 0
 
 
-def test_a_partition_that_nobody_has_asked_for_since_the_start_is_read_too() -> None:
+@simulated(**QUICK)
+async def test_a_partition_that_nobody_has_asked_for_since_the_start_is_read_too(host: Host, node: Node) -> None:
     made = made_batches()
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        node.process.crash()
-        path = node.segments()[2]
-        node.disk.flip_bit(path, SegmentHeader.decode(node.disk.contents(path)).data_start + 90)
-        node.start(**QUICK)
-        await asyncio.sleep(SETTLED_S)
-        assert node.node.scrubbed.found == 1
-
-    simulate(script, **QUICK)
+    await filled(host, made)
+    node.process.crash()
+    path = node.segments()[2]
+    node.disk.flip_bit(path, SegmentHeader.decode(node.disk.contents(path)).data_start + 90)
+    node.start(**QUICK)
+    await asyncio.sleep(SETTLED_S)
+    assert node.node.scrubbed.found == 1

@@ -10,14 +10,14 @@ import functools
 from collections.abc import Callable, Sequence
 
 import pytest
-from logrig import Maker, crcs
-from storagerig import Node, Owner, connected, serve, simulate
 
 from polonaise.errors import ConnectionLost, DiskFailed, DiskFull, Fenced, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
 from polonaise.terms import NO_SESSION, UNRESOLVED
+from rigs.log import Maker, crcs
+from rigs.storage import Node, Owner, connected, opened, serve, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -258,8 +258,7 @@ def test_batches_that_read_back_after_their_sync_failed_unheard_are_durable_befo
     made = Maker().batches(3, size=3_000)
 
     async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         await owner.store(1, made[0])
         fails = node.disk.fails
 

@@ -9,8 +9,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from logrig import KEY, PARTITION, Maker, crcs
-from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import (
     AddressInUse,
@@ -31,20 +29,13 @@ from polonaise.log.control import encode_header
 from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
+from rigs.log import KEY, PARTITION, Maker, crcs
+from rigs.storage import DIRECTORY, Node, Owner, connected, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
 CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
-
-
-async def filled(host: Host, batches: list[Batch], *, at_once: int = 1) -> Owner:
-    """An owner in session 1 whose batches are acknowledged, `at_once` with each sync."""
-    owner = await connected(host)
-    await owner.open(1)
-    for number in range(0, len(batches), at_once):
-        await owner.store(number + 1, *batches[number : number + at_once])
-    return owner
 
 
 async def mended(owner: Owner, batches: list[Batch]) -> None:
@@ -142,71 +133,66 @@ SIX = Maker().batches(6, size=64)
         pytest.param(b"".join(batch.view for batch in SIX), id="batches without frames"),
     ],
 )
-def test_bytes_above_all_evidence_are_a_torn_tail_and_cut(rubbish: bytes, at_once: int) -> None:
+@simulated
+async def test_bytes_above_all_evidence_are_a_torn_tail_and_cut(
+    host: Host, node: Node, *, rubbish: bytes, at_once: int
+) -> None:
     made = SIX
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made, at_once=at_once)
-        await asyncio.sleep(0.2)
-        node.process.crash()
-        path = node.segment()
-        end = padded(len(node.disk.contents(path).rstrip(b"\0")))  # behind it may be zeros that are set aside
-        node.disk.file(path).write(end, rubbish)
-        node.start()
-        owner = await connected(host)
-        info = await owner.fence(2)
-        assert (info.lost_above, info.max_synced) == (UNRESOLVED, 5)
-        assert len(node.disk.contents(path)) == end, "cut, so that nothing of it is ever read"
-        await owner.join(5, made[5].crc)
-        await owner.store(1, Maker(5, made[5].crc).batch())
-
-    simulate(script)
+    await filled(host, made, at_once=at_once)
+    await asyncio.sleep(0.2)
+    node.process.crash()
+    path = node.segment()
+    end = padded(len(node.disk.contents(path).rstrip(b"\0")))  # behind it may be zeros that are set aside
+    node.disk.file(path).write(end, rubbish)
+    node.start()
+    owner = await connected(host)
+    info = await owner.fence(2)
+    assert (info.lost_above, info.max_synced) == (UNRESOLVED, 5)
+    assert len(node.disk.contents(path)) == end, "cut, so that nothing of it is ever read"
+    await owner.join(5, made[5].crc)
+    await owner.store(1, Maker(5, made[5].crc).batch())
 
 
 @pytest.mark.parametrize("header", [False, True], ids=["gone", "without header"])
 @pytest.mark.parametrize("which", ["the first", "a middle", "the last"])
-def test_a_segment_that_is_gone_or_has_no_header_is_missed(which: str, header: bool) -> None:
+@simulated(segment_bytes_max=1_000)
+async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
+    host: Host, node: Node, *, which: str, header: bool
+) -> None:
     made = Maker().batches(12, size=200)
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        await asyncio.sleep(0.2)
-        node.process.crash()
-        paths = node.segments()
-        path = paths[{"the first": 0, "a middle": len(paths) // 2, "the last": -1}[which]]
-        if header:
-            node.disk.zero_sector(path, 0)
-        else:
-            directory, name = node.disk.parent(path)
-            node.disk.change_names((directory, name, None))
-        node.start(segment_bytes_max=1_000)
-        owner = await connected(host)
-        assert (await owner.fence(2)).lost_above == int(path[-24:-4]) - 1
-        await mended(owner, made)
-
-    simulate(script, segment_bytes_max=1_000)
+    await filled(host, made)
+    await asyncio.sleep(0.2)
+    node.process.crash()
+    paths = node.segments()
+    path = paths[{"the first": 0, "a middle": len(paths) // 2, "the last": -1}[which]]
+    if header:
+        node.disk.zero_sector(path, 0)
+    else:
+        directory, name = node.disk.parent(path)
+        node.disk.change_names((directory, name, None))
+    node.start(segment_bytes_max=1_000)
+    owner = await connected(host)
+    assert (await owner.fence(2)).lost_above == int(path[-24:-4]) - 1
+    await mended(owner, made)
 
 
 # ------------------------------------------------------------------ found by a read
 
 
 @pytest.mark.parametrize("place", [0, 5, 17, 29])
-def test_damage_that_a_read_meets_is_recorded_before_it_is_told(place: int) -> None:
+@simulated(segment_bytes_max=2_000)
+async def test_damage_that_a_read_meets_is_recorded_before_it_is_told(host: Host, node: Node, *, place: int) -> None:
     made = Maker().batches(30, size=200)
-
-    async def script(host: Host, node: Node) -> None:
-        owner = await filled(host, made)
-        path, offset = place_of(node, made[place])
-        node.disk.flip_bit(path, offset + 70)
-        with pytest.raises(SegmentDamaged):
-            await owner.read(made[place].first, made[place].last)
-        node.machine.power_loss()
-        node.start(segment_bytes_max=2_000)
-        owner = await connected(host)
-        assert (await owner.fence(2)).lost_above == place - 1
-        await mended(owner, made)
-
-    simulate(script, segment_bytes_max=2_000)
+    owner = await filled(host, made)
+    path, offset = place_of(node, made[place])
+    node.disk.flip_bit(path, offset + 70)
+    with pytest.raises(SegmentDamaged):
+        await owner.read(made[place].first, made[place].last)
+    node.machine.power_loss()
+    node.start(segment_bytes_max=2_000)
+    owner = await connected(host)
+    assert (await owner.fence(2)).lost_above == place - 1
+    await mended(owner, made)
 
 
 def place_of(node: Node, batch: Batch) -> tuple[str, int]:
@@ -217,23 +203,20 @@ def place_of(node: Node, batch: Batch) -> tuple[str, int]:
     raise AssertionError("not on the disk")
 
 
-def test_a_copy_that_met_damage_acknowledges_nothing_more_in_its_session() -> None:
+@simulated
+async def test_a_copy_that_met_damage_acknowledges_nothing_more_in_its_session(host: Host, node: Node) -> None:
     made = Maker().batches(8, size=200)
-
-    async def script(host: Host, node: Node) -> None:
-        owner = await filled(host, made[:7])
-        path, offset = place_of(node, made[3])
-        node.disk.flip_bit(path, offset + 70)
-        with pytest.raises(SegmentDamaged):
-            await owner.digest(6)
-        for batches in ((), (made[7],)):
-            owner.send(9, *batches)
-            with pytest.raises((PartitionUnavailable, SegmentDamaged, NotJoined)):
-                await owner.settled(9)
-            owner.refusals.clear()
-        await mended(owner, made)
-
-    simulate(script)
+    owner = await filled(host, made[:7])
+    path, offset = place_of(node, made[3])
+    node.disk.flip_bit(path, offset + 70)
+    with pytest.raises(SegmentDamaged):
+        await owner.digest(6)
+    for batches in ((), (made[7],)):
+        owner.send(9, *batches)
+        with pytest.raises((PartitionUnavailable, SegmentDamaged, NotJoined)):
+            await owner.settled(9)
+        owner.refusals.clear()
+    await mended(owner, made)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -264,118 +247,109 @@ def test_damage_that_a_read_meets_while_appends_are_under_way_takes_its_turn(see
 
 
 @pytest.mark.parametrize("what", ["a batch", "the registers at the start"])
-def test_a_cut_that_meets_damage_records_it_and_the_next_attempt_goes_on(what: str) -> None:
+@simulated(segment_bytes_max=2_000)
+async def test_a_cut_that_meets_damage_records_it_and_the_next_attempt_goes_on(
+    host: Host, node: Node, *, what: str
+) -> None:
     maker = Maker()
     made = [maker.batch(size=200, changes=[(b"n", b"%d" % n)]) for n in range(30)]
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        owner = await connected(host)
-        path, offset = place_of(node, made[12])
-        first = int(path[-24:-4])
-        node.disk.flip_bit(path, offset + 70 if what == "a batch" else HEADER_BYTES + 3)
-        await owner.fence(2)
-        with pytest.raises(SegmentDamaged):
-            await owner.truncate(13)
-        assert (await owner.fence(2)).lost_above == (11 if what == "a batch" else first - 1)
-        await mended(owner, made)
-
-    simulate(script, segment_bytes_max=2_000)
+    await filled(host, made)
+    owner = await connected(host)
+    path, offset = place_of(node, made[12])
+    first = int(path[-24:-4])
+    node.disk.flip_bit(path, offset + 70 if what == "a batch" else HEADER_BYTES + 3)
+    await owner.fence(2)
+    with pytest.raises(SegmentDamaged):
+        await owner.truncate(13)
+    assert (await owner.fence(2)).lost_above == (11 if what == "a batch" else first - 1)
+    await mended(owner, made)
 
 
-def test_a_cut_in_the_last_segment_below_damaged_registers_is_no_mistake_of_ours() -> None:
+@simulated
+async def test_a_cut_in_the_last_segment_below_damaged_registers_is_no_mistake_of_ours(host: Host, node: Node) -> None:
     maker = Maker()
     made = [maker.batch(size=200, changes=[(b"n", b"%d" % n)]) for n in range(12)]
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        owner = await connected(host)
-        path, offset = place_of(node, made[2])
-        node.disk.flip_bit(path, offset + 70)
-        await owner.fence(2)
-        with pytest.raises(SegmentDamaged):
-            await owner.truncate(8)
-        assert node.process.alive
-        with pytest.raises(PartitionUnavailable):
-            await owner.join(-1, 0)
-        assert (await owner.fence(2)).lost_above == 1
-        await mended(owner, made)
-
-    simulate(script)
+    await filled(host, made)
+    owner = await connected(host)
+    path, offset = place_of(node, made[2])
+    node.disk.flip_bit(path, offset + 70)
+    await owner.fence(2)
+    with pytest.raises(SegmentDamaged):
+        await owner.truncate(8)
+    assert node.process.alive
+    with pytest.raises(PartitionUnavailable):
+        await owner.join(-1, 0)
+    assert (await owner.fence(2)).lost_above == 1
+    await mended(owner, made)
 
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
 @pytest.mark.parametrize("failing", range(1, 9))
-def test_a_cut_that_the_disk_did_not_carry_out_is_made_again(kind: str, failing: int) -> None:
+@simulated(segment_bytes_max=2_000, may_fail=(DiskFailed,))
+async def test_a_cut_that_the_disk_did_not_carry_out_is_made_again(
+    host: Host, node: Node, *, kind: str, failing: int
+) -> None:
     made = Maker().batches(30, size=200)
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        owner = await connected(host)
-        await owner.fence(2)
-        node.fail_at(kind, failing)
-        with contextlib.suppress(PolonaiseError):
-            await owner.truncate(4)
-        node.mend()
-        if node.process.dead:
-            node.start(segment_bytes_max=2_000)
-            owner = await connected(host)
-            owner.session = 2
-        with pytest.raises(PolonaiseError):
-            await owner.join(-1, 0)
-        info = await owner.fence(2)
-        assert info.max_synced >= 4
-        assert crcs(await owner.read_all()) == crcs(made[: info.max_synced + 1])
+    await filled(host, made)
+    owner = await connected(host)
+    await owner.fence(2)
+    node.fail_at(kind, failing)
+    with contextlib.suppress(PolonaiseError):
         await owner.truncate(4)
-        assert crcs(await owner.read_all()) == crcs(made[:5])
-        await owner.copy(made[5:])
-        await owner.join(29, made[29].crc)
-
-    simulate(script, segment_bytes_max=2_000, may_fail=(DiskFailed,))
+    node.mend()
+    if node.process.dead:
+        node.start(segment_bytes_max=2_000)
+        owner = await connected(host)
+        owner.session = 2
+    with pytest.raises(PolonaiseError):
+        await owner.join(-1, 0)
+    info = await owner.fence(2)
+    assert info.max_synced >= 4
+    assert crcs(await owner.read_all()) == crcs(made[: info.max_synced + 1])
+    await owner.truncate(4)
+    assert crcs(await owner.read_all()) == crcs(made[:5])
+    await owner.copy(made[5:])
+    await owner.join(29, made[29].crc)
 
 
 # ------------------------------------------------------------------ the control file, and whose directory it is
 
 
-def test_one_rotten_copy_of_the_promises_forgets_nothing() -> None:
-    async def script(host: Host, node: Node) -> None:
-        for session in range(1, 7):
-            owner = await connected(host)
-            await owner.open(session)
-            await owner.confirm(-1)
-            await node.restart(power_loss=bool(session % 2))
-            node.process.crash()
-            node.disk.flip_bit(CONTROL, COPIES + session % 2 * SECTOR_BYTES + 40 + session)
-            node.start()
-            info = await (await connected(host)).fence(session)
-            assert (info.fence, info.joined, info.lost_above) == (session, session, UNRESOLVED)
-
-    simulate(script)
-
-
-def test_both_copies_damaged_refuse_the_partition_and_not_the_node() -> None:
-    async def script(host: Host, node: Node) -> None:
-        made = Maker().batches(3)
-        owner = await filled(host, made)
-        node.process.crash()
-        before = node.disk.snapshot()
-        for place in (0, 1):
-            node.disk.zero_sector(CONTROL, COPIES // SECTOR_BYTES + place)
-        node.start()
+@simulated
+async def test_one_rotten_copy_of_the_promises_forgets_nothing(host: Host, node: Node) -> None:
+    for session in range(1, 7):
         owner = await connected(host)
-        for _ in range(2):
-            with pytest.raises(ControlFileDamaged):
-                await owner.fence(2)
-        with pytest.raises(ControlFileDamaged):
-            await owner.read(0, 2)
-        owner.partition = 4
-        await owner.open(1)
+        await owner.open(session)
+        await owner.confirm(-1)
+        await node.restart(power_loss=bool(session % 2))
         node.process.crash()
-        node.disk.restore(before)
+        node.disk.flip_bit(CONTROL, COPIES + session % 2 * SECTOR_BYTES + 40 + session)
         node.start()
-        assert crcs(await _read_all(host)) == crcs(made), "nothing was touched"
+        info = await (await connected(host)).fence(session)
+        assert (info.fence, info.joined, info.lost_above) == (session, session, UNRESOLVED)
 
-    simulate(script)
+
+@simulated
+async def test_both_copies_damaged_refuse_the_partition_and_not_the_node(host: Host, node: Node) -> None:
+    made = Maker().batches(3)
+    owner = await filled(host, made)
+    node.process.crash()
+    before = node.disk.snapshot()
+    for place in (0, 1):
+        node.disk.zero_sector(CONTROL, COPIES // SECTOR_BYTES + place)
+    node.start()
+    owner = await connected(host)
+    for _ in range(2):
+        with pytest.raises(ControlFileDamaged):
+            await owner.fence(2)
+    with pytest.raises(ControlFileDamaged):
+        await owner.read(0, 2)
+    owner.partition = 4
+    await owner.open(1)
+    node.process.crash()
+    node.disk.restore(before)
+    node.start()
+    assert crcs(await _read_all(host)) == crcs(made), "nothing was touched"
 
 
 async def _read_all(host: Host) -> list[Batch]:
@@ -426,38 +400,34 @@ def test_the_directory_of_another_cluster_is_refused() -> None:
     starting(lambda node: None, WrongClusterKey, cluster_key=bytes(range(2, 18)))
 
 
-def test_a_directory_is_taken_by_one_process() -> None:
-    async def script(host: Host, node: Node) -> None:
-        await (await connected(host)).open(1)
-        first = node.process
-        await node.start(may_fail=(DirectoryInUse,), listen="storage:2").ended()
-        assert isinstance(node.process.failure, DirectoryInUse)
-        assert first.alive
-
-    simulate(script)
+@simulated
+async def test_a_directory_is_taken_by_one_process(host: Host, node: Node) -> None:
+    await (await connected(host)).open(1)
+    first = node.process
+    await node.start(may_fail=(DirectoryInUse,), listen="storage:2").ended()
+    assert isinstance(node.process.failure, DirectoryInUse)
+    assert first.alive
 
 
-def test_an_address_that_is_taken_leaves_the_directory_as_it_was() -> None:
-    async def script(host: Host, node: Node) -> None:
-        await (await connected(host)).open(1)
-        names = node.disk.paths()
-        await node.start(may_fail=(AddressInUse,), directory="another").ended()
-        assert isinstance(node.process.failure, AddressInUse)
-        assert node.disk.paths() == names
-
-    simulate(script)
+@simulated
+async def test_an_address_that_is_taken_leaves_the_directory_as_it_was(host: Host, node: Node) -> None:
+    await (await connected(host)).open(1)
+    names = node.disk.paths()
+    await node.start(may_fail=(AddressInUse,), directory="another").ended()
+    assert isinstance(node.process.failure, AddressInUse)
+    assert node.disk.paths() == names
 
 
-def test_a_segment_of_another_cluster_makes_its_partition_unusable_and_is_left_alone() -> None:
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, Maker().batches(3))
-        node.process.crash()
-        header = SegmentHeader.decode(node.disk.contents(node.segment())[:HEADER_BYTES])
-        node.disk.overwrite(node.segment(), 0, header._replace(cluster_key=bytes(16)).encode())
-        before = node.disk.contents(node.segment())
-        node.start()
-        with pytest.raises(WrongClusterKey):
-            await (await connected(host)).fence(2)
-        assert node.disk.contents(node.segment()) == before
-
-    simulate(script)
+@simulated
+async def test_a_segment_of_another_cluster_makes_its_partition_unusable_and_is_left_alone(
+    host: Host, node: Node
+) -> None:
+    await filled(host, Maker().batches(3))
+    node.process.crash()
+    header = SegmentHeader.decode(node.disk.contents(node.segment())[:HEADER_BYTES])
+    node.disk.overwrite(node.segment(), 0, header._replace(cluster_key=bytes(16)).encode())
+    before = node.disk.contents(node.segment())
+    node.start()
+    with pytest.raises(WrongClusterKey):
+        await (await connected(host)).fence(2)
+    assert node.disk.contents(node.segment()) == before

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 
 import pytest
-from logrig import Maker
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
+from rigs.log import Maker
+from rigs.storage import Node, Owner, connected, opened, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +21,7 @@ async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
 
     A failed sync of promises stops the node; then the cut has not begun, or is over.
     """
-    owner = await connected(host)
-    await owner.open(1)
+    owner = await opened(host)
     for each, batch in enumerate(Maker().batches(10, size=200), 1):
         await owner.store(each, batch)
     await owner.fence(2)
@@ -89,8 +88,7 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     """The sync of its removal failed, the log went on without it, and a loss of power brings it back."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         made = Maker().batches(24, size=200)
         for each, batch in enumerate(made, 1):
             await owner.store(each, batch)
@@ -118,34 +116,30 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     simulate(script, seed=seed, may_fail=(PolonaiseError,), segment_bytes_max=1_200)
 
 
-def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing() -> None:
+@simulated(segment_bytes_max=1_200)
+async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host: Host, node: Node) -> None:
     """As a restored file would be: whole, of this partition, and of another life of the log."""
-
-    async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
-        made = Maker().batches(24, size=200)
-        for each, batch in enumerate(made, 1):
-            await owner.store(each, batch)
-        stale, first = node.segments()[1], int(node.segments()[1][-24:-4])
-        contents = node.disk.contents(stale)
-        # Cut where the first segment ends, and one batch below, so that the log goes on in that segment.
-        await owner.fence(2)
-        await owner.truncate(first - 2)
-        node.process.crash()
-        node.start()
-        owner = await connected(host)
-        info = await owner.open(3)
-        more = Maker(info.max_synced, info.last_crc).batches(6, session=3, size=200, salt=1)
-        for each, batch in enumerate(more, 1):
-            await owner.store(each, batch)
-        node.process.crash()
-        assert stale not in node.disk.paths()
-        node.disk.create(stale).write(0, contents)
-        node.start()
-        after = await connected(host)
-        info = await after.fence(4)
-        assert info.lost_above == info.max_synced == more[-1].last
-        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]
-
-    simulate(script, segment_bytes_max=1_200)
+    owner = await opened(host)
+    made = Maker().batches(24, size=200)
+    for each, batch in enumerate(made, 1):
+        await owner.store(each, batch)
+    stale, first = node.segments()[1], int(node.segments()[1][-24:-4])
+    contents = node.disk.contents(stale)
+    # Cut where the first segment ends, and one batch below, so that the log goes on in that segment.
+    await owner.fence(2)
+    await owner.truncate(first - 2)
+    node.process.crash()
+    node.start()
+    owner = await connected(host)
+    info = await owner.open(3)
+    more = Maker(info.max_synced, info.last_crc).batches(6, session=3, size=200, salt=1)
+    for each, batch in enumerate(more, 1):
+        await owner.store(each, batch)
+    node.process.crash()
+    assert stale not in node.disk.paths()
+    node.disk.create(stale).write(0, contents)
+    node.start()
+    after = await connected(host)
+    info = await after.fence(4)
+    assert info.lost_above == info.max_synced == more[-1].last
+    assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]

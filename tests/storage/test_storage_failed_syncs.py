@@ -9,13 +9,13 @@ import asyncio
 import contextlib
 
 import pytest
-from logrig import Maker
-from storagerig import Node, connected, simulate
 
 from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
+from rigs.log import Maker
+from rigs.storage import Node, connected, opened, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +31,9 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
     """Its bytes may have come to the disk whole: they are not told, and never stand beside what is written instead."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         made = Maker().batches(5, size=200)
-        for number, batch in enumerate(made, 1):
-            await owner.store(number, batch)
+        await owner.store_each(made)
         node.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await owner.store(6, *Maker(made[-1].last, made[-1].crc).batches(3, size=200))
@@ -55,23 +53,23 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
 
 
 @pytest.mark.parametrize("then", ["goes on", "crash", "power loss"])
-def test_a_copy_from_another_replica_that_could_not_be_synced_is_no_loss_either(then: str) -> None:
-    async def script(host: Host, node: Node) -> None:
-        made = Maker().batches(8, size=200)
-        owner = await connected(host)
-        await owner.fence(1)
-        await owner.copy(made[:4])
-        node.disk.fail_syncs(1)
-        with pytest.raises(DiskFailed):
-            await owner.copy(made[4:])
-        await _end_its_life(node, then)
-        owner = await connected(host)
-        info = await owner.fence(2)
-        assert (info.max_synced, info.lost_above) == (3, UNRESOLVED)
-        assert (await owner.copy(made[4:])).last == 7
-        await owner.join(7, made[-1].crc)
-
-    simulate(script)
+@simulated
+async def test_a_copy_from_another_replica_that_could_not_be_synced_is_no_loss_either(
+    host: Host, node: Node, *, then: str
+) -> None:
+    made = Maker().batches(8, size=200)
+    owner = await connected(host)
+    await owner.fence(1)
+    await owner.copy(made[:4])
+    node.disk.fail_syncs(1)
+    with pytest.raises(DiskFailed):
+        await owner.copy(made[4:])
+    await _end_its_life(node, then)
+    owner = await connected(host)
+    info = await owner.fence(2)
+    assert (info.max_synced, info.lost_above) == (3, UNRESOLVED)
+    assert (await owner.copy(made[4:])).last == 7
+    await owner.join(7, made[-1].crc)
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["synced as far as is known", "more than is known"])
@@ -79,8 +77,7 @@ def test_a_start_whose_sync_fails_is_a_loss_only_of_what_was_not_known_to_be_syn
     """What is written again may have been acknowledged; what is known to be synced is not touched."""
 
     async def script(host: Host, node: Node, number: int) -> SessionInfo:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         for each, batch in enumerate(Maker().batches(10, size=200), 1):
             await owner.store(each, batch)
         if known:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import pytest
-from logrig import PARTITION, Maker, crcs
-from storagerig import DIRECTORY, Node, Owner, connected, simulate
 
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
-from polonaise.log.batch import Batch
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
+from rigs.log import PARTITION, Maker, crcs
+from rigs.storage import DIRECTORY, Node, Owner, connected, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
 
@@ -28,14 +26,6 @@ def replaced(node: Node) -> None:
     """An empty directory is where that of the node was."""
     directory, name = node.disk.parent(DIRECTORY)
     node.disk.change_names((directory, name, DirectoryImage()))
-
-
-async def filled(host: Host, made: Sequence[Batch]) -> Owner:
-    owner = await connected(host)
-    await owner.open(1)
-    for number, batch in enumerate(made, 1):
-        await owner.store(number, batch)
-    return owner
 
 
 @pytest.mark.parametrize("what", ["directory", "replaced", "control file", "lock"])
@@ -69,100 +59,90 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
 
 
-def test_a_node_whose_directory_was_removed_comes_back_as_a_new_one() -> None:
+@simulated
+async def test_a_node_whose_directory_was_removed_comes_back_as_a_new_one(host: Host, node: Node) -> None:
     made = Maker().batches(4)
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        removed(node, DIRECTORY)
-        await asyncio.sleep(NOTICED_S)
-        await node.restart()
-        owner = await connected(host)
-        info = await owner.fence(2)
-        assert (info.max_synced, info.fence) == (-1, 2)
-        await owner.copy(made)
-        await owner.join(made[-1].last, made[-1].crc)
-        assert crcs(await owner.read_all()) == crcs(made)
-
-    simulate(script)
+    await filled(host, made)
+    removed(node, DIRECTORY)
+    await asyncio.sleep(NOTICED_S)
+    await node.restart()
+    owner = await connected(host)
+    info = await owner.fence(2)
+    assert (info.max_synced, info.fence) == (-1, 2)
+    await owner.copy(made)
+    await owner.join(made[-1].last, made[-1].crc)
+    assert crcs(await owner.read_all()) == crcs(made)
 
 
 @pytest.mark.parametrize("what", ["segment", "partition"])
-def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(what: str) -> None:
+@simulated
+async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
+    host: Host, node: Node, *, what: str
+) -> None:
     made = Maker().batches(8)
-
-    async def script(host: Host, node: Node) -> None:
-        owner = await filled(host, made[:4])
-        removed(node, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
-        await asyncio.sleep(NOTICED_S)
-        with pytest.raises(PolonaiseError) as refused:
-            await owner.store(5, made[4])
-        assert refused.value.code in ("partition_unavailable", "not_found")
-        assert PARTITION in node.node._partitions
-        owner = await connected(host)
-        info = await owner.fence(2)
-        assert info.lost_above == -1 == info.max_synced
-        await owner.truncate(-1)
-        await owner.copy(made)
-        await owner.join(made[-1].last, made[-1].crc)
-        await asyncio.sleep(NOTICED_S)
-        assert crcs(await owner.read_all()) == crcs(made)
-        assert (await owner.fence(2)).lost_above == UNRESOLVED
-
-    simulate(script)
+    owner = await filled(host, made[:4])
+    removed(node, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
+    await asyncio.sleep(NOTICED_S)
+    with pytest.raises(PolonaiseError) as refused:
+        await owner.store(5, made[4])
+    assert refused.value.code in ("partition_unavailable", "not_found")
+    assert PARTITION in node.node._partitions
+    owner = await connected(host)
+    info = await owner.fence(2)
+    assert info.lost_above == -1 == info.max_synced
+    await owner.truncate(-1)
+    await owner.copy(made)
+    await owner.join(made[-1].last, made[-1].crc)
+    await asyncio.sleep(NOTICED_S)
+    assert crcs(await owner.read_all()) == crcs(made)
+    assert (await owner.fence(2)).lost_above == UNRESOLVED
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
-def test_a_removed_sealed_segment_is_damage(is_open: bool) -> None:
+@simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
+async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_open: bool) -> None:
     made = Maker().batches(12, size=300)
-
-    async def script(host: Host, node: Node) -> None:
-        await filled(host, made)
-        await node.restart(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
-        owner = await connected(host)
-        await owner.open(2)
-        if is_open:
-            assert crcs(await owner.read_all()) == crcs(made)
-        first = int(node.segments()[1].rpartition("/")[2][:-4])
-        removed(node, node.segment(first))
-        if is_open:
-            await asyncio.sleep(10.0)
-        else:
-            with pytest.raises(PolonaiseError, match="was removed"):
-                await owner.read(first, made[-1].last)
-        with pytest.raises(PartitionUnavailable):
-            await owner.store(100)
-        info = await owner.fence(3)
-        assert info.lost_above == first - 1
-        await owner.truncate(info.max_synced)
-        await owner.copy(made[info.max_synced + 1 :])
-        await owner.join(made[-1].last, made[-1].crc)
+    await filled(host, made)
+    await node.restart(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
+    owner = await opened(host, session=2)
+    if is_open:
         assert crcs(await owner.read_all()) == crcs(made)
+    first = int(node.segments()[1].rpartition("/")[2][:-4])
+    removed(node, node.segment(first))
+    if is_open:
+        await asyncio.sleep(10.0)
+    else:
+        with pytest.raises(PolonaiseError, match="was removed"):
+            await owner.read(first, made[-1].last)
+    with pytest.raises(PartitionUnavailable):
+        await owner.store(100)
+    info = await owner.fence(3)
+    assert info.lost_above == first - 1
+    await owner.truncate(info.max_synced)
+    await owner.copy(made[info.max_synced + 1 :])
+    await owner.join(made[-1].last, made[-1].crc)
+    assert crcs(await owner.read_all()) == crcs(made)
 
-    simulate(script, segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
 
+@simulated
+async def test_the_files_of_many_partitions_are_looked_for_in_turn(host: Host, node: Node) -> None:
+    made = Maker().batches(3)
+    owner = await filled(host, made[:1])
+    looked = 0
+    replica = node.node._partitions[PARTITION]
+    exists = replica.check_in_place
 
-def test_of_many_partitions_all_are_looked_for_in_turn() -> None:
-    async def script(host: Host, node: Node) -> None:
-        made = Maker().batches(3)
-        owner = await filled(host, made[:1])
-        looked = 0
-        replica = node.node._partitions[PARTITION]
-        exists = replica.check_in_place
+    async def looking() -> None:
+        nonlocal looked
+        looked += 1
+        await exists()
 
-        async def looking() -> None:
-            nonlocal looked
-            looked += 1
-            await exists()
-
-        replica.check_in_place = looking  # type: ignore[method-assign]
-        await asyncio.sleep(NOTICED_S)
-        seen = looked
-        assert seen == 1, "once for what was written"
-        await asyncio.sleep(NOTICED_S)
-        assert looked == seen, "what nobody writes costs nothing"
-        await owner.store(2, made[1])
-        await asyncio.sleep(NOTICED_S)
-        assert looked == seen + 1
-
-    simulate(script)
+    replica.check_in_place = looking  # type: ignore[method-assign]
+    await asyncio.sleep(NOTICED_S)
+    seen = looked
+    assert seen == 1, "once for what was written"
+    await asyncio.sleep(NOTICED_S)
+    assert looked == seen, "what nobody writes costs nothing"
+    await owner.store(2, made[1])
+    await asyncio.sleep(NOTICED_S)
+    assert looked == seen + 1

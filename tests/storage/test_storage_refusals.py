@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from logrig import Maker
-from storagerig import Node, Owner, connected, simulate
 
 from polonaise.errors import NotJoined, TooManyOpenFiles
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.simulator.diskimages import FileImage
+from rigs.log import Maker
+from rigs.storage import Node, Owner, connected, opened, simulate
 
 _LONG_S = 1.0
 """Virtual seconds in which everything that was sent has been answered."""
@@ -78,8 +78,7 @@ def test_no_acknowledgement_covers_a_store_that_was_refused(way: str, then: str)
     refuse, code, code_after = WAYS[way]
 
     async def script(host: Host, node: Node) -> tuple[int, list[tuple[int, str]]]:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         maker = Maker()
         first, second, third = maker.batches(3, size=2000)
         await owner.store(1, first)
@@ -97,8 +96,7 @@ def test_no_acknowledgement_covers_a_store_that_was_refused(way: str, then: str)
 @pytest.mark.parametrize("refuse", [_disk_full, _too_many_open_files])
 def test_after_what_passes_the_next_session_goes_on_where_the_log_ends(refuse: Way) -> None:
     async def script(host: Host, node: Node) -> Any:
-        owner = await connected(host)
-        await owner.open(1)
+        owner = await opened(host)
         first, second = Maker().batches(2, size=2000)
         await owner.store(1, first)
         await refuse(owner, node, second, second)

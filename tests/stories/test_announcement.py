@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from storyrig import Fold, Meeting, Town
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import Abandoned, AppendUnknown
 from polonaise.terms import Transaction
+from rigs.town import Fold, Meeting, Town
 
 pytestmark = pytest.mark.slow
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from storyrig import Town
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import LockConflict, MarkBeyondLog, Retry
 from polonaise.testing import log as log_in_memory
+from rigs.town import Town, in_a_town
 
 ACCOUNT = [Lock("account", 1)]
 
@@ -71,11 +71,9 @@ async def test_the_log_in_memory_tells_the_same_reason() -> None:
         assert await bodies(log) == [b"withdraw 60", b"something else"]
 
 
-def test_a_mark_beyond_the_log_is_the_mistake_of_one_append() -> None:
-    async def story(town: Town) -> None:
-        await town.application("teller", one_mark_beyond)
-
-    Town(1).run(story)
+@in_a_town
+async def test_a_mark_beyond_the_log_is_the_mistake_of_one_append(town: Town) -> None:
+    await town.application("teller", one_mark_beyond)
 
 
 @pytest.mark.parametrize("mark", [1, 10**9])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from polonaise.testing import Faults
+from rigs.programs import output_of, run_python
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 
@@ -19,12 +18,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 def test_the_example_passes(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     (tmp_path / "test_example.py").write_text(example)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
-    command += ["-o", "asyncio_default_fixture_loop_scope=function"]
-    command += ["--rootdir", str(tmp_path), "-W", "error", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
+    command += ["-o", "asyncio_default_fixture_loop_scope=function", "--rootdir", tmp_path, "-W", "error", tmp_path]
+    assert "5 passed" in output_of(run_python(*command, within_s=120, cwd=tmp_path))
 
 
 def test_every_fault_is_in_the_table() -> None:

@@ -22,6 +22,7 @@ from polonaise.errors import (
     UnknownPartition,
 )
 from polonaise.terms import BodyForm, FailureReason
+from rigs.waiting import nothing_happens_for, time_passes
 
 
 class Sums:
@@ -166,7 +167,7 @@ async def test_a_reader_that_follows_waits_for_more() -> None:
     async with testing.log() as log:
         reading = log.read(0, follow=True)
         waiting = asyncio.ensure_future(anext(reading))
-        await asyncio.sleep(0.01)
+        await nothing_happens_for(0.01)
         assert not waiting.done()
         await log.append(b"at last")
         assert (await waiting).data == b"at last"
@@ -298,7 +299,7 @@ async def test_a_delay_holds_decisions_up_in_their_order() -> None:
         log.faults.delay(0.05)
         began_s = time.monotonic()
         receipts = [log.append(b"%d" % number) for number in range(3)]
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         log.faults.delay(0)
         receipts.append(log.append(b"3"))
         await log.flush()
@@ -335,9 +336,9 @@ async def test_a_server_that_is_not_reachable_until_told() -> None:
     async with testing.log() as log:
         await log.append(b"before")
         log.faults.lose_connection(reachable=False)
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
         receipt = log.append(b"after")
-        await asyncio.sleep(0.02)
+        await nothing_happens_for(0.02)
         assert not receipt.done
         log.faults.reconnect()
         await receipt
@@ -367,7 +368,7 @@ async def test_a_log_that_is_closed_with_an_unknown_fate_says_so() -> None:
         await log.ready()
         log.faults.unknown_next_append()
         receipt = log.append(b"?")
-        await asyncio.sleep(0.01)
+        await time_passes(0.01)
     with pytest.raises(AppendUnknown):
         await receipt
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +14,7 @@ from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import LockConflict, PolonaiseError
 from polonaise.terms import LockMode
-
-sys.path.append(str(Path(__file__).parents[1] / "stories"))
-from storyrig import Town
+from rigs.town import Town
 
 Told = list[Any]
 Story = Callable[[Log, Told], Awaitable[None]]

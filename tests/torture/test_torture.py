@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lacking import lacking
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
+from rigs.lacking import lacking
 
 from . import scenarios
 from .campaign import Report

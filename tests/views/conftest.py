@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import MariaDB, PostgreSQL
 
-from lacking import lacking
+from rigs.databases import MariaDB, PostgreSQL
+from rigs.lacking import lacking
 
 
 @pytest.fixture(scope="session")

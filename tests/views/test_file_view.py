@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clientrig import World, until
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
+from rigs.clients import World
+from rigs.waiting import wait_until
 
 _spec = importlib.util.spec_from_file_location("file_view", Path(__file__).parents[2] / "examples" / "file_view.py")
 assert _spec is not None
@@ -43,7 +44,7 @@ async def world() -> Any:
     await world.close()
 
 
-async def test_it_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
+async def test_the_view_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
     client = await world.client(view=Sums(tmp_path))
     await client.wait_applied(19)
     await client.close()
@@ -58,7 +59,7 @@ async def test_a_run_that_fails_leaves_no_trace(world: World, tmp_path: Path) ->
     view = Sums(tmp_path)
     view.poison = b"7"
     client = await world.client(view=view)
-    await until(lambda: view.failures)
+    await wait_until(lambda: view.failures)
     assert client.applied() == 6
     assert view.states[0]["ids"] == list(range(7))
     view.poison = b""
@@ -103,7 +104,7 @@ async def test_a_disk_that_takes_nothing_is_waited_for(world: World, tmp_path: P
     blocked.write_text("a file where the directory should be")
     view = Sums(blocked)
     client = await world.client(view=view)
-    await until(lambda: isinstance(client.trouble(0), ViewUnavailable))
+    await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable))
     blocked.unlink()
     await client.wait_applied(19)
     assert view.states[0]["sum"] == sum(range(20))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from rigs.programs import STRICT, output_of, run_python
 
 pytestmark = pytest.mark.slow
 
@@ -51,15 +51,7 @@ BEFORE = """
 
 
 def run(script: str, url: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(BEFORE) + textwrap.dedent(script), url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return output_of(run_python(*STRICT, "-c", textwrap.dedent(BEFORE) + textwrap.dedent(script), url)).splitlines()
 
 
 def test_a_forked_child_is_told_to_make_a_view_of_its_own(url: str) -> None:

@@ -59,7 +59,7 @@ def test_rows_of_one_key_become_one(url: str) -> None:
     table.close()
 
 
-def test_what_is_there_already_is_not_applied_again(url: str) -> None:
+def test_a_change_that_is_there_already_is_not_applied_again(url: str) -> None:
     table, late = opened(url), opened(url)
     assert table.merge(rows(change(1, 100)), {}, {0: 9, 1: 3})
     assert not late.merge(rows(change(1, 100)), {}, {0: 9, 1: 3}), "a zombie that comes with the same batch"
@@ -261,7 +261,7 @@ def test_killed_between_any_two_statements_each_batch_is_applied_once(tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_same_on_postgresql(postgresql: Any) -> None:
+def test_a_killed_writer_loses_and_repeats_nothing_on_postgresql(postgresql: Any) -> None:
     for kill_at in range(3, 39, 4):
         killed_and_run_again(postgresql.database(), kill_at)
 

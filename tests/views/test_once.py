@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select, text
-from viewrig import Bank, accounts, body, engine_at
 
 import polonaise
 from polonaise import blocking, testing
@@ -20,6 +19,8 @@ from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
+from rigs.bankview import Bank, accounts, body, engine_at
+from rigs.waiting import nothing_happens_for
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ async def test_a_second_call_with_the_same_key_returns_the_first_and_runs_nothin
     ]  # fmt: skip
 
 
-async def test_of_those_who_ask_at_the_same_time_one_does_it(url: str) -> None:
+async def test_of_requests_under_one_key_at_the_same_time_one_is_done(url: str) -> None:
     cluster = testing.MemoryCluster()
     async with cluster.connect(view=OnceBank(url)) as one, cluster.connect(view=OnceBank(url)) as other:
         asked = [(one, other)[number % 2].once("key", pay, number, timeout=30) for number in range(12)]
@@ -218,7 +219,7 @@ class Hanging(OnceBank):
 
     async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
         if self.hangs:
-            await asyncio.sleep(3_600)
+            await asyncio.Event().wait()
         return await super().once(partition, key)
 
 
@@ -248,14 +249,14 @@ async def test_a_database_that_does_not_say_whether_the_key_was_used_is_told_as_
 
 async def test_a_context_that_is_slow_itself_is_blamed_with_the_callers_own_timeout(sqlite_url: str) -> None:
     async def slow(tx: polonaise.Draft) -> None:
-        await asyncio.sleep(3_600)
+        await asyncio.Event().wait()
 
     async with testing.log(view=OnceBank(sqlite_url)) as log:
         with pytest.raises(AppendExpired, match=r"within 0\.5 s, and nothing will be: the context took too long"):
             await log.once("key", slow, timeout=0.5)
 
 
-async def test_no_time_is_told_as_that(sqlite_url: str) -> None:
+async def test_a_timeout_of_zero_is_told_as_too_little_time(sqlite_url: str) -> None:
     async with testing.log(view=OnceBank(sqlite_url)) as log:
         told = []
         for asked in (log.once("key", pay, 1, timeout=0), log.run(pay, 1, timeout=0)):
@@ -275,7 +276,7 @@ async def test_a_key_and_what_was_done_are_applied_together(sqlite_url: str) -> 
     view.poison = {(0, 0)}
     async with testing.log(view=view) as log:
         asked = asyncio.ensure_future(log.once("key", pay, 1))
-        await asyncio.sleep(0.2)
+        await nothing_happens_for(0.2)
         assert kept(sqlite_url) == [], "not applied, so not kept"
         view.poison.clear()
         assert not (await asked).repeated

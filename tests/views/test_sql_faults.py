@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from clientrig import World, until
-from databases import PostgreSQL
 from sqlalchemy import Connection, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
-from viewrig import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
 
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
+from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
+from rigs.clients import World
+from rigs.databases import PostgreSQL
+from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ async def test_a_poison_transaction_is_named_and_stops_its_partition_alone(world
     view.poison = {(0, 7)}
     client = await world.client(view=view)
     await client.wait_applied(19, 1, timeout=WAIT_S)
-    await until(lambda: len(view.failures) >= 2, WAIT_S)
+    await wait_until(lambda: len(view.failures) >= 2, WAIT_S)
     assert client.applied(0) == 6
     assert set(view.failures) == {(0, 7, "no stomach for 7")}
     assert isinstance(client.trouble(0), ViewFailed)
@@ -93,7 +94,7 @@ async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
 async def test_who_gives_up_waiting_for_a_mount_is_told_that_the_views_database_is_away(world: World) -> None:
     client = await world.client(view=Bank("postgresql+psycopg://bank@127.0.0.1:1/bank"))
     try:
-        await until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+        await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
         with pytest.raises(DeadlineExceeded, match="can't connect"):
             await client.ready(0, timeout=0.1)
         with pytest.raises(AppendExpired, match="can't connect"):
@@ -115,7 +116,7 @@ async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
         server.stop()
         fill(world, 0, 10)
         fill(world, 1, 10)
-        await until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+        await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
         assert not view.failures
         server.start()
         await client.wait_applied(19, 0, timeout=WAIT_S)
@@ -187,7 +188,7 @@ async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
     with engine_at(sqlite_url) as engine, engine.connect() as other:
         other.exec_driver_sql("BEGIN IMMEDIATE")
         applying = asyncio.create_task(view.apply_run(transactions(3)))
-        await asyncio.sleep(0.05)
+        await nothing_happens_for(0.05)
         assert not applying.done()
         other.rollback()
         assert await applying == 2
@@ -214,7 +215,7 @@ async def test_a_database_restored_from_an_older_backup_catches_up(world: World,
             balance = sum(row.amount for row in rows if row.account == account)
             db.execute(accounts.insert(), {"account": account, "balance": balance})
     fill(world, 0, 10)
-    await until(lambda: client.applied(0) == 39, WAIT_S)
+    await wait_until(lambda: client.applied(0) == 39, WAIT_S)
     await client.close()
     check_fold(url, {0: 40, 1: 0})
 
@@ -243,16 +244,16 @@ async def test_unfit_tables_stop_the_client_with_their_names(world: World, url: 
 async def test_closing_does_not_wait_for_a_slow_transaction_without_end(world: World, sqlite_url: str) -> None:
     class Slow(Bank):
         def apply(self, tx: Transaction, db: Connection) -> None:
-            time.sleep(0.3)
+            block_for(0.3)
 
     view = Slow(sqlite_url, close_s_max=0.05)
     fill(world, 0, 1)
     client = await world.client(view=view)
-    await until(lambda: view.runs, WAIT_S)
+    await wait_until(lambda: view.runs, WAIT_S)
     began_s = time.monotonic()
     await client.close()
     assert time.monotonic() - began_s < 0.25
-    await asyncio.sleep(0.4)
+    await time_passes(0.4)  # its thread ends
 
 
 KILLS = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL CONNECTION {}"}

@@ -6,8 +6,9 @@ import random
 from multiprocessing.process import BaseProcess
 
 import pytest
-from killing import apply_until_killed, context, run
-from viewrig import check_fold, open_accounts
+
+from rigs.bankview import check_fold, open_accounts
+from rigs.killing import apply_until_killed, context, run
 
 RUNS = [1, 2]
 

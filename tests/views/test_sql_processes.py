@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrig import running
-from databases import PostgreSQL
-from killing import context
 from sqlalchemy import Connection, bindparam
-from viewrig import Bank, accounts, body, check_fold, journal, open_accounts
 
 import polonaise
 from polonaise.terms import Transaction
+from rigs.bankview import Bank, accounts, body, check_fold, journal, open_accounts
+from rigs.cluster import running
+from rigs.databases import PostgreSQL
+from rigs.killing import context
+from rigs.waiting import block_for, time_passes
 
 PROCESSES = 10
 PARTITIONS = 4
@@ -48,7 +49,7 @@ class Hasty(Bank):
             self._cross -= 1
             for account in (0, 1) if run[0].partition % 2 else (1, 0):
                 db.execute(CREDIT, {"at": account, "by": 0})
-                time.sleep(0.05)
+                block_for(0.05)
         rows = [(tx.partition, tx.id, *(int(part) for part in tx.data.split())) for tx in run]
         db.execute(journal.insert(), [dict(zip(COLUMNS, row, strict=True)) for row in rows])
         db.execute(CREDIT, [{"at": account, "by": amount} for _, _, account, amount in rows])
@@ -70,7 +71,7 @@ async def _write_and_apply(coordinator: str, url: str, number: int, failures: An
         for turn in range(round(SECONDS / EVERY_S)):
             for _ in range(AT_ONCE):
                 receipts.append(log.append(body(chance.randrange(1_000)), chance.randrange(PARTITIONS)))
-            await asyncio.sleep(max(0.0, began_s + (turn + 1) * EVERY_S - time.monotonic()))
+            await time_passes(max(0.0, began_s + (turn + 1) * EVERY_S - time.monotonic()))
         for receipt in receipts:
             await receipt
         for partition in range(PARTITIONS):

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select, text
 from sqlalchemy.exc import DatabaseError
-from viewrig import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
 
 import polonaise
 from polonaise import testing
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
+from rigs.programs import output_of, run_python
+from rigs.waiting import wait_until
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ async def test_two_that_apply_the_same_at_once_apply_it_once(url: str, views: Ca
     check_fold(url, {0: 60})
 
 
-async def test_many_begin_with_an_empty_database_at_once(url: str, views: Callable[..., Bank]) -> None:
+async def test_many_views_begin_with_an_empty_database_at_once(url: str, views: Callable[..., Bank]) -> None:
     several = [views(url) for _ in range(6)]
     assert await asyncio.gather(*(view.high_water_mark(0) for view in several)) == [-1] * 6
     check_fold(url, {0: 0})
@@ -221,13 +223,8 @@ async def test_sql_runs_in_threads_that_end_with_the_view(url: str) -> None:
     assert threading.current_thread().name not in threads
     await view.read(lambda db: None)
     await view.close()
-    left = {thread.name for thread in threading.enumerate()}
-    for _ in range(200):
-        left = {thread.name for thread in threading.enumerate()}
-        if not any(name.startswith("polonaise-view") for name in left):
-            break
-        await asyncio.sleep(0.01)
-    assert not threads & left
+    await wait_until(lambda: not any(each.name.startswith("polonaise-view") for each in threading.enumerate()))
+    assert not threads & {thread.name for thread in threading.enumerate()}
     assert await view.high_water_mark(0) == 0, "and it can be used again"
     await view.close()
 
@@ -443,11 +440,8 @@ async def test_views_share_a_database_with_marks_of_their_own(url: str, views: C
 
 
 def test_the_package_does_not_import_sqlalchemy_until_it_is_used() -> None:
-    import subprocess
-    import sys
-
     program = "import sys, polonaise, polonaise.client.log; assert 'sqlalchemy' not in sys.modules; polonaise.SqlView"
-    subprocess.run([sys.executable, "-c", program], check=True)
+    output_of(run_python("-c", program))
     assert polonaise.SqlView is SqlView
 
 

@@ -47,7 +47,7 @@ def test_bodies_cut_lengthened_or_of_another_number_are_refused(
 
 
 @given(st.binary(max_size=80), st.integers(0, 9))
-def test_no_bytes_do_worse_than_being_refused(raw: bytes, expected: int) -> None:
+def test_any_bytes_as_a_fetch_are_read_or_refused(raw: bytes, expected: int) -> None:
     try:
         bodies = parse_bodies(Bodies(expected, payload=[raw]), expected)
     except ProtocolError:

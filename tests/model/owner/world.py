@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).parents[2] / "server" / "protocol"))
-from orderrig import WRITE, Tx, frame, lock
-
+sys.path.append(str(Path(__file__).parents[2]))
 from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, ConsistencyLost
@@ -22,6 +20,7 @@ from polonaise.terms import BodyForm, FailureReason, MountState
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 from polonaise.wire.messages import Mount as MountRequest
+from rigs.order import WRITE, Tx, frame, lock
 
 NOW = Moment(100.0, 1_000)
 """Nothing is ever late here."""

@@ -64,7 +64,7 @@ one_write_each = st.lists(
     start=st.integers(-1, 2),
     given=st.one_of(transactions, one_write_each),
 )
-def test_many_pass_as_they_would_one_after_the_other(
+def test_many_transactions_pass_the_lock_table_as_they_would_one_by_one(
     entries: int, start: int, given: list[tuple[list[tuple[int, LockMode]], int]]
 ) -> None:
     table, alone = LockTable(start, entries), LockTable(start, entries)

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from orderrig import (
+
+from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, TooManyLocks
+from polonaise.log.batch import Batch
+from polonaise.server.protocol import order as order_room
+from polonaise.server.protocol.order import check_bodies
+from polonaise.terms import FailureReason
+from polonaise.wire.appends import ReceivedAppends
+from rigs.order import (
     ABSENT,
     APPEND,
     CLIENT,
@@ -30,13 +37,6 @@ from orderrig import (
     position,
     refused,
 )
-
-from polonaise.errors import BodyTooLarge, DataDamaged, InvariantViolated, TooManyLocks
-from polonaise.log.batch import Batch
-from polonaise.server.protocol import order as order_room
-from polonaise.server.protocol.order import check_bodies
-from polonaise.terms import FailureReason
-from polonaise.wire.appends import ReceivedAppends
 
 # ------------------------------------------------------------------ singles, batches
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from orderrig import (
+
+from polonaise.errors import ProtocolError
+from polonaise.log import registers
+from polonaise.log.producers import OPEN, Produced, pack_request
+from polonaise.terms import FailureReason
+from rigs.order import (
     ABSENT,
     CLIENT,
     DELETE,
@@ -23,11 +28,6 @@ from orderrig import (
     position,
     refused,
 )
-
-from polonaise.errors import ProtocolError
-from polonaise.log import registers
-from polonaise.log.producers import OPEN, Produced, pack_request
-from polonaise.terms import FailureReason
 
 # ------------------------------------------------------------------ registers
 

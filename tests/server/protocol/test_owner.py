@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ownerrig import READY, check
+from rigs.owner import READY, check
 
 # ------------------------------------------------------------------ nothing before it is committed
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ownerrig import READY, Talk, check
+
+from rigs.owner import READY, Talk, check
 
 # ------------------------------------------------------------------ feeds, and what they wait for
 
@@ -96,7 +97,7 @@ def test_a_refusal_reaches_the_clients_present_mount() -> None:
 
 
 @pytest.mark.parametrize("events", [("x leaves",), ("x leaves", "x mounts at -1", "x leaves")])
-def test_nobody_is_told_anything_who_has_left(events: tuple[str, ...]) -> None:
+def test_a_client_that_has_left_is_told_nothing(events: tuple[str, ...]) -> None:
     talk = Talk()
     for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1:k 2:k", "x flushes", *events):
         talk(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ownerrig import Talk
+from rigs.owner import Talk
 
 
 def test_sessions_that_end_one_after_the_other_without_a_commit_are_a_trouble_until_one_commits() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ownerrig import Talk
 
 from polonaise.errors import ProtocolError
 from polonaise.wire.messages import ListRegisters
+from rigs.owner import Talk
 
 
 def test_registers_are_listed_by_their_keys_once_a_message_after_the_request_is_committed() -> None:
@@ -31,7 +31,7 @@ def test_a_long_list_of_registers_is_answered_in_pages() -> None:
     assert talk("A C store 2") == ["answer x: registers 0=v 1=v and more"]
 
 
-def test_so_many_lists_of_registers_wait_at_once_and_no_more_however_they_end() -> None:
+def test_the_number_of_register_lists_waiting_at_once_is_bounded_however_they_end() -> None:
     """Each is made in the turn in which a message is committed: thousands of them would hold up everybody."""
     talk = Talk()
     for event in ("session 1 at -1", "x mounts at -1", "A B store 1"):

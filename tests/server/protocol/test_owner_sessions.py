@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ownerrig import READY, Talk, check
+from rigs.owner import READY, Talk, check
 
 # ------------------------------------------------------------------ sessions that end
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ownerrig import Talk
-
 from polonaise.server.protocol.ticks import Ticks
+from rigs.owner import Talk
 
 
 def test_thousands_at_rest_are_told_the_time_two_at_a_time_each_once_in_a_round() -> None:

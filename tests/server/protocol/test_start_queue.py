@@ -22,7 +22,7 @@ def queue_of(at_once_max: int, *, wanted: str = "", others: str = "") -> StartQu
     return queue
 
 
-def test_so_many_start_at_a_time_in_the_order_in_which_they_asked() -> None:
+def test_a_bounded_number_of_partitions_start_at_a_time_in_the_order_they_asked() -> None:
     queue = queue_of(2, others="abcd")
     assert come(queue) == ["a", "b"]
     assert come(queue) == []
@@ -35,11 +35,11 @@ def test_so_many_start_at_a_time_in_the_order_in_which_they_asked() -> None:
     assert len(queue) == 0
 
 
-def test_those_that_are_wanted_come_first() -> None:
+def test_partitions_that_clients_want_start_first() -> None:
     assert come(queue_of(3, wanted="xyz", others="ab")) == ["x", "y", "z"]
 
 
-def test_one_that_is_wanted_while_it_waits_comes_before_the_others() -> None:
+def test_a_waiting_partition_that_becomes_wanted_starts_before_the_others() -> None:
     queue = queue_of(1, others="abcd")
     assert come(queue) == ["a"]
     queue.want("d")

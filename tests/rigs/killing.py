@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, create_engine, event
-from viewrig import Bank, transactions
+
+from rigs.bankview import Bank, transactions
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["polonaise.views.sql", "sqlalchemy.dialects.sqlite", "psycopg", "pymysql"])

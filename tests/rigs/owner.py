@@ -19,8 +19,6 @@ import re
 import sys
 from typing import Any
 
-from orderrig import WRITE, Tx, frame, lock
-
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, NotOwner, PolonaiseError
 from polonaise.log import registers
@@ -57,6 +55,7 @@ from polonaise.wire.messages import (
     RegistersListed,
 )
 from polonaise.wire.messages import Mount as MountRequest
+from rigs.order import WRITE, Tx, frame, lock
 
 READY = """
     > session 1 at -1

@@ -17,6 +17,8 @@ from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Flush, Flushed, Hello, HighWaterMark, HighWaterMarkIs
+from rigs.scenarios import runs_tests
+from rigs.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -139,18 +141,11 @@ class Rig:
 
     async def greeted_raw(self) -> Raw:
         peer = await self.raw(GREETING)
-        await until(lambda: bool(self.server.greeted) and bool(peer.heard))
+        await wait_until(lambda: bool(self.server.greeted) and bool(peer.heard))
         return peer
 
 
 GREETING = hello(ROLE_CLIENT, "raw", cluster_key=KEY, node=9)
-
-
-async def until(holds: Callable[[], bool], deadline_s: float = 60.0) -> None:
-    """In virtual time."""
-    async with asyncio.timeout(deadline_s):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 def run(scenario: Callable[[Rig], Coroutine[Any, Any, T]], *, seed: int = 1, **network: float) -> T:
@@ -168,3 +163,7 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, T]], *, seed: int = 1, **n
         return await scenario(rig)
 
     return world.run(begin())
+
+
+simulated = runs_tests(run)
+"""For tests of a connection between two machines."""

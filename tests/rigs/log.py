@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from polonaise.host import Host
@@ -13,6 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
+from rigs.scenarios import runs_tests
 
 KEY = bytes(range(16))
 DIRECTORY = "storage"
@@ -76,6 +80,10 @@ class Open:
         log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, settings, cache)
         return cls(control, slot, log)
 
+    async def append_each(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            await self.log.append([batch])
+
     async def close(self) -> None:
         await self.log.close()
         await self.control.close()
@@ -99,10 +107,45 @@ async def life(machine: Machine, main: Callable[[Host], Awaitable[T]]) -> T:
     return results[0]
 
 
+@contextlib.asynccontextmanager
+async def alive(machine: Machine) -> AsyncIterator[Host]:
+    """One life of a process, which does what is done with its host in here."""
+    host: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+    over = asyncio.Event()
+
+    async def live(its: Host) -> None:
+        host.set_result(its)
+        await over.wait()
+
+    process = machine.start(live)
+    try:
+        yield await host
+    finally:
+        over.set()
+        await process.ended()
+
+
 def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:
     """Run a scenario on one machine."""
     world = World(seed, Configuration())
     return world.run(scenario(world.machine("disk")))
+
+
+simulated = runs_tests(simulate)
+"""For tests of one machine, whose process lives when the test says."""
+
+
+@runs_tests
+def in_one_life(test: Callable[[Machine, Host], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    """Run a test as the one process of a machine."""
+    simulate(lambda machine: life(machine, lambda host: test(machine, host)), seed)
+
+
+def write_synced(machine: Machine, path: str, offset: int, data: bytes) -> None:
+    """Write to a file of the disk, as somebody else would, and sync it."""
+    file = machine.disk.file(path)
+    file.write(offset, data)
+    file.end_sync(file.last, random.Random(0), done=True)
 
 
 async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
-from decidedlog import DecidedLog
-
 from polonaise.errors import NotOwner, PolonaiseError
 from polonaise.link.connection import Connection, hello
 from polonaise.log import registers
@@ -43,6 +41,7 @@ from polonaise.wire.messages import (
     RegistersListed,
     Unmount,
 )
+from rigs.decidedlog import DecidedLog
 
 
 class FakeLog(DecidedLog):

@@ -8,16 +8,14 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
-
-CAME_UP_S = 30.0
-"""Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
+from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
 
 @contextlib.contextmanager
@@ -64,7 +62,7 @@ class Writer:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._fates:
-            await asyncio.wait(self._fates, timeout=CAME_UP_S)
+            await asyncio.wait(self._fates, timeout=PATIENCE_S)
             assert all(fate.done() for fate in self._fates), "every fate is learnt"
         await asyncio.gather(*self._fates)
 
@@ -74,7 +72,7 @@ class Writer:
             body = f"{self._name}/{number}".encode()
             fate = asyncio.create_task(self._learn(body, self._log.append(body, partition=0)))
             self._fates.add(fate)
-            await asyncio.sleep(self._every_s)
+            await time_passes(self._every_s)
 
     async def _learn(self, body: bytes, receipt: polonaise.Receipt) -> None:
         try:
@@ -89,7 +87,7 @@ class Writer:
     async def writes(self, count: int) -> None:
         """Until so many more are committed."""
         goal = len(self.committed) + count
-        await until(lambda: len(self.committed) >= goal, f"{count} more commits")
+        await wait_until(lambda: len(self.committed) >= goal, f"{count} more commits")
 
     def longest_pause_s(self, since_s: float) -> float:
         """The longest time without a commit since then."""
@@ -98,33 +96,13 @@ class Writer:
 
     async def check(self, log: polonaise.Log) -> int:
         """Is what it was told true? How long the log is."""
-        bodies = [tx.data async for tx in log.read(0, timeout=CAME_UP_S)]
+        bodies = [tx.data async for tx in log.read(0, timeout=PATIENCE_S)]
         times = Counter(bodies)
         assert all(bodies[id] == body for body, id in self.committed.items()), "committed, under the id that was told"
         assert all(times[body] == 1 for body in self.committed), "once"
         assert not any(times[body] for body in self.failed), "what failed is not in the log"
         assert all(times[body] <= 1 for body in self.unknown), "what is unknown is there once or not at all"
         return len(bodies)
-
-
-async def until(holds: Callable[[], Any], what: str, within_s: float = CAME_UP_S) -> None:
-    """Wait until something outside of this process has come about."""
-    deadline_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline_s, f"{what} did not come about within {within_s:g} s"
-        await asyncio.sleep(0.01)
-
-
-async def until_engaged(log: polonaise.Log, count: int) -> None:
-    """Until so many replicas take part in the session of partition 0."""
-    deadline_s = time.monotonic() + CAME_UP_S
-    while True:
-        with contextlib.suppress(PolonaiseError):
-            health = await log.health(0, timeout=5)
-            if len(health["partitions"]["0"]["engaged"]) == count:
-                return
-        assert time.monotonic() < deadline_s, f"{count} engaged replicas"
-        await asyncio.sleep(0.05)
 
 
 @contextlib.asynccontextmanager

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from polonaise.fragments.format import Footer, FragmentWriter
+from polonaise.fragments.format import CRC_KEY, NO_CRC, Footer, FragmentWriter, seal_footer
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
 from polonaise.log import registers
@@ -80,3 +82,25 @@ async def flip(store: ObjectStore, name: FragmentName) -> None:
     raw[len(raw) // 3] ^= 1
     await store.delete(name.path)
     await store.put_if_absent(name.path, bytes(raw))
+
+
+def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
+    """The fragment as a Parquet file of other contents: valid for any reader, and not what was written."""
+    table = change(pq.read_table(pa.BufferReader(raw)))
+    sink = pa.BufferOutputStream()
+    kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {}), CRC_KEY: NO_CRC}
+    with pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(kept)
+    written = bytearray(sink.getvalue())
+    seal_footer(memoryview(written))
+    return bytes(written)
+
+
+def with_column(name: str, value: Any) -> Any:
+    def change(table: Any) -> Any:
+        field = table.schema.field(name)
+        values = [value, *table.column(name).to_pylist()[1:]]
+        return table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+
+    return change

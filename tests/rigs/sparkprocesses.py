@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -17,6 +16,8 @@ from pathlib import Path
 import polonaise
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import QUICK_START
+from rigs.programs import run_program
+from rigs.waiting import block_until
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
 STARTED_S = 300.0
@@ -40,15 +41,8 @@ def run(
     file = tmp_path / "script.py"
     file.write_text(script)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK", "JAVA"))}
-    return subprocess.run(
-        [*command, str(file)],
-        env={**inherited, "PYTHONPATH": SOURCE, **environment},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=STARTED_S,
-        check=False,
-    )
+    variables = {**inherited, "PYTHONPATH": SOURCE, **environment}
+    return run_program(*command, file, env=variables, cwd=tmp_path, within_s=STARTED_S)
 
 
 # ------------------------------------------------------------------ Spark's servers
@@ -112,9 +106,10 @@ def _server(command: list[str], directory: Path, name: str, started: str) -> Ite
 
 
 def _said(log: Path, server: subprocess.Popen[bytes], pattern: str) -> re.Match[str]:
-    deadline_s = time.monotonic() + STARTED_S
-    while (found := re.search(pattern, log.read_text())) is None:
+    def look() -> re.Match[str] | None:
         assert server.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline_s, log.read_text()[-3000:]
-        time.sleep(0.1)
+        return re.search(pattern, log.read_text())
+
+    found = block_until(look, f"{pattern} in {log}", within_s=STARTED_S, every_s=0.1)
+    assert found is not None
     return found

@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from logrig import KEY, PARTITION, life
-
 from polonaise.errors import PolonaiseError, error_of
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
@@ -40,6 +38,8 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
+from rigs.log import KEY, PARTITION, life
+from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -134,6 +134,11 @@ class Owner:
     async def store(self, number: int, *batches: Batch) -> None:
         self.send(number, *batches)
         await self.settled(number)
+
+    async def store_each(self, batches: Sequence[Batch]) -> None:
+        """Store them one after the other, with the numbers from 1 on."""
+        for number, batch in enumerate(batches, 1):
+            await self.store(number, batch)
 
     async def read(
         self,
@@ -236,6 +241,10 @@ def simulate(
     return world.run(scenario())
 
 
+simulated = runs_tests(simulate)
+"""For tests that are a server's process beside a storage node."""
+
+
 async def serve(world: World, main: Callable[[Host], Awaitable[T]]) -> T:
     """One life of a server's process."""
     return await life(world.machine("server"), main)
@@ -248,3 +257,18 @@ async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> O
             return await Owner.connected(host, machine, key)
         await asyncio.sleep(0.01)
     return await Owner.connected(host, machine, key)
+
+
+async def opened(host: Host, session: int = 1) -> Owner:
+    """An owner whose session has begun."""
+    owner = await connected(host)
+    await owner.open(session)
+    return owner
+
+
+async def filled(host: Host, batches: Sequence[Batch], *, at_once: int = 1) -> Owner:
+    """An owner in session 1 whose batches are acknowledged, `at_once` with each sync."""
+    owner = await opened(host)
+    for number in range(0, len(batches), at_once):
+        await owner.store(number + 1, *batches[number : number + at_once])
+    return owner

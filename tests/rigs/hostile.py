@@ -9,10 +9,9 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from zlib import crc32
-
-from clusterrig import nodes
 
 import polonaise
 from polonaise.host.real import RealHost
@@ -24,11 +23,13 @@ from polonaise.wire.appends import AppendColumns
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import HEADER_BYTES, Frame, Frames
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Hello, Mount, Ping, Refused
+from rigs.cluster import nodes
 
 RESIDENT_BYTES_MAX = 300 * 2**20
 SERVED_S_MAX = 20.0
 """Generous, because it asks whether, not how fast: that is measured apart."""
 ANSWER_S_MAX = 5.0
+GOOD_CLIENT = str(Path(__file__).with_name("goodclient.py"))
 
 
 class Target:

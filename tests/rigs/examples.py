@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from clusterrig import until
+from rigs.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 300.0
@@ -69,7 +69,7 @@ class Program:
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}{self.errors}"
             return re.findall(pattern, self.output + self.errors)
 
-        await until(lambda: len(said()) >= times, f"{pattern!r}, said {times} times,", PATIENCE_S)
+        await wait_until(lambda: len(said()) >= times, f"{pattern!r}, said {times} times", within_s=PATIENCE_S)
         return said()[-1]
 
     async def ask(self, line: str) -> str:
@@ -78,14 +78,14 @@ class Program:
         assert stdin is not None
         stdin.write(f"{line}\n".encode())
         stdin.flush()
-        await until(lambda: self.output.count("\n") > known, f"an answer to {line!r}", PATIENCE_S)
+        await wait_until(lambda: self.output.count("\n") > known, f"an answer to {line!r}", within_s=PATIENCE_S)
         return self.output.splitlines()[known]
 
     async def end(self) -> int:
         """Until it has ended; its exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        await until(lambda: self.process.poll() is not None, "its end", PATIENCE_S)
+        await wait_until(lambda: self.process.poll() is not None, "its end", within_s=PATIENCE_S)
         return self.process.returncode
 
     def kill(self) -> None:
@@ -129,7 +129,7 @@ async def programs(directory: Path) -> AsyncIterator[Programs]:
     try:
         yield group
         assert all(program.process.poll() is not None for program in group.started)
-        await until(lambda: not any(program.living() for program in group.started), "the end of all processes")
+        await wait_until(lambda: not any(program.living() for program in group.started), "the end of all processes")
     finally:
         for program in group.started:
             program.kill()

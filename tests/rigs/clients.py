@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-
-from fakeserver import FakeLog, FakeServer
 
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.terms import Transaction
 from polonaise.testing.memory import MemoryCoordinator, MemoryHost
+from rigs.fakeserver import FakeLog, FakeServer
 
 QUICK = ClientSettings(
     idle_flush_s=0.03,
@@ -81,6 +79,11 @@ class World:
         await client.start()
         return client
 
+    async def ready_client(self, **options: Any) -> Log:
+        client = await self.client(**options)
+        await client.ready()
+        return client
+
     async def close(self) -> None:
         for client in self.clients:
             await client.close()
@@ -89,10 +92,3 @@ class World:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not self.host.failures, self.host.failures
-
-
-async def until(holds: Callable[[], Any], within_s: float = 2.0) -> None:
-    """Wait until something has come about."""
-    async with asyncio.timeout(within_s):
-        while not holds():
-            await asyncio.sleep(0.001)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lacking import lacking
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import JAVA_OPTIONS, QUICK_START, session
+from rigs.lacking import lacking
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

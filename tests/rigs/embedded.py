@@ -8,16 +8,14 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from polonaise.errors import DirectoryInUse
 from polonaise.host.files import try_lock
+from rigs.waiting import PATIENCE_S, wait_until
 
-CAME_UP_S = 60.0
-"""Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
 TAKE_OVER_S_MAX = 2.0
 SILENCE_S = 2.0
 """What a silent peer is given by these processes before they call it dead; applications give it 5 s."""
@@ -36,7 +34,7 @@ class Attached:
         self._process.stdin.write(json.dumps([verb, given]).encode() + b"\n")
         await self._process.stdin.drain()
 
-    async def answer(self, within_s: float = CAME_UP_S) -> Any:
+    async def answer(self, within_s: float = PATIENCE_S) -> Any:
         assert self._process.stdout is not None
         async with asyncio.timeout(within_s):
             line = await self._process.stdout.readline()
@@ -59,7 +57,7 @@ class Attached:
         """Let it close its log; the exit status."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        async with asyncio.timeout(CAME_UP_S):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._process.wait()
 
 
@@ -113,8 +111,5 @@ def host_of(directory: Path) -> int | None:
     return None
 
 
-async def until_hosted_by(directory: Path, pid: int, within_s: float = CAME_UP_S) -> None:
-    deadline_s = time.monotonic() + within_s
-    while host_of(directory) != pid:
-        assert time.monotonic() < deadline_s, f"process {pid} does not host"
-        await asyncio.sleep(0.02)
+async def until_hosted_by(directory: Path, pid: int) -> None:
+    await wait_until(lambda: host_of(directory) == pid, f"process {pid} hosts")

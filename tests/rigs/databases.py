@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-CAME_UP_S = 60.0
+from rigs.waiting import block_until
+
 _numbers = itertools.count()
 
 
@@ -52,16 +52,16 @@ class Server:
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, **self._user
             )
-        deadline_s = time.monotonic() + CAME_UP_S
         try:
-            while not self.ready():
-                log_so_far = self.log
-                assert self._process.poll() is None, f"{self.name} did not start:\n{log_so_far[-3000:]}"
-                assert time.monotonic() < deadline_s, f"{self.name} is not up yet:\n{log_so_far[-3000:]}"
-                time.sleep(0.05)
+            block_until(self._started, f"{self.name} is up", every_s=0.05)
         except BaseException:
             self.stop(signal.SIGKILL)
             raise
+
+    def _started(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"{self.name} did not start:\n{self.log[-3000:]}"
+        return self.ready()
 
     @property
     def log(self) -> str:

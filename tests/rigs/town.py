@@ -16,6 +16,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.world import World
 from polonaise.terms import Transaction
+from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
 
@@ -101,6 +102,22 @@ class Town:
             return await story(self)
 
         return self.world.run(tell())
+
+
+@runs_tests
+def in_a_town(story: Callable[[Town], Coroutine[Any, Any, None]], seed: int = 1, **how: Any) -> None:
+    """Run a test beside a town's cluster."""
+    Town(seed, **how).run(story)
+
+
+@runs_tests
+def in_an_application(main: Callable[[Town, Log], Awaitable[None]], seed: int = 1, **how: Any) -> None:
+    """Run a test as an application of a town's cluster."""
+
+    async def story(town: Town) -> None:
+        await town.application("client", lambda log: main(town, log))
+
+    Town(seed, **how).run(story)
 
 
 async def _nothing(node: Node, host: Host) -> None:

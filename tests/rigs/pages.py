@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from lacking import lacking
 from polonaise.pipelines.charts import Chart
 from polonaise.pipelines.formatting import width_of
+from rigs.lacking import lacking
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -148,7 +148,7 @@ def extent(text: ElementTree.Element) -> Box:
     return Box(left, y - float(size[1]), left + width, y)
 
 
-def inside(svg: ElementTree.Element) -> None:
+def check_inside(svg: ElementTree.Element) -> None:
     """Nothing of a drawing is outside of it."""
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
     boxes = [box(each) for each in svg.iter("path") if each.get("d", "").strip()]

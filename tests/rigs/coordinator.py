@@ -1,0 +1,81 @@
+"""A simulated machine with the directory of a file coordinator on its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.host import Host
+from polonaise.simulator.process import Process
+from polonaise.simulator.world import World
+from rigs.scenarios import runs_tests_in
+from rigs.waiting import wait_until
+
+T = TypeVar("T")
+DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
+INITIAL = PartitionValue.initial(DESCRIPTION.storage)
+NEXT = replace(INITIAL, generation=1, session=4)
+DIRECTORY = "data/coordinator"
+Work = Callable[[Coordinator], Awaitable[object]]
+
+
+class Scene:
+    """One machine of a simulated world with the directory on its disk."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed)
+        self.machine = self.world.machine("m")
+
+    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
+        return self.world.run(scenario)
+
+    async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, Coordinator]:
+        """A process that does nothing but have the directory open."""
+        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
+
+        async def main(host: Host) -> None:
+            ready.set_result(host)
+            await asyncio.Event().wait()
+
+        process = self.machine.start(main)
+        return process, coordinator_in(await ready, DIRECTORY, lock_wait_s=lock_wait_s)
+
+    async def open(self) -> Coordinator:
+        return (await self.process())[1]
+
+    async def crash_at(self, call: int, work: Work) -> bool:
+        """Do `work` in a process that is killed instead of making this call; False when it needs fewer calls."""
+
+        async def main(host: Host) -> None:
+            with contextlib.suppress(CoordinatorUnavailable):
+                await work(coordinator_in(host, DIRECTORY))
+
+        process = self.machine.start(main)
+        process.crash_on_call = call
+        await process.ended()
+        return process.calls == call
+
+    async def until(self, happens: Callable[[], bool]) -> None:
+        """Look again and again, so often that little can have happened since it became so."""
+        await wait_until(happens, every_s=0.00001)
+
+    def put(self, name: str, contents: bytes) -> None:
+        path = f"{DIRECTORY}/{name}"
+        self.machine.disk.truncate(path, 0)
+        self.machine.disk.overwrite(path, 0, contents)
+
+    def contents(self, name: str) -> bytes:
+        return self.machine.disk.contents(f"{DIRECTORY}/{name}")
+
+    def names(self) -> list[str]:
+        return [path.removeprefix(f"{DIRECTORY}/") for path in self.machine.disk.paths()]
+
+
+in_a_scene = runs_tests_in(Scene)

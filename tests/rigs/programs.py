@@ -1,0 +1,35 @@
+"""Programs that are run to their end, and what they said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+POLONAISE = (sys.executable, "-m", "polonaise.cli")
+STRICT = ("-X", "dev", "-W", "error")
+"""Options of Python: whatever it would warn of is an error."""
+
+
+def run_program(
+    *command: object, within_s: float = 60.0, environment: Mapping[str, str] | None = None, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; `environment` is added to this process's own."""
+    options = {"capture_output": True, "env": {**os.environ, **(environment or {})}, **how}
+    return subprocess.run([str(word) for word in command], text=True, timeout=within_s, check=False, **options)
+
+
+def run_python(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    return run_program(sys.executable, *arguments, **how)
+
+
+def run_polonaise(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    return run_program(*POLONAISE, *arguments, **how)
+
+
+def output_of(ended: subprocess.CompletedProcess[str]) -> str:
+    """What a program printed that ended well."""
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
+    return ended.stdout

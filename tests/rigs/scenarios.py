@@ -1,0 +1,77 @@
+"""Tests that are coroutines and run somewhere else than in pytest's event loop: in a simulated world, mostly."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polonaise.simulator import Configuration, World
+
+
+def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a decorator of `run`, which gets a coroutine function and runs it.
+
+    ::
+
+        simulated = runs_tests(simulate)
+
+        @simulated(seed=3)
+        async def test_something(host: Host, node: Node, *, fixture: Path) -> None: ...
+
+    `run` fills the parameters in front, and pytest those that stand behind the `*`. `run` gets what the decorator gets.
+    """
+
+    def decorator(test: Callable[..., Awaitable[None]] | None = None, **options: Any) -> Callable[..., Any]:
+        if test is None:
+            return functools.partial(decorator, **options)
+
+        @functools.wraps(test)
+        def running(**fixtures: Any) -> None:
+            run(functools.partial(test, **fixtures), **options)
+
+        running.__signature__ = _for_pytest(test)  # type: ignore[attr-defined]
+        return running
+
+    return decorator
+
+
+def runs_tests_in(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a decorator for tests that get what `made` gives, which has a simulated world."""
+
+    def run(test: Callable[..., Awaitable[None]], **how: Any) -> None:
+        scene = made(**how)
+        getattr(scene, "world", scene).run(test(scene))
+
+    return runs_tests(run)
+
+
+@runs_tests_in
+def in_a_world(seed: int = 1, configuration: Configuration | None = None) -> World:
+    return World(seed, configuration)
+
+
+def runs_tests_on(*places: Callable[..., None]) -> Callable[..., Any]:
+    """Make a decorator for tests that each of these runs in turn, which gets the test and a directory."""
+
+    def decorator(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @pytest.mark.parametrize("place", places)
+        @functools.wraps(test)
+        def running(place: Callable[..., None], tmp_path: Path, **fixtures: Any) -> None:
+            place(functools.partial(test, **fixtures), tmp_path)
+
+        running.__signature__ = _for_pytest(test, "place", "tmp_path")  # type: ignore[attr-defined]
+        return running
+
+    return decorator
+
+
+def _for_pytest(test: Callable[..., Any], *more: str) -> inspect.Signature:
+    """The parameters that pytest fills: those of the decorator, and what stands behind the `*` of the test."""
+    parameters = inspect.signature(test).parameters.values()
+    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in more]
+    return inspect.Signature([*added, *(each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY)])

@@ -1,0 +1,112 @@
+"""The rules of the tests: each asserts something, one module waits, and no folder needs another's files."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+CAMPAIGNS = ("campaigns", "kill", "model", "simulation", "soak", "torture")
+"""Programs of their own, beside their tests."""
+FILES = sorted(TESTS.rglob("*.py"))
+
+CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "until_", "wait_until")
+"""How the names of functions of tests and rigs begin that raise AssertionError when something is wrong."""
+PYTEST_CHECKS = {"raises", "warns", "fail"}
+SIMULATED = {"rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.town"}
+"""Rigs that run a test in the simulator, where a sleep takes no time and is as exact as the rest of it."""
+MAY_SLEEP = {
+    "rigs/waiting.py": "the one place",
+    "rigs/attached.py": "a program of its own: an application that blocks its loop",
+    "rigs/goodclient.py": "a program of its own: a client with a steady pace",
+}
+MAY_CHANGE_THE_PATH = {"model/owner/world.py": "run by `python -m tests.model`, without the path of pyproject.toml"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imported_by(path: Path) -> list[str]:
+    names = []
+    for each in nodes_of(path):
+        if isinstance(each, ast.Import):
+            names += [name.name for name in each.names]
+        elif isinstance(each, ast.ImportFrom) and each.level == 0:
+            names += [str(each.module), *(f"{each.module}.{name.name}" for name in each.names)]
+    return names
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(TESTS))
+
+
+def asserts(function: ast.AST, helpers: dict[str, ast.AST], foreign: set[str]) -> bool:
+    """Is there an assertion in it, or in what it uses of its own file? What it uses is taken out of `helpers`."""
+    used = []
+    for each in ast.walk(function):
+        name = getattr(each, "attr", None) or getattr(each, "id", "")
+        if isinstance(each, ast.Assert) or name in PYTEST_CHECKS or (name.startswith(CHECKS) and name not in foreign):
+            return True
+        if name in helpers:
+            used.append(helpers.pop(name))
+    return any(asserts(each, helpers, foreign) for each in used)
+
+
+def test_every_test_asserts_something() -> None:
+    without = []
+    for path in FILES:
+        functions = {each.name: each for each in nodes_of(path) if isinstance(each, Function | ast.ClassDef)}
+        foreign = {name.rpartition(".")[2] for name in imported_by(path) if name.startswith("polonaise")}
+        for name, function in functions.items():
+            if name.startswith("test_") and not asserts(function, dict(functions), foreign):
+                without.append(f"{name_of(path)}: {name}")
+    assert without == []
+
+
+def test_no_file_imports_from_another_test_folder() -> None:
+    folders: dict[str, set[Path]] = {}
+    for path in FILES:
+        folders.setdefault(path.stem, set()).add(path.parent)
+    wrong = []
+    for path in FILES:
+        for name in imported_by(path):
+            top, _, rest = name.partition(".")
+            if top == "tests":
+                elsewhere = rest.partition(".")[0] not in (*path.parts, "campaigns")  # what kill and soak share
+            else:
+                elsewhere = not rest and top in folders and not folders[top] & {path.parent, TESTS}
+            if elsewhere:
+                wrong.append(f"{name_of(path)}: {name}")
+    assert wrong == []
+
+
+def test_the_path_of_imports_is_changed_by_pytest_alone() -> None:
+    changes = [name_of(path) for path in FILES if "sys.path." in path.read_text() and path != Path(__file__)]
+    assert set(changes) == set(MAY_CHANGE_THE_PATH)
+
+
+def sleeps(path: Path) -> list[int]:
+    """The lines on which somebody sleeps longer than for a turn of the event loop."""
+    return [
+        each.lineno
+        for each in nodes_of(path)
+        if isinstance(each, ast.Call)
+        and isinstance(each.func, ast.Attribute)
+        and each.func.attr == "sleep"
+        and ast.unparse(each.args[0]) != "0"
+    ]
+
+
+def test_only_the_module_for_waiting_sleeps() -> None:
+    wrong = []
+    for path in FILES:
+        simulated = any(name in SIMULATED or name.startswith("polonaise.simulator") for name in imported_by(path))
+        if path.relative_to(TESTS).parts[0] not in CAMPAIGNS and name_of(path) not in MAY_SLEEP and not simulated:
+            wrong += [f"{name_of(path)}:{line}" for line in sleeps(path)]
+    assert wrong == [], "rigs.waiting has wait_until, and names for what is waited for on purpose"
