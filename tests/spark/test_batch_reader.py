@@ -189,7 +189,11 @@ def test_a_split_may_begin_and_end_inside_batches(log: Filled) -> None:
     [
         ({"startingTransactions": '{"0": 301}'}, BeyondLog, "partition 0, whose next transaction will be 300"),
         ({"endingTransactions": '{"1": 6}'}, BeyondLog, "write latest"),
-        ({"startingTransactions": '{"0": 5}', "endingTransactions": '{"0": 4}'}, BadOption, "ends at 4, before its start 5"),
+        (
+            {"startingTransactions": '{"0": 5}', "endingTransactions": '{"0": 4}'},
+            BadOption,
+            "ends at 4, before its start 5",
+        ),
         ({"startingTransactions": '{"2": 5}'}, UnknownPartition, "partition 2"),
         ({"partitions": "0", "endingTransactions": '{"1": 5}'}, UnknownPartition, "which the query does not read"),
         ({"partitions": "9"}, UnknownPartition, "9"),
