@@ -49,16 +49,19 @@ class PartitionReader:
         self._links = links
         self._settings = settings
         self._on_damage = on_damage
-        self._moved = asyncio.Event()
-        """Set for a moment only, which wakes those who wait at that moment."""
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """One future for each read that waits. No event: that belongs to one loop for good, and a log in memory has its
+        partitions in one event loop after the other."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
 
     def mark_moved(self) -> None:
         """Wake all reads that wait: more is committed, or nothing will be any more."""
-        self._moved.set()
-        self._moved.clear()
+        waiting, self._waiting = self._waiting, {}
+        for moved in waiting:
+            if not moved.done():
+                moved.set_result(None)
 
     async def wait(self, request: Read) -> None:
         """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
@@ -68,9 +71,18 @@ class PartitionReader:
             try:
                 async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
                     while self.owner.committed < request.first and self.owner.stopped is None:
-                        await self._moved.wait()
+                        await self._moved()
             except TimeoutError:
                 pass
+
+    async def _moved(self) -> None:
+        """Wait for the next `mark_moved`."""
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[moved] = None
+        try:
+            await moved
+        finally:
+            self._waiting.pop(moved, None)
 
     # ------------------------------------------------------------------ ranges and bodies
 
