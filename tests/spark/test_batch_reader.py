@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
-from sparkrig import COLUMNS, Filled, batch_reader, columns, filled, forget, ids, rows, table
 
 import polonaise.blocking
 from polonaise.errors import (
@@ -34,6 +33,9 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import taskreader
 from polonaise.spark.options import microseconds
 from polonaise.spark.protocol.splits import Split
+from rigs.spark import COLUMNS, Filled, batch_reader, columns, filled, ids, rows, table
+
+pytestmark = pytest.mark.usefixtures("connections_closed")
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +45,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
         made.archive()
         made.append(100)
         yield made
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> Iterator[None]:
-    yield
-    forget()
 
 
 # ------------------------------------------------------------------ what is read
@@ -99,7 +95,7 @@ def test_a_range_includes_its_start_and_not_its_end(log: Filled, options: Any, e
     assert ids(log.address, **options, **({"fragments": log.store} if cold else {})) == expected
 
 
-def test_one_task_has_nothing_to_do_when_there_is_nothing(log: Filled) -> None:
+def test_a_range_without_transactions_is_read_by_one_task_that_does_nothing(log: Filled) -> None:
     """Spark would call `read` with a partition of its own making for an empty list."""
     reader = batch_reader(log.address, endingTransactions="earliest")
     (only,) = reader.partitions()
@@ -177,7 +173,7 @@ def test_splits_divide_what_is_read_and_change_nothing_of_it(log: Filled, option
     assert table(reader, planned).to_pylist() == rows(log.address)
 
 
-def test_no_task_begins_in_the_middle_of_nothing(log: Filled) -> None:
+def test_a_split_may_begin_and_end_inside_batches(log: Filled) -> None:
     """Splits begin and end inside batches as they come."""
     reader = batch_reader(log.address)
     for first, last in [(0, 0), (3, 7), (99, 201), (299, 299)]:
@@ -261,7 +257,7 @@ def test_a_store_that_is_away_says_so(log: Filled, monkeypatch: pytest.MonkeyPat
         (columns(transaction_id=pa.int32()), "transaction_id is bigint, and the schema has it as int"),
         (columns(data=pa.string()), "data is binary"),
         (columns(price=pa.int64()), "no column 'price'"),
-        (columns(Data=pa.binary()), "write data"),
+        (columns(Data=pa.binary()), "there is no column Data: write data"),
         (columns(), "at least one column"),
         (columns(_corrupt=pa.binary()), "no column '_corrupt'"),
     ],
