@@ -205,7 +205,7 @@ async def test_an_option_of_connect_that_cannot_be_meant(
 
 @pytest.mark.parametrize("address", [None, 5, Path("bank"), b"file:bank", "file:\0"])
 async def test_an_address_that_cannot_be_meant(address: Any) -> None:
-    with pytest.raises(BadOption, match="file:PATH"):
+    with pytest.raises(BadOption, match=r"file:PATH|a path has no zero byte"):
         async with polonaise.connect(address):
             pass
 

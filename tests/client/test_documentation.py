@@ -67,8 +67,8 @@ def test_a_member_of_an_enum_and_a_setting_says_what_it_means(holder: type) -> N
     lines = [line.strip() for line in inspect.getsource(holder).splitlines()]
     undocumented = []
     for name in values(holder):
-        (place,) = [n for n, line in enumerate(lines) if line.startswith((f"{name} =", f"{name}:"))]
-        if not lines[place + 1].startswith('"""'):
+        line_number = next(n for n, line in enumerate(lines) if line.startswith((f"{name} =", f"{name}:")))
+        if not lines[line_number + 1].startswith('"""'):
             undocumented.append(name)
     assert undocumented == []
 

@@ -73,7 +73,7 @@ def test_a_batch_that_does_not_follow_is_refused() -> None:
 
 
 def test_a_fragment_of_no_batches_cannot_be() -> None:
-    with pytest.raises(BatchDamaged, match="no batches"):
+    with pytest.raises(BatchDamaged, match="a fragment holds one batch or more"):
         FragmentWriter(KEY).finish()
 
 
@@ -128,7 +128,7 @@ def test_a_parquet_file_of_somebody_else_is_no_fragment(tmp_path: Any) -> None:
     import pyarrow as pa
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
-    with pytest.raises(FragmentDamaged, match="no checksum of ours"):
+    with pytest.raises(FragmentDamaged, match="no checksum of its own"):
         open_fragment(tmp_path / "other.parquet")
 
 

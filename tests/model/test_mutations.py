@@ -191,8 +191,8 @@ _MUTATIONS = (
     Mutation(
         "older sessions are let in",
         replica,
-        "return [refused] if refused else []",
-        "return []",
+        "self._fenced() if self._is_other(session) else self._unasked()",
+        "self._unasked()",
         _FIRST,
     ),
     Mutation(

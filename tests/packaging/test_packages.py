@@ -54,7 +54,9 @@ class Installed:
         venv.create(directory / "venv", with_pip=True)
         self.directory = directory
         self._bin = directory / "venv" / "bin"
-        self.run("python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages, timeout_s=1200)
+        # Not compiled: most of the files of so many packages are never imported.
+        options = ("--quiet", "--disable-pip-version-check", "--no-compile")
+        self.run("python", "-m", "pip", "install", *options, *packages, timeout_s=1200)
 
     def run(self, program: str, *arguments: str | Path, timeout_s: float = 300) -> str:
         return run(self._bin / program, *arguments, cwd=self.directory, timeout_s=timeout_s)

@@ -75,7 +75,13 @@ LETTERS = [(0, COUNT, 7, BAD), (0, COUNT + 1, 0, WORSE), (1, COUNT, 0, BAD)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("view", [balances, changes], ids=lambda view: view.name)
+@pytest.mark.parametrize(
+    ("table", "view"),
+    # Each kind of table, and each kind of view (with a key and without): what the kinds share is one code.
+    [("parquet", balances), ("sqlite", balances), ("delta", changes)],
+    indirect=["table"],
+    ids=["parquet, keyed", "sqlite, keyed", "delta, rows only"],
+)
 def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
     spark: SparkSession, log: Log, address: str, table: str, view: TableView
 ) -> None:

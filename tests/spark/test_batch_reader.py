@@ -189,7 +189,11 @@ def test_a_split_may_begin_and_end_inside_batches(log: Filled) -> None:
     [
         ({"startingTransactions": '{"0": 301}'}, BeyondLog, "partition 0, whose next transaction will be 300"),
         ({"endingTransactions": '{"1": 6}'}, BeyondLog, "write latest"),
-        ({"startingTransactions": '{"0": 5}', "endingTransactions": '{"0": 4}'}, BadOption, "from 5 up to 4"),
+        (
+            {"startingTransactions": '{"0": 5}', "endingTransactions": '{"0": 4}'},
+            BadOption,
+            "ends at 4, before its start 5",
+        ),
         ({"startingTransactions": '{"2": 5}'}, UnknownPartition, "partition 2"),
         ({"partitions": "0", "endingTransactions": '{"1": 5}'}, UnknownPartition, "which the query does not read"),
         ({"partitions": "9"}, UnknownPartition, "9"),
@@ -253,7 +257,7 @@ def test_a_store_that_is_away_says_so(log: Filled, monkeypatch: pytest.MonkeyPat
         (columns(transaction_id=pa.int32()), "transaction_id is bigint, and the schema has it as int"),
         (columns(data=pa.string()), "data is binary"),
         (columns(price=pa.int64()), "no column 'price'"),
-        (columns(Data=pa.binary()), "written data"),
+        (columns(Data=pa.binary()), "there is no column Data: write data"),
         (columns(), "at least one column"),
         (columns(_corrupt=pa.binary()), "no column '_corrupt'"),
     ],

@@ -32,7 +32,7 @@ def test_columns_that_spark_takes_are_taken(text: str) -> None:
         ("id long,", "a column is missing"),
         ("id whole", "column id is whole, which is no type: there are boolean, "),
         ("a array<strnig>", "column a is strnig, which is no type: did you mean string"),
-        ("a array", "column a is array of what"),
+        ("a array", "column a is array without the types in it"),
         ("a map<string>", "column a is map of 1 types"),
         ("a struct<b int, c lnog>", "column a: field c is lnog, which is no type: did you mean long"),
         ("a array<int", "column a: a < has no >"),

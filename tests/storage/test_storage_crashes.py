@@ -201,7 +201,7 @@ def test_a_node_that_dies_at_any_call_keeps_its_word(part: int, power_loss: bool
         live(call, nothing, crash_on_call=call, power_loss=power_loss)
 
 
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", range(1, 5))
 def test_a_node_that_loses_power_at_any_call_keeps_its_word_whatever_is_left(seed: int) -> None:
     for call in range(1, calls_of_a_life() + 1):
         live(10_000 * seed + call, nothing, crash_on_call=call, power_loss=True)

@@ -186,7 +186,7 @@ async def test_a_database_of_another_log_is_refused(url: str, views: Callable[..
     await view.apply_run(transactions(3))
     other = views(url)
     other.belongs_to(b"b" * 16)
-    with pytest.raises(ViewUnfit, match=f"marks of another log, {'61' * 16}; this one is {'62' * 16}"):
+    with pytest.raises(ViewUnfit, match=f"marks of another log, {'61' * 16}; this log is {'62' * 16}"):
         await other.high_water_mark(0)
     again = views(url)
     again.belongs_to(b"a" * 16)

@@ -69,18 +69,31 @@ class Batch:
     """
 
     view: memoryview
+    """The bytes of the whole batch."""
     length: int
+    """The number of those bytes."""
     crc: int
+    """The CRC of the whole batch, also in a copy without data."""
     flags: int
+    """Which sections the batch has."""
     partition: PartitionId
+    """The partition that the batch belongs to."""
     count: int
+    """The number of transactions."""
     first: TransactionId
+    """The id of the first transaction."""
     session: SessionId
+    """The session of the owner that made the batch."""
     commit_time_us: int
+    """When the owner made the batch, in microseconds since 1970 (UTC); never falls from batch to batch."""
     generation: Generation
+    """The generation of the owner."""
     data_bytes: int
+    """The size of all bodies together."""
     registers_bytes: int
+    """The size of the section with changed registers."""
     previous_crc: int
+    """The CRC of the batch before this one."""
 
     def __init__(self, view: memoryview) -> None:
         """Private: a batch is made with `parse`. Only reads the header, which must be whole."""
