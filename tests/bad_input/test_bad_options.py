@@ -254,7 +254,7 @@ HEADER = "trans_id,account_id,date,direction,operation,amount,balance,purpose\n"
     [
         pytest.param("a,b\n1,2\n", "trans_id", id="no columns"),
         pytest.param("", "trans_id", id="empty"),
-        pytest.param(HEADER, "no payment", id="no rows"),
+        pytest.param(HEADER, "no valid payment", id="no rows"),
         pytest.param(HEADER + "x,1,d,credit,o,1,1,\n", "line 2", id="malformed rows only"),
         pytest.param("\xff\xfe\x00", "can't be read", id="not text"),
     ],

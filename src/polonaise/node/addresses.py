@@ -28,7 +28,7 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     if not separator or not location:
         raise BadOption(f"invalid coordinator address {redacted(address)!r}: write file:PATH")
     if "\0" in location:
-        raise BadOption(f"invalid coordinator address {redacted(address)!r}: a path has no zero byte")
+        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write file:PATH, without a zero byte")
     if scheme != "file":
         raise BadOption(f"unknown kind of coordinator {scheme!r}: write file:PATH")
     path = os.path.abspath(location)
