@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,10 +11,11 @@ from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
 from polonaise.node.embedded import SCHEME, is_there
 from polonaise.redaction import redacted
+from polonaise.spark.options import absolute_address
 
 
 def full_address(address: str) -> str:
-    """Return the address with an absolute path: tasks may run in other directories.
+    """Return the address with absolute paths: tasks may run in other directories.
 
     Raises `BadOption` for an invalid address, `NotInitialized` if there is no embedded log: a job does not make one.
     """
@@ -25,8 +25,7 @@ def full_address(address: str) -> str:
         raise BadOption(f"{shown!r} is no address of a log: write file:PATH (a coordinator) or embedded:PATH")
     if address.startswith(SCHEME) and not is_there(address):
         raise NotInitialized(f"no embedded log at {shown}: correct the path, or append to it, which makes one")
-    path, mark, options = rest.partition("?") if scheme == "embedded" else (rest, "", "")
-    return f"{scheme}:{os.path.abspath(path)}{mark}{options}"
+    return absolute_address(scheme, rest)
 
 
 def tasks_address(address: str) -> str:

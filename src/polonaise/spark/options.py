@@ -284,16 +284,17 @@ def _where(texts: _GivenOptions) -> tuple[str, str | None]:
         if fragments is not None:
             raise BadOption("fragments is given twice: cluster=fragments:URL names it, too")
         return FRAGMENTS + absolute(rest), absolute(rest)
-    return _absolute_cluster(scheme, rest), None if fragments is None else absolute(fragments)
+    return absolute_address(scheme, rest), None if fragments is None else absolute(fragments)
 
 
-def _absolute_cluster(scheme: str, rest: str) -> str:
+def absolute_address(scheme: str, rest: str) -> str:
+    """Return a log's address with absolute paths, its fragment store's included."""
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
     options = [
         (name, absolute(value) if name == "fragments" and value else value)
         for name, value in parse_qsl(query, keep_blank_values=True)
     ]
-    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options)}"
+    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options, safe='/:')}"
 
 
 def absolute(url: str) -> str:
