@@ -78,6 +78,7 @@ class Campaign:
             Node(directory, f"storage {n}", ["storage", str(directory / f"storage-{n}")]) for n in range(3)
         ]
         self._directory = directory
+        self._starting: set[asyncio.Task[None]] = set()
         self._servers: list[Node] = []
         self._clients = [Client(directory, f"client {name}", self._coordinator, leak) for name in "ab"]
         self._stretches: dict[str, list[Sample]] = {}
@@ -124,6 +125,7 @@ class Campaign:
             await asyncio.wait(disturbing)
             for node in self._storage:
                 node.go_on()
+        await asyncio.gather(*self._starting)
         await self._end()
 
     async def _start(self) -> None:
@@ -228,7 +230,7 @@ class Campaign:
             victim.kill()
             self.report.server_kills += 1
             await asyncio.sleep(1)
-            await victim.start()
+            await self._start_again(victim)
 
     async def _restart_clients(self) -> None:
         """One of the two, by a kill and by a stop in turn."""
@@ -239,8 +241,15 @@ class Campaign:
                 await client.stop()
             else:
                 client.kill()
-            await client.start()
+            await self._start_again(client)
             self.report.client_restarts += 1
+
+    async def _start_again(self, process: Process) -> None:
+        """Start a process whose start goes on when the campaign ends: until then SIGTERM would end it with a failure."""
+        starting = asyncio.create_task(process.start())
+        self._starting.add(starting)
+        await asyncio.shield(starting)
+        self._starting.discard(starting)
 
     async def _stop_storage(self) -> None:
         """For a moment mostly; now and then for longer than its session waits for it."""
