@@ -245,7 +245,7 @@ class Campaign:
             self.report.client_restarts += 1
 
     async def _start_again(self, process: Process) -> None:
-        """Start a process whose start goes on when the campaign ends: until then SIGTERM would end it with a failure."""
+        """Start a process; its start goes on when the campaign ends, because until then SIGTERM is a failure."""
         starting = asyncio.create_task(process.start())
         self._starting.add(starting)
         await asyncio.shield(starting)
