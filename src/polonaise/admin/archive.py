@@ -192,7 +192,7 @@ class StoreReport:
     missing: tuple[Span, ...] = ()
     """Ids that no fragment holds, good or damaged, below the last id in the store."""
     cluster_key: builtins.bytes | None = None
-    """Cluster key of the first good fragment; None without one."""
+    """Cluster key of the first good fragment; None if no fragment is good."""
     wrong: list[str] = field(default_factory=list)
     """Descriptions of damaged fragments, and of those that are not of one log with the others."""
     damaged: list[FragmentName] = field(default_factory=list)

@@ -300,7 +300,11 @@ async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) 
 
 
 async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
-    """Yield what any of the readings brings, in the order of arrival. Raises what any of them raises."""
+    """Yield what any of the readings brings, in the order of arrival. Raises what any of them raises.
+
+    For readings that never end: it waits for the next transaction even if all of them have ended.
+    """
+    # Bounded: a reading that brings more than is taken has to wait.
     arrived: asyncio.Queue[Transaction | BaseException] = asyncio.Queue(_MERGED_MAX)
 
     async def pump(reading: AsyncIterator[Transaction]) -> None:

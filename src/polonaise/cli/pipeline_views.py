@@ -76,13 +76,13 @@ def views(
     def work(spark: Any, progress: JobProgress) -> ViewReport:
         from polonaise.pipelines import views as job
 
-        loaded = declared.load()
+        loaded = declared.load()  # here, because a declaration may need the session
         if rebuild:
             return job.rebuild(
                 spark, address, loaded, table,
                 until=end, fragments=fragments, on_undecodable=on_undecodable, progress=progress,
             )  # fmt: skip
-        if follow:
+        if follow:  # without an end: it is interrupted, and nothing below is reached
             commits = job.follow(
                 spark, address, loaded, table,
                 fragments=fragments, transactions_max=transactions, on_undecodable=on_undecodable,

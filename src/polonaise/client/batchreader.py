@@ -194,7 +194,7 @@ class BatchReader:
             if now - self._fruitless_s > self._timeout:
                 raise DeadlineExceeded(
                     f"partition {self._partition} sent nothing of ids {self._first} to {self._end} "
-                    f"for {self._timeout:g} s"
+                    f"for {self._timeout:g} s: try again, or with a longer timeout"
                 )
             await asyncio.sleep(self._settings.retry_s_min)
         except BaseException:

@@ -279,9 +279,10 @@ class Mounting:
             self._attempt.end(PartitionNotReady("the view went back to an earlier mark"), pause=False)
 
     def _assigned(self, assignment: Assignment) -> None:
-        """End the mount when the coordinator has given the partition to a later owner; mount that one without a pause.
+        """End the mount if the assignment names an owner of a later generation; mount there without a pause.
 
-        Not for the same generation: the assignment may be older than what the answer to the mount said.
+        An assignment of the mount's generation, or of an earlier one, changes nothing: it may be older than the
+        answer to the mount, which named the generation.
         """
         owner, attempt = assignment.owners.get(self._partition), self._attempt
         if attempt is not None and owner is not None and owner.generation > attempt.generation:

@@ -97,7 +97,10 @@ def newest_promises(
     # The slot names the newest copy that was durable when it was written. To go on from an older one would forget a
     # promise, and let a fenced session write again.
     if slot is not None and slot.sequence > sequence:
-        raise ControlFileDamaged(f"{path}: the last promise ({slot.sequence}) of partition {partition} is unreadable")
+        raise ControlFileDamaged(
+            f"{path}: the newest copy ({slot.sequence}) of the promises of partition {partition} is unreadable: "
+            "wipe this node's directory and let it come back as a new one"
+        )
     evidence = copy.evidence
     # Evidence from before the last cut speaks of bytes that are gone: to believe it would be to miss them.
     if slot is not None and slot.cuts == copy.cuts:
@@ -301,7 +304,10 @@ class ControlFile:
         promised = newest_promises(raw, partition, path)
         if promised is None:
             if await self._host.disk.exists(self.partition_directory(partition)):
-                raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
+                raise ControlFileDamaged(
+                    f"{path}: both copies of the promises of partition {partition} are unreadable: wipe this node's "
+                    "directory and let it come back as a new one"
+                )
             return None
         copy, newest, evidence = promised
         loaded = ControlSlot(self, copy, evidence, newest)

@@ -80,7 +80,7 @@ class Promises:
         return self.untrusted_above != UNRESOLVED
 
     def lost(self, last: TransactionId) -> Promises:
-        """Return the promises of a copy that finds acknowledged bytes above `last` to be bad."""
+        """Return these promises with the note that acknowledged ids above `last` may be lost: their bytes are bad."""
         # The lower one: a second loss does not make the first one good.
         lost_before = self.lost_above if self.may_have_lost else last
         return replace(self.distrusted(last), lost_above=min(lost_before, last))

@@ -95,7 +95,7 @@ class RegisterPage(NamedTuple):
 
     changes: list[Change]
     more: bool
-    """Whether other registers follow them."""
+    """Whether more of the requested registers follow this page."""
 
 
 def page(

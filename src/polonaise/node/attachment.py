@@ -57,16 +57,19 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
     election: elections.HostElection | None = None
     coordinator = coordinator_of(host, address.directory)
     try:
+        # Before anything is made there: a directory with other contents is refused, and left as it is.
         log_exists = await is_log(host.disk, address.directory)
         if address.may_host:
             await host.disk.make_directory(address.directory)
             election = elections.take(address)
-            # Shielded: the election is shared by all logs of this process in the directory.
+            # Until a process hosts, this one or another: before that nobody answers. Shielded, because all logs of
+            # this process in the directory share the election: one that is cancelled must not cancel it for the rest.
             await asyncio.shield(asyncio.wrap_future(election.settled))
         elif not log_exists:
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"
             )
+        # Only now: the process that hosts a new log is the one that writes what is compared here.
         address.check(await _described(host, coordinator, address, election))
         check_fragments(address, await fragments_of(host.disk, address.directory))
         local = replace(settings, retry_s_max=min(settings.retry_s_max, _LOCAL_RETRY_S_MAX))

@@ -69,7 +69,10 @@ class ToCopy(NamedTuple):
 
     payload: memoryview
     held_from: TransactionId
-    """The id below which history is in fragments only, on no source; 0 when these batches came from a source."""
+    """The first id that a replica still holds: below it history is in fragments alone.
+
+    0 if a replica sent the batches.
+    """
 
 
 async def read_to_copy(

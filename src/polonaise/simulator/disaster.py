@@ -66,16 +66,19 @@ class Disaster:
         A producer's append does not count: it may repeat one that was committed before, and is told so.
         """
         first_try = len(self._history.tries)
+        # Work first, then the nodes: the applications try as soon as they live, while servers still recover.
         for application in self._applications.values():
             application.start_again(steps=8)
         for node in self._cluster.nodes:
             node.let_up()
         await asyncio.sleep(_WATCH_S)
+        # No append may be told to be committed, and no client may have seen a new id in its feed (`told`).
         for attempt in self._history.tries[first_try:]:
             if attempt.fate is Fate.COMMITTED and attempt.kind is not Kind.PRODUCED:
                 raise Violation(_PROMISE, "nothing to be accepted", str(attempt))
         if self._history.told != known:
             raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
+        # What the clients noticed by themselves.
         if self._history.violations:
             raise self._history.violations[0]
 

@@ -107,17 +107,22 @@ def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) ->
 
 @lru_cache(maxsize=256)  # called several times a second, mostly with segments that have not changed
 def _segment_end(raw: bytes, last: TransactionId) -> tuple[TransactionId, bool]:
-    """Read a segment that follows the id `last`. Return the last id after it, and whether another may follow."""
+    """Read a segment that should continue after the id `last`. Return the last id in the log now, and whether to go on.
+
+    Do not go on after a header that can't be read or a gap in the ids: what comes later does not continue the log.
+    """
     try:
         header = SegmentHeader.decode(raw)
     except SegmentDamaged:
         return last, False
     offset = header.data_start
+    # Frames end at the zeros of the space that is set aside, or at a torn one. Either may be the end of the log or of
+    # this segment only: by its first id the next segment shows which, so the answer is to go on.
     while (frame := open_frame(raw, offset, offset=offset, seed=header.seed)) is not None:
         start = offset + FRAME_BYTES
         offset = start + frame.length
         if offset > len(raw):
-            break
+            break  # torn: the file ends within the batch
         try:
             batch = Batch.parse(memoryview(raw)[start:offset])
         except BatchDamaged:

@@ -195,7 +195,10 @@ class Nemesis(DiskFaults):
                 node.let_up()
 
     async def _repaired_in_part(self, nodes: list[Node]) -> None:
-        """Wait until the log on one of these disks has begun to grow again, for 1.5 s at most."""
+        """Wait until the log on one of these disks has begun to grow again, for 1.5 s at most.
+
+        At that moment its repair is mostly under way, so that the caller can break it off half-way.
+        """
         disks = [node.machine.disk for node in nodes]
         used: list[int] = []
         lowest: list[TransactionId] = []
@@ -209,9 +212,10 @@ class Nemesis(DiskFaults):
                     for disk in disks
                     for partition in range(self._cluster.knobs.partitions)
                 ]
-                if any(now > least for now, least in zip(lasts, lowest or lasts, strict=True)):
+                lowest_before = lowest or lasts  # the first look has nothing to compare with
+                if any(now > least for now, least in zip(lasts, lowest_before, strict=True)):
                     return
-                lowest = [min(now, least) for now, least in zip(lasts, lowest or lasts, strict=True)]
+                lowest = [min(now, least) for now, least in zip(lasts, lowest_before, strict=True)]
             await asyncio.sleep(_LOOK_S)
 
     async def minority_write(self) -> None:

@@ -25,7 +25,7 @@ _HIGH_WATER: Final = 64 * 1024
 
 
 class Connections:
-    """The connections of a world that stand, half-open ones included, and what holds back their bytes."""
+    """The open connections of a simulated world, half-open ones included, and the pipes that a blocked link stalls."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment

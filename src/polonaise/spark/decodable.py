@@ -96,8 +96,8 @@ def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
     for field in schema:
         if not field.nullable and not can_hold:
             raise BadOption(
-                f"decoderSchema: {field.name} is NOT NULL, and null for a body that does not decode with "
-                "onUndecodable=column (failOnDecodeError=false): leave out one of them"
+                f"decoderSchema: {field.name} is NOT NULL, but onUndecodable=column (failOnDecodeError=false) makes it "
+                "null for a body that does not decode: leave out NOT NULL, or choose another onUndecodable"
             )
         if _requires_inside(field.type):
             raise BadOption(f"decoderSchema: NOT NULL inside {field.name} is not checked: say it of whole columns only")

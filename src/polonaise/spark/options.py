@@ -69,7 +69,7 @@ class OnUndecodable(enum.Enum):
     COLUMN = "column"
     """Put the body into the column `_corrupt` and the reason into `_reason`; the decoder's columns are null."""
     ONLY = "only"
-    """Return only the rows of such bodies, each with its `_reason`."""
+    """Return only the rows of bodies that the decoder can't read, each with its `_reason`."""
 
 
 @redacted_repr
@@ -335,7 +335,10 @@ def _on_undecodable(text: str) -> OnUndecodable:
 
 
 def _positions(side: str) -> Callable[[str], Positions]:
+    """Return a parser of the option that names the `side`, starting or ending, of the ids to read."""
+
     def parse(text: str) -> Positions:
+        # For partitions that an object of ids leaves out: the whole of them, as without this option.
         default = EARLIEST if side == "starting" else LATEST
         word = text.strip().lower()
         if word in ("earliest", "latest"):
@@ -344,7 +347,7 @@ def _positions(side: str) -> Callable[[str], Positions]:
             ids = json.loads(text)
         except ValueError:
             ids = None
-        if not isinstance(ids, dict) or not ids:
+        if not isinstance(ids, dict) or not ids:  # an empty object says nothing: most likely a mistake
             raise ValueError(
                 'write earliest, latest, or ids by partition: {"0": 100, "1": -2} (-2 earliest, -1 latest)'
             )

@@ -104,12 +104,14 @@ class Stage:
 
     def add(self, partition: PartitionId, piece: RowColumns) -> None:
         """Take rows of a partition. May upload; raises what the store raises."""
+        # Two sums over the rows: weights, which count towards a block's size, and lengths, which find a row's data.
         ends = np.cumsum(piece.weights)
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
         start, count = 0, len(piece.headers)
         while start < count:
             opened = self._open.setdefault(partition, _OpenBlock())
             before = int(ends[start - 1]) if start else 0
+            # As many rows as the open block has room for, by bytes and by count.
             room = self._limits.group_bytes_max - opened.weight
             stop = min(
                 start + self._limits.group_count_max - opened.count,
@@ -117,7 +119,7 @@ class Stage:
                 count,
             )
             if stop <= start and opened.count:
-                self._close(partition)
+                self._close(partition)  # full: the next round opens an empty one
                 continue
             # At least one row, so that the loop ends: a body has at most 1 MiB, and any row fits into an empty block.
             stop = max(stop, start + 1)

@@ -132,7 +132,10 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
             if newest is not None:
                 copy, _, evidence = newest
                 return ControlRecord(key, copy.promises, evidence, copy.trimmed)
-    raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable")
+    raise ControlFileDamaged(
+        f"{path}: both copies of the promises of partition {partition} are unreadable: wipe this node's directory and "
+        "let it come back as a new one"
+    )
 
 
 def trimmed_in(files: Files) -> TrimMark:

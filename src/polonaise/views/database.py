@@ -293,7 +293,9 @@ def check_file(url: URL | str, *, there: bool) -> None:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
-        raise BadOption(f"no engine for a SQL view: {redacted(error)}") from error
+        raise BadOption(
+            f"no engine for a SQL view: {redacted(error)}; write the database's URL, for example sqlite:///PATH"
+        ) from error
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
         return
@@ -333,4 +335,6 @@ def _engine_at(url: URL | str) -> Engine:
     except NoSuchModuleError as error:
         raise BadOption(f"no SQL dialect for {redacted(url)}: {error}") from error
     except (ArgumentError, ImportError, ValueError) as error:
-        raise BadOption(f"no engine for a SQL view: {redacted(error)}") from error
+        raise BadOption(
+            f"no engine for a SQL view: {redacted(error)}; correct the URL, or install the database's driver"
+        ) from error

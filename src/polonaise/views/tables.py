@@ -331,8 +331,8 @@ def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
         return String(_KEY_CHARACTERS) if kind in MARIADB else Text()
     if field.type not in _PLAIN_TYPES:
         raise BadOption(
-            f"column {field.name} is {field.type}, which SQL has no type for: make it {', '.join(_PLAIN_TYPES)} "
-            "or decimal, such as with to_json"
+            f"column {field.name} is {field.type}, which SQL has no type for: convert it to "
+            f"{', '.join(_PLAIN_TYPES)} or decimal, for example with to_json"
         )
     return _PLAIN_TYPES[field.type]()
 

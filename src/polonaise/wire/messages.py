@@ -125,7 +125,10 @@ class Append(Message):
     count: U32
     flags: U8
     columns: Blob
-    """Everything that the owner judges by. It lies in the head, so that the frame's CRC covers it."""
+    """All of the transactions but their bodies, such as locks and expectations. The owner decides by this alone.
+
+    It lies in the head, so that the frame's CRC covers it.
+    """
     payload: Payload = payload()
     """The bodies, each with its own CRC among the columns."""
 

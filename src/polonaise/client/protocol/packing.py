@@ -14,7 +14,7 @@ from polonaise.terms import TransactionId
 from polonaise.wire.appends import AppendColumns, Operation
 
 Operations: TypeAlias = Sequence[tuple[int, bytes, bytes]]
-"""Expectations and changes as (kind, key, value); see `wire.appends`."""
+"""The expectations and changes of one transaction, each as (kind, key, value) of a `wire.appends.Operation`."""
 
 Outgoing: TypeAlias = tuple[Pending, int, TransactionId, int, bytes, bytes, Operations, bool]
 """One transaction to send.

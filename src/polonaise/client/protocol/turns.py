@@ -192,15 +192,19 @@ class Turns:
         """Take note of who wrote each transaction of a fed batch; return whether a rival is among them."""
         self._fed.append((first, clients))
         self._fed_count += len(clients)
+        # While a turn waits or is held its rivals are wanted, so only the oldest batches go. Without one, forget all:
+        # there was no conflict for so many transactions, so the rivals are of the past, and nobody waits for one.
         while self._fed_count > _FED_MAX:
             if not self._taken:
-                self._forget_all()  # no conflict for so many transactions: the rivals are of the past
+                self._forget_all()
                 return False
             self._fed_count -= len(self._fed.popleft()[1])
         rivals = self._seen.keys() & set(clients)
         for client in rivals:
+            # The batch's last id, without a search for the client's own in it. Too low would be wrong: a context would
+            # run before the rival's commit is applied (`newest`), only to be refused.
             self._seen[client] = first + len(clients) - 1
-            self._misses.pop(client, None)
+            self._misses.pop(client, None)  # it has come: only waits in vain one after the other count
         return bool(rivals)
 
     def beaten(self, turn: Turn, by: TransactionId) -> None:

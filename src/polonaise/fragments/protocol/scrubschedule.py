@@ -53,7 +53,7 @@ class FragmentsScrubbed:
     found: int = 0
     """How many fragments were found damaged since the server started."""
     repaired: int = 0
-    """How many of them are as they were written again."""
+    """How many of the fragments found damaged were repaired: they are again as they were first written."""
     damages: tuple[FragmentDamage, ...] = ()
     trouble: str = ""
     """Why the store can't be read at the moment; empty while it can."""

@@ -14,7 +14,7 @@ from polonaise.pipelines.formatting import Number, cut, finite, number, read, sh
 from polonaise.pipelines.tables import Table
 
 _SIDE_MAX: Final = 16
-"""Rows and columns; smaller cells could not hold a number."""
+"""The most rows of the chart, and the most columns: in smaller cells a number would not fit."""
 _ROW: Final = 30.0
 _HEADING_MAX: Final = 150.0
 

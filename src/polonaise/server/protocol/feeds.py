@@ -27,7 +27,7 @@ from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
 _FLUSHES_MAX: Final = 1_000
-"""The most answers of one mount that may wait for its feed to get further."""
+"""The most flushes of one mount that may wait for their answers: each waits until the feed has got to its id."""
 
 
 class Feeds:

@@ -204,10 +204,10 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
 
 
 def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contradiction:
-    """Decide for a partition in which no session was ever engaged: nothing was written, so the log is empty.
+    """Decide the end of a partition in which no replica was ever engaged: nothing was written, so the log is empty.
 
-    A replica that held something disproves it. One that may have lost, but never joined above NO_TRANSACTION, lost
-    nothing: its first file went bad.
+    Return a contradiction if a replica's marks show that it held transactions. A replica that says it may have lost
+    some, and has no such mark, lost nothing: its first file went bad while the log was empty.
     """
     for name, answer in answers.items():
         # All three marks: a damaged replica may hold nothing any more and still know that there was something.

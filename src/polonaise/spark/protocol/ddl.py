@@ -1,4 +1,7 @@
-"""Check columns given as Spark DDL before Spark sees them: its errors would point into a longer text of ours."""
+"""Check columns that the user wrote as Spark DDL, before Spark parses them.
+
+Spark is given a longer text, which the user did not write: the positions in its error messages would refer to that.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ KEY_PREFIX: Final = registers.SPARK_SINKS
 _FIXED: Final = struct.Struct("<qIIIH")
 _RUN: Final = struct.Struct("<qq")
 RUNS_MAX: Final = 16
-"""Runs of earlier batches that a register keeps; older ones are forgotten. Bounds the register's size."""
+"""The most ranges of earlier batch numbers in a register. The oldest are forgotten, so that its size is bounded."""
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of batch numbers, (first, last), both inclusive, ascending."""

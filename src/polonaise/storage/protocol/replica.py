@@ -81,7 +81,7 @@ class StoreRequest(NamedTuple):
     """One numbered message of a session; without batches it is a barrier."""
 
     connection: Hashable
-    """The connection that it arrived on."""
+    """The connection on which this message arrived."""
     session: SessionId
     number: int
     batches: Sequence[Batch]
