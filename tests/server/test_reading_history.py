@@ -167,7 +167,7 @@ def test_what_no_replica_holds_comes_from_the_fragments() -> None:
 
 def test_without_fragments_the_error_says_what_to_do_and_not_that_it_passes() -> None:
     with pytest.raises(HistoryTrimmed, match=r"below 5.*--fragments") as told:
-        read(Owner({"a": HistoryTrimmed("ids below 5 were trimmed here")}))
+        read(Owner({"a": HistoryTrimmed("ids below 5 were trimmed from the storage node")}))
     assert told.value.retry is Retry.NEVER
 
 
@@ -176,7 +176,7 @@ class TrimmedReplica(Link):
 
     async def ask_bulk(self, request: Any, partition: int) -> Any:
         if request.first <= 4:
-            raise HistoryTrimmed("ids below 5 were trimmed here")
+            raise HistoryTrimmed("ids below 5 were trimmed from the storage node")
         return Batches(10, payload=[b"from %d" % request.first])
 
 

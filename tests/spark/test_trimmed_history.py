@@ -131,7 +131,7 @@ async def test_an_embedded_log_that_has_a_store_is_read_through_it(
 # ------------------------------------------------------------------ whoever does not
 
 
-TOLD = r"ids below {first} were trimmed here.*by \.option\('fragments', its address\)"
+TOLD = r"ids below {first} were trimmed from the storage node.*by \.option\('fragments', its address\)"
 
 
 async def test_a_batch_query_is_told_when_it_is_planned(ignorant: Trimmed) -> None:

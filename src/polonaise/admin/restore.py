@@ -54,10 +54,10 @@ _CHUNK_BYTES: Final = 8 * 1024 * 1024
 _SESSIONS_APART: Final = 2**32
 _GENERATIONS_APART: Final = 2**10
 _UNIQUE_IDS_APART: Final = 2**20
-"""Distance of the new log's numbers from the highest that the fragments mention.
+"""How far above the highest client id in the fragments the unique ids of the new log begin.
 
-The archived log may since have given out more, which left no trace. No directory or client of it must ever pass for
-one of the new log.
+The archived log may have given out more unique ids, of which the fragments show nothing. No client or server of that
+log must ever pass for one of the new log.
 """
 _NOBODY: Final = 0
 """A server id that is never given out. It stands for the last owner of every partition, which is dead."""

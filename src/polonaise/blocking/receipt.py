@@ -81,7 +81,7 @@ class Receipt:
 
     @property
     def id(self) -> TransactionId:
-        """The (first) transaction id; -1 until committed."""
+        """The transaction id, of a group the first one; -1 until committed."""
         return self._receipt.id
 
     @property

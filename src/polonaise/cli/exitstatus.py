@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """How a command ended, as its process tells it."""
+    """The exit statuses of the command line, except 0 (success) and 2 (an invalid command line)."""
 
     FAILED = 1
     """A fault, told in one line on standard error, or a check that did not pass."""

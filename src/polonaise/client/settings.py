@@ -34,7 +34,7 @@ class ClientSettings:
     frame_bytes_max: int = 1024 * 1024
     """Bytes of one append frame: large enough to be cheap, small enough not to delay the frames behind it."""
     credit_bytes: int = 4 * 1024 * 1024
-    """Bytes of one partition's feed that are received and not applied. A slow view stops its own feed and no other."""
+    """The credit of one partition's feed: bytes received but not yet applied. A slow view stops only its own feed."""
     run_count_max: int = 4_096
     """Transactions of one run, for a view with `apply_run`: enough to make one commit of its store cheap for each."""
     run_bytes_max: int = 1024 * 1024

@@ -185,7 +185,7 @@ class Coordinator:
         return current
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        """Replace the assignment if its version is still `expected_version`, and return the new version.
+        """Replace the assignment if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then.
         """

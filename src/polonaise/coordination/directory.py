@@ -234,7 +234,7 @@ class ValueDirectory:
             raise
 
     async def _serve(self, lock: str) -> None:
-        """Serve the requests under this lock until none is left."""
+        """Serve the requests that wait for this lock until none is left; those that run together take it once."""
         requests = self._requests[lock]
         while requests:
             try:

@@ -91,7 +91,7 @@ class _Group(NamedTuple):
 
 
 def _groups(file: Any, footer: Footer) -> list[_Group]:
-    """Return the row groups and their ids, going by the footer. Raises `FragmentDamaged` unless these are dense."""
+    """Return the row groups and their ids, by the footer. Raises `FragmentDamaged` unless the ids have no gaps."""
     groups: list[_Group] = []
     following = footer.first
     for number in range(file.metadata.num_row_groups):

@@ -529,7 +529,11 @@ class PartitionLog:
                 if first > last or first < 0:
                     return []
                 if first < self.first:
-                    raise HistoryTrimmed(f"ids below {self.first} were trimmed here", self.first)
+                    raise HistoryTrimmed(
+                        f"ids below {self.first} were trimmed from the storage node: "
+                        "read them from the archive's fragments",
+                        self.first,
+                    )
                 return await self._reader.read(self._segment_of(first), first, last, bytes_max, part_last)
             except DamageFound as error:
                 error.cuts = cuts

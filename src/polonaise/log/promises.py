@@ -106,7 +106,7 @@ class PromiseSector(NamedTuple):
     trimmed: TrimMark = NOTHING_TRIMMED
 
     def encode(self) -> bytes:
-        """Return the sector's bytes."""
+        """Return the bytes of the control file's sector with these promises, sealed by a CRC."""
         p = self.promises
         return _sealed(
             _COPY.pack(
@@ -143,7 +143,7 @@ class Slot(NamedTuple):
     evidence: SyncEvidence
 
     def encode(self) -> bytes:
-        """Return the sector's bytes."""
+        """Return the bytes of the evidence slot's sector, sealed by a CRC."""
         return _sealed(_SLOT.pack(_SLOT_MAGIC, 0, self.partition, 0, self.sequence, self.cuts, *self.evidence))
 
     @classmethod

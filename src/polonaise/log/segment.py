@@ -103,10 +103,12 @@ class SegmentHeader(NamedTuple):
     @classmethod
     def decode(cls, raw: bytes) -> SegmentHeader:
         """Return the header in `raw`. Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
+        # First: these bytes have neither magic nor CRC, and would be told as damage, which is repaired.
         if raw[:HEADER_BYTES] == REMOVED:
             raise SegmentRemoved("the segment was removed")
         if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
             raise SegmentDamaged("no segment header")
+        # Before the version: rot in that field is damage, and not another format, which is not repaired but refused.
         if crc32(raw[:_HEADER_CRC]) != int.from_bytes(raw[_HEADER_CRC:HEADER_BYTES], "little"):
             raise SegmentDamaged("the CRC of a segment header does not fit")
         _, version, _, created, key, partition, previous_crc, *rest = _HEADER.unpack_from(raw)
@@ -134,7 +136,7 @@ def seed_of(cluster_key: bytes, partition: PartitionId, first: TransactionId) ->
 
 
 class SegmentSource(Protocol):
-    """The part of a file that reading a segment needs."""
+    """An open file from which a segment can be read."""
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""

@@ -253,7 +253,10 @@ _elections: dict[Identity, HostElection] = {}
 
 
 def take(address: EmbeddedAddress) -> HostElection:
-    """Take part in the election at an existing directory, until `leave`. The process has one part per directory."""
+    """Take part in the election at an existing directory until `leave`.
+
+    All callers in this process share one `HostElection` for each directory.
+    """
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     status = os.stat(address.directory)
     identity = (status.st_dev, status.st_ino)

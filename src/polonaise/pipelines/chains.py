@@ -36,7 +36,7 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of walking over consecutive batches of one copy."""
+    """The result of walking over consecutive batches in one copy of a partition: a replica's, or the fragments."""
 
     begin: End | None = None
     """The first batch; None for no batches."""

@@ -230,6 +230,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
             with _replaced(path) as unfinished:
                 pq.write_table(table, unfinished, compression="zstd")
             paths.append(path)
+        # The page last: a new page never stands beside tables of an earlier report, even if the job is killed.
         with _replaced(directory / _PAGE) as unfinished:
             unfinished.write_text(page.html(), encoding="utf-8")
     except OSError as error:

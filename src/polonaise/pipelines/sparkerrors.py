@@ -18,7 +18,7 @@ _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
 _PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
-"""The last line of what a user's function raised in a task."""
+"""A Python traceback in a Spark error; its group is the last line, which says what the user's function raised."""
 _NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
 """Messages of Py4J and Spark when Spark's driver is gone."""
 _WORKER_GONE: Final = re.compile(

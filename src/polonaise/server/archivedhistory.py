@@ -148,7 +148,7 @@ def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition
     """Return the history; raise `HistoryTrimmed`, which says what to do, if there is none."""
     if history is None:
         raise HistoryTrimmed(
-            f"partition {partition}: {trimmed.text}, and this server was started without the fragments that hold them: "
+            f"partition {partition}: {trimmed.text}; this server was started without the fragments that hold them: "
             "start it with --fragments and the address of the archive (embedded: ?fragments=), or read the archive "
             "itself"
         )

@@ -69,12 +69,15 @@ class CatchUp:
         late = [name for name in self._session.value.members if name not in self._session.engaged]
         while self._owner.session is self._session:
             await self._wait_for_late_node(late)
+            # At random: a node that connects is late in all partitions, which should not look at the same moment.
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
             for name in late:
+                # Copies go over this connection; the wait above was for the other one, and for any of the nodes.
                 if self._links[name].bulk is None:
                     continue
                 try:
                     await self._copy_to(name)
+                    # Ends the session, and with it this task: the next session's catch-up copies to the other nodes.
                     await self._let_back_in(name)
                 except PolonaiseError as error:
                     self._owner.readiness.replica_late(name, str(error))

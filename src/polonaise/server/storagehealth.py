@@ -67,5 +67,5 @@ def _parsed(document: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a storage node's health is not a JSON document") from error
     if not isinstance(health, dict) or not isinstance(health.get("scrub"), dict):
-        raise ProtocolError("a storage node's health lacks its scrub")
+        raise ProtocolError("a storage node's health document has no object 'scrub'")
     return health

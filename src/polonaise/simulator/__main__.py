@@ -24,12 +24,14 @@ _PROGRESS_S: Final = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what the arguments ask for. Returns the exit status: 1 if a seed failed or a fault never occurred, else 0."""
+    # The nodes log every fault that is inflicted on them; what counts is what the checks find.
     logging.disable(logging.CRITICAL)
     options = _options().parse_args(arguments)
     if options.list_mutations:
         for name, mutation in mutations.MUTATIONS.items():
             _say(f"{name:38} {mutation.breaks}")
         return 0
+    # Before a schedule runs, traced or not: that loads the code which the mutation changes.
     if options.mutation:
         mutations.put_in(options.mutation)
     if options.trace is not None:

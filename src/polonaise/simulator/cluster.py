@@ -200,6 +200,7 @@ class Node:
         self._may_run.clear()
 
     def let_up(self) -> None:
+        """Let the node be started again after `hold_down`."""
         self._may_run.set()
 
     def crash(self) -> None:

@@ -69,13 +69,14 @@ class Nemesis(DiskFaults):
 
     async def heal(self) -> None:
         """End all faults, and let everything run again. What was damaged stays damaged."""
-        # First, or what is under way would go on to inflict faults.
+        # First: faults that are under way would go on to cut links and stop processes.
         for task in self._under_way:
             task.cancel()
         cluster, network = self._cluster, self._network
         network.heal()
         names = [node.name for node in cluster.nodes]
         network.delay(names, names, 0.0)
+        # The simulated coordinator is not reached over the network: it has its own cuts and troubles.
         cluster.cut_off.clear()
         cluster.service.configuration = cluster.knobs.coordinator
         if cluster.store is not None:
@@ -87,7 +88,7 @@ class Nemesis(DiskFaults):
             if node.process is not None:
                 node.process.crash_on_call = None
                 node.process.resume()
-            node.let_up()
+            node.let_up()  # a node that was held down is not started before
 
     # ------------------------------------------------------------------ for the actions
 

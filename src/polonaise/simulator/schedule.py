@@ -125,8 +125,8 @@ def _death_unheard() -> Iterator[None]:
 class Schedule:
     """The cluster, work, faults and checks of one seed, and the course that they take.
 
-    What few seeds have is drawn from a generator of its own: adding it leaves the other seeds as they were, also
-    those that tests keep.
+    Each rare feature, such as an archive, is drawn from a random generator of its own. So adding one leaves the course
+    of every seed without it as it was, and the seeds that tests keep still show what they were kept for.
     """
 
     def __init__(self, seed: int, *, record: bool = False) -> None:

@@ -104,7 +104,7 @@ def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
 
 
 def fields_inside(kind: pa.DataType) -> list[pa.Field]:
-    """Return the fields that a type consists of, but for a map's key, which is never null."""
+    """Return the fields directly inside a type, without a map's key, which is never null."""
     if pa.types.is_map(kind):
         return [kind.item_field]
     return [kind.field(index) for index in range(kind.num_fields)]

@@ -56,7 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Mapping[PartitionId, TransactionId] = {}
         """The partitions' ends as last asked for. They only ever grow."""
         self._warned_holes: Mapping[PartitionId, Span] = {}
-        """Holes that have been warned of: each is told once, and not at every poll."""
+        """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and means the same

@@ -158,7 +158,7 @@ class StorageNode:
                 await self._listener.close()
 
     async def _end_tasks(self) -> None:
-        """Cancel scrub and look-out, and wait for their ends."""
+        """Cancel the scrub and the check that the directory is in its place, and wait until both have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -211,7 +211,7 @@ class ReceivedAppends:
             if self.group_ends[count - 1] != 1:
                 raise ProtocolError("an append frame ends within a group")
             if bytes(self.group_ends).strip(b"\0\1"):
-                raise ProtocolError("the ends of groups are neither 0 nor 1")
+                raise ProtocolError("an append frame's column of group ends holds bytes other than 0 and 1")
         self.operations: list[Operation] = []
         if message.flags & OPERATIONS:
             self._take_operations(take)

@@ -123,7 +123,9 @@ def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):
-        raise ProtocolError(f"a frame of {len(view)} bytes with a head of {head_bytes}")
+        raise ProtocolError(
+            f"a frame of {len(view)} bytes is too short for its header and a head of {head_bytes} bytes"
+        )
     head = view[HEADER_BYTES:end]
     if crc32(head, crc32(view[:20])) != crc:
         raise FrameDamaged("the checksum of a frame does not fit")

@@ -60,7 +60,7 @@ class Pending:
         self.sequence = 0
         """Its (first) sequence, from 1, assigned by `Outstanding.add`; 0 before."""
         self.id: TransactionId = -1
-        """Its (first) transaction id; -1 until committed."""
+        """The transaction id, of a group the first one; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
         """The future that waits for the fate, or a list of them; None for none. Set and read by the shell."""

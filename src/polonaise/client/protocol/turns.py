@@ -2,8 +2,8 @@
 
 Optimistic contexts that all change one thing mostly run in vain: of those that run at the same time, one commits. So a
 context that was refused, or would be, takes a turn. Within a client contexts go one after the other, first come first
-served, each after the commit of the one before. Clients go in a round: one that has committed lets those clients go
-first whose commits have made its appends be refused, its *rivals*.
+served, each after the commit of the one before. Clients go in a round: one that has committed lets its *rivals* go
+first, the clients whose commits conflicted with its appends.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Queue:
         self.granted: set[Turn] = set()
         self.writers = 0
         self.rivals: set[ClientId] = set()
-        """The clients whose commits have made appends of this client be refused for this lock."""
+        """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
         """The id of this client's last commit that raised the lock."""
 

@@ -79,7 +79,7 @@ class ReadHistory(NamedTuple):
 
 
 class AwaitRoom(NamedTuple):
-    """Call `room` once the mount's connection has taken enough of what it was sent."""
+    """Call `room` once little enough is unsent on the mount's connection for more to be written to it."""
 
     mount: ClientMount
 

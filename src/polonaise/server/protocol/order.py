@@ -108,7 +108,9 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 def _check_locks(ends: list[int]) -> None:
     """Check the number of locks, given where those of each transaction end. Raises `TooManyLocks`."""
     if ends[-1] > FRAME_LOCKS_MAX:
-        raise TooManyLocks(f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}")
+        raise TooManyLocks(
+            f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}: lock coarser, or append smaller groups"
+        )
     most = max(map(operator.sub, ends, [0, *ends]))
     if most > LOCKS_MAX:
         raise TooManyLocks(f"{most} locks on one transaction; the limit is {LOCKS_MAX}")

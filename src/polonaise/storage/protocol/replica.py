@@ -102,6 +102,7 @@ class Replica:
         self.last_crc = last_crc
         self._joined_on: Hashable = None
         self._asked: SessionId = NO_SESSION
+        """The session of the last `LastSessionInfo` since this copy was opened; see `_unasked`."""
 
     # ------------------------------------------------------------------ sessions
 
@@ -115,6 +116,7 @@ class Replica:
         # The same session may ask again: its answer may have been lost on the way.
         if session < promises.fence or session <= NO_SESSION:
             return [self._fenced()]
+        # In memory only: after a restart the disk may be an older one, and the owner has to ask again.
         self._asked = session
         actions: list[Action] = []
         # On disk before the answer: were the fence lost in a crash, an older session's owner could go on to commit what
