@@ -65,7 +65,7 @@ class Condition(NamedTuple):
     scrub: dict[str, dict[str, Any]]
     """The progress of each storage node's scrub, and in `damages` what the scrub found in this partition."""
     fragments_scrub: dict[str, Any] | None
-    """The same for the fragment store, from the server; None if it has no store, or does not scrub it."""
+    """The same of the scrub of the server's fragment store; None if it has no store, or does not scrub it."""
 
     @property
     def troubles(self) -> list[str]:
@@ -110,7 +110,7 @@ async def conditions(
 ) -> list[Condition]:
     """Return the condition of partitions, with one request per server. Raises `DeadlineExceeded` if one is silent.
 
-    With `silent`, that is called instead, with the first partition whose server does not answer, and the conditions
+    `silent`, if given, is called instead, with the first partition whose server does not answer, and the conditions
     known by then are returned: waiting for further silent servers would take the full time for each.
 
     A server that has only just started, such as that of an embedded log which nobody else hosts, gets a moment to know.

@@ -67,7 +67,7 @@ async def _check(disk: Disk, directory: str) -> list[str]:
 async def _is_cluster(disk: Disk, directory: str) -> bool:
     """Whether only the last step of a restore is missing, so that the cluster may be in use already.
 
-    Never for an embedded log: an opener looks for its own file, which is written after the coordinator's.
+    Never for an embedded log: whoever opens it looks for the embedded log's own file, written after the coordinator's.
     """
     if not await disk.exists(posixpath.join(directory, COORDINATOR, DESCRIPTION)):
         return False

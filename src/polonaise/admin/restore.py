@@ -205,7 +205,7 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
 
 
 def _key(how: HowToRestore, source: _Source) -> Key:
-    """Return which key to use. The same one says that views, sinks and the store may go on with this log.
+    """Return which key to use. The same key says that views, sinks and the store may go on with this log.
 
     They may not if anything is left out, so then the key has to be chosen by the operator.
     """

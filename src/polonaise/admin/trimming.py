@@ -26,7 +26,7 @@ class TrimReport(NamedTuple):
     first: TransactionId
     """From this id on, all storage nodes still hold the log."""
     held_from: TransactionId
-    """The same, before the trim."""
+    """From this id on, all storage nodes held the log before the trim."""
 
     @property
     def dropped(self) -> bool:

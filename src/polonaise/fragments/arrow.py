@@ -39,7 +39,7 @@ SCHEMA: Final = pa.schema(
 LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
 """One lock in the column `locks`."""
 _BYTES_MAX: Final = 2**31 - 1
-"""The largest sum of bodies in one column, whose offsets are 32 bits."""
+"""The most bytes of bodies in one column: its offsets have 32 bits."""
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
@@ -93,7 +93,7 @@ class _BatchRows:
 def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
     """Return a column of bodies that lie one after the other in `data`; `ends` is where each ends.
 
-    `valid` says which rows have one, None for all.
+    `valid` says which rows have a body; None if all have one.
     """
     offsets = np.zeros(len(ends) + 1, "<i4")
     offsets[1:] = ends

@@ -24,7 +24,7 @@ from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.terms import PartitionId
 
 ROWS_MAX: Final = 65_536
-"""The default size of a record batch in rows: few enough to be handed on soon, enough that a batch costs nothing."""
+"""The default size of a record batch in rows: few enough to be ready soon, and enough to make each one cheap."""
 _IDS: Final = SCHEMA.get_field_index("transaction_id")
 
 
@@ -126,4 +126,7 @@ def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId)
     if "partition" in schema.names:
         wrong = wrong or bool((table.column("partition").to_numpy() != partition).any())
     if wrong:
-        raise FragmentDamaged(f"the ids of row group {group.number} are not {group.first} to {group.last} of its name")
+        raise FragmentDamaged(
+            f"the rows of row group {group.number} are not those of partition {partition} from {group.first} to "
+            f"{group.last}, as its footer says"
+        )

@@ -2,8 +2,8 @@
 
 A row is a transaction. Beside what applications want of a transaction, it has what makes the batches again, byte for
 byte: which batch the row was in and its CRC, the register changes that a batch made (in its first row), and the
-evidence where the log keeps it. The footer says whose log it is, which ids, and the CRC of the batch before the first
-one. Parquet's own compression makes little of columns that hardly change.
+evidence where the log keeps it. The footer says whose log it is, which ids it holds, and the CRC of the batch before
+the first one. Parquet's own compression makes little of columns that hardly change.
 """
 
 from __future__ import annotations
@@ -340,7 +340,7 @@ def _numbers(group: pa.RecordBatch, name: str) -> Any:
 
 
 def _bytes(group: pa.RecordBatch, name: str) -> tuple[memoryview, Any]:
-    """Return the bytes of a column of bodies, and the offsets of each in them; null is empty."""
+    """Return the bytes of a column of bodies, and the offsets of each body in them; a null counts as empty."""
     column = group.column(name)
     _, offsets, data = column.buffers()
     start = column.offset

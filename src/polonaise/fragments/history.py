@@ -64,7 +64,7 @@ class HistorySettings:
     store_s_max: float = 30.0
     """The deadline of one call to the store."""
     rewrite_s_max: float = 600.0
-    """The deadline of writing one fragment again, of the log's default size over a slow line."""
+    """The deadline of writing one fragment again: enough for one of the default size over a slow line."""
 
 
 class _Listing(NamedTuple):
@@ -84,7 +84,7 @@ class _Opened:
     firsts: list[TransactionId]
     """The first id of each row group."""
     verified: bool = False
-    """Whether all its bytes were read, and are those that it was named for."""
+    """Whether all its bytes were read, and have the digest in its name."""
 
 
 class FragmentHistory:
@@ -132,7 +132,7 @@ class FragmentHistory:
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
         """Return the fragments that hold everything from 0 up to `last`, by a new listing and without reading them.
 
-        Raises `NotArchived`, which says what none of them holds.
+        Raises `NotArchived`, which names ids that no fragment holds.
         """
         listing = await self._listed(partition)
         covered = cover(listing.fragments, Span(0, last))
@@ -256,7 +256,7 @@ class FragmentHistory:
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
 
-        Raises `FragmentDamaged` when its bytes are not those that it was named for, and from then on none of them is
+        Raises `FragmentDamaged` when its bytes do not have the digest in its name, and from then on none of them is
         given out; `NotFound` when it does not exist.
         """
         try:
@@ -424,7 +424,10 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
     try:
         footer, file = open_fragment(end, cluster_key)
         if footer[1:4] != name[:3]:
-            raise FragmentDamaged(f"the fragment holds partition {footer.partition}, {footer.first} to {footer.last}")
+            raise FragmentDamaged(
+                f"it holds other ids than its name says: {footer.first} to {footer.last} of partition "
+                f"{footer.partition}"
+            )
         metadata = file.metadata
         return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
     except (FragmentDamaged, UnsupportedFormat, WrongClusterKey) as error:

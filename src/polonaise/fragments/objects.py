@@ -56,7 +56,7 @@ async def partitions_in(store: ReadableStore) -> list[PartitionId]:
 
 
 async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
-    """Return the footer of a fragment of `size` bytes, without fetching the rest of it if that can be.
+    """Return the footer of a fragment of `size` bytes, fetching the whole object only if its end does not suffice.
 
     Raises `FragmentDamaged`, which names the object, also when it holds other ids than its name says.
     """
@@ -217,7 +217,10 @@ def open_bytes(raw: bytes, name: FragmentName) -> Footer:
 def _checked(footer: Footer, name: FragmentName) -> Footer:
     """Return the footer. Raises `FragmentDamaged` unless it says what the name says."""
     if footer[1:4] != name[:3]:
-        raise FragmentDamaged(f"{name.path} holds partition {footer.partition}, {footer.first} to {footer.last}")
+        raise FragmentDamaged(
+            f"{name.path} holds other ids than its name says: {footer.first} to {footer.last} of partition "
+            f"{footer.partition}"
+        )
     return footer
 
 

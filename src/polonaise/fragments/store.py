@@ -68,8 +68,8 @@ class ObjectStore(MendableStore, Protocol):
     def empty_is_new(self) -> bool:
         """Whether an empty store is certainly one in which nothing was ever put.
 
-        True when this process made it, or when the store can't be away unnoticed. False for a directory that existed
-        before: what belongs there may not be mounted.
+        True when this process made the store, and for a kind of store that can't be missing unnoticed. False for a
+        directory that existed before: the file system that belongs there may not be mounted.
         """
 
     def unmake(self) -> None:
@@ -251,7 +251,7 @@ class ObstoreStore:
 class LateStore:
     """A store whose directory may be missing: every call raises `StoreUnavailable` while it is.
 
-    For servers, which never make it.
+    For servers, which never make the directory.
     """
 
     def __init__(self, url: str) -> None:

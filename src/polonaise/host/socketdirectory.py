@@ -62,7 +62,7 @@ def _short_path(directory: str) -> Iterator[str]:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ConnectionLost(f"no sockets in {directory!r}: {error.strerror}") from error
+        raise ConnectionLost(f"no sockets in {directory!r}, which can't be opened: {error.strerror}") from error
     try:
         yield f"{_DESCRIPTORS}/{descriptor}"
     finally:

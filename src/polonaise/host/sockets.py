@@ -83,7 +83,7 @@ async def _listen_unix(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory
 
 
 async def _kept(listening: Coroutine[Any, Any, _RealListener]) -> _RealListener:
-    """Return the listener, closed again if the caller was cancelled, perhaps when it listened already."""
+    """Return the listener. If the caller is cancelled, close it, even if it begins to listen only afterwards."""
     task = asyncio.ensure_future(listening)
     try:
         return await asyncio.shield(task)

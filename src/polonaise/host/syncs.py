@@ -20,7 +20,7 @@ APART_S: Final = 0.0001
 SLOW_S: Final = 0.05
 """The duration from which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
-"""How many times the duration of a slow sync all syncs go to threads: a disk that hangs holds the loop up once."""
+"""After a slow sync, all go to threads for this many times its duration: a disk that hangs holds the loop up once."""
 
 
 class SyncsInLoop:
@@ -35,7 +35,7 @@ class SyncsInLoop:
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
         """Tell whether the loop may write and sync these now; `waited` has to be called after it has.
 
-        To be asked for every small sync, allowed or not: it notices by that which files are busy.
+        Call this for every small sync, allowed or not: the calls tell which files are busy.
         """
         now_s = self._began_s = self._now_s()
         if file is not self._file:

@@ -20,7 +20,7 @@ async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIt
 
 
 async def write_file(disk: Disk, path: str, buffers: Sequence[Buffer]) -> None:
-    """Replace the contents of a file, durably, but not its name."""
+    """Replace the contents of a file, durably. The name of a new file is durable only once its directory is synced."""
     async with opened_file(disk, path, create=True) as file:
         await file.truncate(0)
         await file.write(0, buffers, sync=True)

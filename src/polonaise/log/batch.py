@@ -71,7 +71,7 @@ class Batch:
     view: memoryview
     """The bytes of the whole batch."""
     length: int
-    """The number of those bytes."""
+    """The length of the whole batch in bytes."""
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
@@ -123,7 +123,7 @@ class Batch:
         """Return the batch that begins at `offset` of `buffer`.
 
         Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC. `verify=False`
-        leaves the CRC to another reader (structure is still checked): for bytes on their way through.
+        leaves the CRC to another reader (structure is still checked): for bytes that are only passed on.
         """
         view = memoryview(buffer)[offset:]
         if len(view) < HEADER_BYTES:

@@ -1,8 +1,8 @@
 """The control file: a storage directory's identity, and what each of its partitions has promised.
 
 Layout: a sector of header, then for partition p three sectors of its own, from offset 512 + p * 1536 on: copy A, copy B
-and the evidence slot. Nothing is counted or chained, so no crash between two writes can make one partition's sectors
-unreadable by touching another's.
+and the evidence slot. The place of a sector follows from p alone, and no sector's contents depend on another
+partition's. So a crash during a write to one partition's sectors leaves those of all others readable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ CONTROL_FILE: Final = "polonaise-storage.ctl"
 LOCK_FILE: Final = "disk.lock"
 PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 
-_RESTORE: Final = "restore it, or wipe its directory and let this node come back as a new one"
+WIPE: Final = (
+    "wipe this node's directory and let it come back as a new one, filled from the other replicas "
+    "(an older copy of the file would not know what was promised since)"
+)
+"""What to do about a damaged control file, for messages."""
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
@@ -65,9 +69,9 @@ def decode_header(raw: bytes, path: str) -> bytes:
     Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`.
     """
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
-        raise ControlFileDamaged(f"{path} is not a control file: {_RESTORE}")
+        raise ControlFileDamaged(f"{path} is not a control file: {WIPE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
-        raise ControlFileDamaged(f"the header of the control file {path} does not fit its CRC: {_RESTORE}")
+        raise ControlFileDamaged(f"the header of the control file {path} does not fit its CRC: {WIPE}")
     _, version, _, _, cluster_key = _HEADER.unpack_from(raw)
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(
@@ -98,8 +102,7 @@ def newest_promises(
     # promise, and let a fenced session write again.
     if slot is not None and slot.sequence > sequence:
         raise ControlFileDamaged(
-            f"{path}: the newest copy ({slot.sequence}) of the promises of partition {partition} is unreadable: "
-            "wipe this node's directory and let it come back as a new one"
+            f"{path}: the newest copy ({slot.sequence}) of the promises of partition {partition} is unreadable: {WIPE}"
         )
     evidence = copy.evidence
     # Evidence from before the last cut speaks of bytes that are gone: to believe it would be to miss them.
@@ -112,7 +115,7 @@ class ControlSlot:
     """One partition's sectors in the control file: its promises, and the evidence of sync.
 
     Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
-    process stops: a node that can't keep promises must not be there to be asked.
+    process stops: a node that can't keep promises must not go on answering.
     """
 
     def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
@@ -160,7 +163,7 @@ class ControlSlot:
         await self.save(self.promises.distrusted(last))
 
     async def begin_cut(self, evidence: SyncEvidence) -> None:
-        """Record that the log is about to be cut at `evidence`: nothing above will be missed."""
+        """Record that the log is about to be cut at `evidence`: from now on, bytes missing above are no loss."""
         # Earlier evidence reaches above the cut. With the new count of cuts, what is still in the slot is void too.
         self.evidence = evidence
         promises = self.promises
@@ -175,9 +178,9 @@ class ControlSlot:
         )
 
     async def begin_trim(self, trimmed: TrimMark) -> None:
-        """Record that the log is about to be trimmed: what lies below `trimmed` is not missed from now on.
+        """Record that the log is about to be trimmed: from now on, ids missing below `trimmed` are no loss.
 
-        What is left of it on the disk is removed by the next opening.
+        Trimmed files that a crash leaves on the disk are removed when the log is opened next.
         """
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
@@ -305,8 +308,7 @@ class ControlFile:
         if promised is None:
             if await self._host.disk.exists(self.partition_directory(partition)):
                 raise ControlFileDamaged(
-                    f"{path}: both copies of the promises of partition {partition} are unreadable: wipe this node's "
-                    "directory and let it come back as a new one"
+                    f"{path}: both copies of the promises of partition {partition} are unreadable: {WIPE}"
                 )
             return None
         copy, newest, evidence = promised
@@ -382,7 +384,7 @@ class ControlFile:
             await asyncio.sleep(_EVIDENCE_PAUSE_S)
 
     async def _flush_evidence(self) -> None:
-        """Write what was noted, so that a later load of a partition in this process knows no less."""
+        """Write the evidence that was noted, so that a later `load` in this process finds it in the file."""
         while self._noted:
             partition = next(iter(self._noted))
             sector = self._noted.pop(partition).encode_evidence()
@@ -394,7 +396,7 @@ class ControlFile:
 async def _identities(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
     """Return the identities of the files that the directory's names lead to: control file and lock.
 
-    The lock as well: without it another node could take the directory.
+    The lock file is compared as well: if it were gone, another node could lock the directory.
     """
     return tuple([await disk.identity(f"{directory}/{name}") for name in (CONTROL_FILE, LOCK_FILE)])
 
@@ -412,15 +414,15 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
     if names:
         raise ControlFileMissing(
             f"partitions {', '.join(names)} are in {directory} without {CONTROL_FILE}: what they promised is unknown. "
-            "Restore the file, or wipe the directory and let this node come back as a new one"
+            f"Put back the file itself if it was moved away; otherwise {WIPE}"
         )
     if cluster_key is None:
-        raise NotInitialized(f"the storage directory {directory} is empty and no cluster key was given")
+        raise NotInitialized(f"the storage directory {directory} is empty, so it needs a cluster key: give one")
     await write_whole(disk, directory, CONTROL_FILE, [encode_header(cluster_key, host.clock.wall_us())])
 
 
 async def _make_directory(disk: Disk, directory: str) -> None:
-    """Make the directory and its parents, for good: each name lasts only once its parent is synced."""
+    """Make the directory and its parents, durably: a name survives a crash only once its parent is synced."""
     await disk.make_directory(directory)
     parent = _parent(directory)
     await disk.sync_directory(parent)

@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class SharedSync:
-    """One sync for all callers that come while another is under way.
+    """Shares syncs: all callers that come while one sync is under way wait for the same next one.
 
-    It begins after they called, so it covers what they wrote.
+    The next sync begins after they called, so it covers what they wrote.
     """
 
     def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
@@ -53,7 +53,7 @@ class SharedSync:
 class OpenFiles:
     """A disk that closes files that are not in use when too many are open.
 
-    A file that has to be opened again waits while all that may be open are in use at this very moment.
+    Opening a file again waits while as many files as may be open are all in use.
     """
 
     def __init__(self, disk: Disk, files_max: int) -> None:
@@ -161,7 +161,7 @@ class OpenFiles:
 
 
 class _KeptFile:
-    """A file that is open as far as its users can tell, and closed when others need the room more."""
+    """A file that is open as far as its users can tell, and closed when other files need its place."""
 
     def __init__(self, files: OpenFiles, path: str, file: File) -> None:
         self._files = files

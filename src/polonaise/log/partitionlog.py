@@ -55,9 +55,9 @@ class LogSettings:
     """The sizes at which a log begins a new segment."""
 
     segment_bytes_max: int = 256 * 1024 * 1024
-    """A segment that has grown to so many bytes takes no further batches."""
+    """The size in bytes from which on a segment takes no further batches."""
     segment_batches_max: int = 262_144
-    """A segment with so many batches takes no further ones: its index is in memory while it is written."""
+    """The number of batches from which on a segment takes no more: its index is in memory until it is sealed."""
 
 
 class PartitionLog:
@@ -223,10 +223,13 @@ class PartitionLog:
                 )
             # Each CRC covers the one before it, so this single comparison vouches for the whole log below.
             if batch.previous_crc != crc:
-                raise LogForked(f"the batch from {batch.first} on does not follow the batch that this log ends with")
+                raise LogForked(f"the batch from {batch.first} on follows another batch than this log's last one")
             # What a scan refuses to read must never be written: it would look like damage at the next opening.
             if batch.length > BATCH_BYTES_MAX or not batch.has_data:
-                raise BatchDamaged(f"a batch of {batch.length} bytes can't be stored: it is too large, or has no data")
+                raise BatchDamaged(
+                    f"a batch of {batch.length} bytes can't be stored: it has no data, or is larger than "
+                    f"{BATCH_BYTES_MAX} bytes"
+                )
             check_registers(batch)
             last, crc = batch.last, batch.crc
 
@@ -240,7 +243,8 @@ class PartitionLog:
         preamble = registers.snapshot(tail.scanned.registers)
         if len(preamble) > PREAMBLE_BYTES_MAX:
             raise RegistersFull(
-                f"the registers take {len(preamble)} bytes: a segment that begins with them could not be opened again"
+                f"the registers take {len(preamble)} bytes, and a segment can begin with {PREAMBLE_BYTES_MAX} at most: "
+                "delete registers that are not needed"
             )
         try:
             await tail.seal()
@@ -283,7 +287,7 @@ class PartitionLog:
         """Return the tail, made anew if it is empty.
 
         The sync of an empty segment's name may have failed in an earlier life, and no later sync makes up for that.
-        Batches are written only into a segment whose name was synced, so one that has any is left as it is.
+        A segment with batches is left as it is: they are written only into one whose name was synced.
         """
         if len(tail.index):
             return tail
@@ -348,7 +352,7 @@ class PartitionLog:
     # ------------------------------------------------------------------ cutting
 
     async def cut(self, last: TransactionId) -> None:
-        """Remove everything above `last`, durably; a crash on the way leaves less removed, never a hole.
+        """Remove everything above `last`, durably; a crash on the way may leave part of it, but never a gap.
 
         Raises `OutOfOrder`, with nothing changed, unless a batch ends at `last`, and `DamageFound` for damaged bytes
         below.
@@ -458,7 +462,7 @@ class PartitionLog:
                 await remove_segment(self._disk, self._directory, other)
 
     def _retake(self, tail: Tail) -> None:
-        """Go on with the segment that was cut as the tail."""
+        """Make the segment that was just cut the tail."""
         if tail is self._tail and self._opened_tail is not None:
             self._opened_tail.index = tail.index
         else:
@@ -505,13 +509,14 @@ class PartitionLog:
         after_time_us: int = 0,
         part_last: TransactionId = -1,
     ) -> list[Batch]:
-        """Read batches from the one that holds `first` on, as far as one segment goes, none that ends above `last`.
+        """Read batches of one segment, beginning with the one that holds `first`. None of them ends above `last`.
 
-        At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (microseconds UTC), not
-        from before the first batch of that commit time or a later one. With `part_last`, only those that begin at
-        `first` or above and at that id or below. An empty list means that there is none.
+        At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (microseconds UTC),
+        batches before the first one with that commit time or a later one are left out. With `part_last`, only batches
+        whose first id is between `first` and `part_last`, both included. The list is empty if no batch qualifies.
 
-        Raises `DamageFound`, and `HistoryTrimmed` when the range begins, or by its time may begin, below what is left.
+        Raises `DamageFound`; and `HistoryTrimmed` if `first` was trimmed, unless the first batch of the requested time
+        is certainly one that is left.
         """
         async with self._gate.open():
             self._check_whole()
@@ -556,9 +561,9 @@ class PartitionLog:
                 raise
 
     async def check_tail_in_place(self) -> None:
-        """Raise `DamageFound` when the file of the tail was removed, which writing to it would not tell.
+        """Raise `DamageFound` when the file of the tail was removed: writes to a removed file still succeed.
 
-        For the task that changes the log, between two changes.
+        Called by the task that changes the log, between two changes.
         """
         if self._tail is None or self.broken is not None:
             return

@@ -24,7 +24,7 @@ IDS_KEPT: Final = 16
 """How many of a producer's last ids are kept, and so how many appends it may have in flight."""
 
 NOT_KEPT: Final = 0
-"""The digest of an append for which none is kept."""
+"""Stands in the place of a digest that was not kept."""
 
 _REQUEST: Final = struct.Struct("<qq")
 _HEAD: Final = struct.Struct("<qqI")
@@ -66,9 +66,9 @@ class Produced(NamedTuple):
     last_sequence: int = -1
     """The last number appended; -1 for none."""
     ids: tuple[int, ...] = ()
-    """The ids of the last numbers, oldest first; the last one is that of `last_sequence`."""
+    """The ids that the last few numbers got, oldest first; the last id is that of `last_sequence`."""
     digests: tuple[int, ...] = ()
-    """The digest of what was appended under each of these, as `digest_of`; `NOT_KEPT` where it is not known."""
+    """The digest of what was appended under each of these numbers, by `digest_of`; `NOT_KEPT` if unknown."""
 
     def opened(self, epoch: int) -> Produced:
         """Return the value after the producer was opened under this epoch."""
@@ -85,7 +85,7 @@ class Produced(NamedTuple):
         return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
-        """Tell whether an append with this digest may be what was appended under this one of the last numbers."""
+        """Tell whether an append with this digest may be what was appended under this number, one of the last few."""
         digest_kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
         return digest_kept in (digest, NOT_KEPT)
 

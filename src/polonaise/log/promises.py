@@ -38,7 +38,7 @@ class TrimMark(NamedTuple):
 
     first: TransactionId
     previous_crc: int
-    """The CRC of the batch before `first`. A segment from `first` on that names another one is of another log."""
+    """The CRC of the batch before `first`. A segment that begins at `first` and names another is of another log."""
 
 
 NOTHING_TRIMMED: Final = TrimMark(0, 0)

@@ -117,11 +117,12 @@ async def _chain(
 ) -> tuple[list[SegmentHeader], str]:
     """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain.
 
-    The control file says where the log begins: only ids that it names as trimmed are not missed. A trimmed segment that
-    is still there is left from a trim that was broken off, which is ended now.
+    The control file says where the log begins: a segment that is missing from there on is damage. A trimmed segment
+    that still exists is left from a trim that was interrupted; it is removed now.
 
-    Each segment begins exactly where the file before it ends, and goes on from the last batch there. One that does not
-    is of another life of the log; when it follows another batch, either of the two may be, and neither is believed.
+    A segment belongs to the chain if it begins exactly where the file before it ends, and names the CRC of the last
+    batch there. If the place is wrong, the chain ends before the segment. If only the CRC is wrong, either of the two
+    segments may be a leftover of another life of the log, and neither is believed.
     """
     chain: list[SegmentHeader] = []
     size = 0
@@ -197,12 +198,12 @@ def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
 async def _make_durable(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
 
-    The dead process's sync may have failed before it could say so. Then a sync of ours would prove nothing: what nobody
-    has proved to be synced is written once more, and a cut is made once more, also when nothing is left to be seen
-    above it. Otherwise bytes that were cut could come back after the copy was told to be clean.
+    The dead process's sync may have failed before the process could record that. Then a sync by this process would
+    prove nothing. So bytes that no evidence proves to be synced are written once more; and a cut is made once more,
+    even if no bytes are left above it, because bytes that were cut could come back after the copy was told to be clean.
 
-    If that fails, ids that an earlier life may have acknowledged are in doubt. Otherwise all of it is done again at the
-    next opening.
+    If the writing fails, ids that the dead process may have acknowledged are in doubt, and the loss is recorded. After
+    any other failure nothing is lost: the next opening does all of this again.
     """
     evidence = slot.evidence
     proved = max(tail.scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
@@ -224,7 +225,7 @@ async def _make_durable(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> No
 
 
 def _sealed(chain: list[SegmentHeader]) -> list[Segment]:
-    """Return the segments before the last one. Where each ends is said by the header after it."""
+    """Return the segments before the last one. The header of the next segment says where each ends."""
     return [Segment(header, after.previous_end, after.first - 1) for header, after in pairwise(chain)]
 
 

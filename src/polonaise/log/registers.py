@@ -21,7 +21,7 @@ TOTAL_BYTES_MAX: Final = 1024 * 1024
 PRODUCERS: Final = b"producer/"
 """The prefix of the keys of idempotent producers."""
 SPARK_SINKS: Final = b"spark/"
-"""The prefix of the keys under which Spark's sink notes how far a batch is."""
+"""The prefix of the keys under which the Spark sink records how far each batch has been appended."""
 RESERVED: Final = (PRODUCERS, SPARK_SINKS)
 """The prefixes of the keys that only the library sets."""
 PAGE_COUNT_MAX: Final = 4_096
@@ -49,7 +49,7 @@ def encode(changes: Iterable[Change]) -> bytes:
 
 
 def decode(section: bytes | memoryview) -> Iterator[Change]:
-    """Yield the changes of a section, in order. Raises `BatchDamaged` for bytes that are not one."""
+    """Yield the changes of a section, in order. Raises `BatchDamaged` for bytes that are no section."""
     raw = bytes(section)
     offset = 0
     while offset < len(raw):

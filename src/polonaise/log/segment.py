@@ -14,7 +14,7 @@ acknowledged, so they are missed if they do not read back. The frame's CRC is se
 covers the frame's own offset, so that a frame of another file, offset or life of the file is no frame here.
 
 Zeros may follow the last frame of the segment that is written to (`tail.py`): space that the next frames will take.
-They say nothing. If frames that had been synced became zeros, that evidence finds it, like all damage.
+They say nothing. If frames that had been synced became zeros, the evidence of sync shows it, like all damage.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ FORMAT_VERSION: Final = 1
 HEADER_BYTES: Final = 128
 FRAME_BYTES: Final = 32
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The largest batch that a frame may claim: checked before anything is read or allocated for it."""
+"""The largest batch, in bytes, that a frame may claim: checked before anything is read or allocated for it."""
 PREAMBLE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The largest preamble that a header may claim, likewise."""
+"""The largest preamble, in bytes, that a header may claim: checked before it is read, too."""
 SCAN_BYTES: Final = 1024 * 1024
-"""How much a scan reads at a time."""
+"""How many bytes a scan reads at a time."""
 
 _HEADER: Final = struct.Struct("<4sHHq16sIIqqQQII")
 _HEADER_MAGIC: Final = b"PLNS"
 _HEADER_CRC: Final = HEADER_BYTES - 4
 REMOVED: Final = b"PLNR removed".ljust(HEADER_BYTES, b"\0")
-"""The bytes that replace the header of a segment that is no part of the log any more. Rot does not make them."""
+"""The bytes that replace the header of a segment that is no part of the log any more. Rot can't produce them."""
 _FRAME_MAGIC: Final = b"PLNF"
 _FRAME_TAIL: Final = struct.Struct("<IIQQ")
 _IDENTITY: Final = struct.Struct("<16sIq")
@@ -180,7 +180,7 @@ class FrameHeader(NamedTuple):
 
 
 def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
-    """Return the frame header at `at` of `view`, which is `offset` of its segment; None for anything else."""
+    """Return the frame header at `at` of `view`, which is `offset` of its segment; None unless it is a valid one."""
     raw = bytes(view[at : at + FRAME_BYTES])
     if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:
         return None
@@ -231,7 +231,7 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
 
 
 async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHeader) -> bool:
-    """Tell whether the segment of `header` ends with the batch that the segment of `after` goes on from.
+    """Tell whether the segment of `header` ends with the batch that the header `after`, of the next segment, names.
 
     Each batch carries the CRC of the one before it, so the last one speaks for all of them. Raises `SegmentDamaged`.
     """
@@ -264,7 +264,7 @@ class Scan:
     synced: int = 0
     """The highest synced offset that any frame claims, those after bad bytes included."""
     registers: dict[bytes, bytes] = field(default_factory=dict)
-    """The registers after the last good batch, if the scan began with those of its start."""
+    """The registers after the last good batch; only right if whoever made the scan set those of its start."""
     changed: array[int] = field(default_factory=lambda: array("q"))
     """The positions in the index of the batches that change registers."""
     bad: str = ""
@@ -304,7 +304,7 @@ class Window:
 async def scan(
     file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, limit: TransactionId | None = None
 ) -> Scan:
-    """Read batches from where `scanned` ends up to offset `stop`, or to the batch that ends at or below `limit`.
+    """Read batches from where `scanned` ends up to offset `stop`, or to the last one that ends at or below `limit`.
 
     Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Returns `scanned`.
     """
@@ -316,11 +316,10 @@ async def scan(
 async def walk(
     file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Scan, and yield each frame's offset with its batch, which is in `scanned` by then.
+    """Scan as `scan` does, and yield each frame's offset with its batch, once `scanned` covers it.
 
-    The file may be one that its node is writing to meanwhile. Bytes that were read before the node wrote them look bad
-    beside later frames that were read after, and that say these were synced: so what looks like damage is read once
-    more.
+    A node may be writing to the file meanwhile. Bytes that were read before the node wrote them look damaged if later
+    frames, read after the write, say that these bytes were synced. So what looks like damage is read once more.
     """
     window, seed = Window(file, stop), header.seed
     read_again = -1

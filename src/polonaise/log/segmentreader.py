@@ -35,7 +35,7 @@ class Opened:
     file: File
     index: Index
     written: bool = False
-    """Whether the index is the writer's own: then it may grow, and is never the one at fault."""
+    """Whether the index is the writer's own: then it may grow, and is right if it and the file differ."""
     users: int = 1
     path: str | None = None
     """The path by which the cache knows it; None when the cache does not."""
@@ -122,10 +122,10 @@ class Reader:
         bytes_max: int,
         part_last: TransactionId = -1,
     ) -> list[Batch]:
-        """Return the batches of the segment from the one with `first` on, none that ends above `last`.
+        """Return the batches of the segment from the one that holds `first` on. None of them ends above `last`.
 
-        With `part_last`, only those that begin at `first` or above and at that id or below. Not more than `bytes_max`
-        bytes unless a single batch is larger. Raises `DamageFound`.
+        With `part_last`, only batches whose first id is between `first` and `part_last`, both included. Not more than
+        `bytes_max` bytes unless a single batch is larger. Raises `DamageFound`.
         """
         async with self._in_use(segment) as opened:
             try:
@@ -212,7 +212,7 @@ class Reader:
     async def _examine(self, segment: Segment, opened: Opened) -> None:
         """Read the whole segment, because what the index points to is not there, to learn which of the two is wrong.
 
-        Raises `DamageFound` when the segment is; corrects the index otherwise.
+        Raises `DamageFound` when the segment is wrong; corrects the index otherwise.
         """
         scanned = await _scanned(segment, opened.file)
         if not opened.written:

@@ -42,7 +42,7 @@ A sync is much quicker when the file has its length already and only contents ar
 new length and blocks through the file system's journal, in which the syncs of all files wait for each other.
 """
 ZEROS_SHARE: Final = 2
-"""No more zeros than the segment's bytes divided by this: one of many small logs takes no room that it does not use."""
+"""Zeros take at most the segment's bytes divided by this: a small log takes little room that it does not use."""
 SMALL_WRITE_BYTES: Final = 16 * 1024
 """The largest write that gets zeros behind it. A larger one would soon have used them up."""
 
@@ -198,7 +198,7 @@ class Tail:
         return self.index.offsets[position] if position < len(self.index) else self.end
 
     async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
-        """Keep the first `count` batches, which end with `last`. Durable on return; a crash leaves less cut."""
+        """Keep the first `count` batches, which end with `last`. Durable on return; a crash midway may leave more."""
         end = self.offset_at(count)
         # The index goes first, durably: one that outlived the cut would count as evidence that the cut bytes had been
         # synced, and the next opening would miss them.
@@ -253,8 +253,8 @@ async def _resume(
 ) -> bool:
     """Take what the checkpoint covers as scanned, and tell whether that could be done.
 
-    It could if the last batch of the checkpoint is where the checkpoint says, and no registers changed below: batches
-    that change registers have to be read.
+    It can be done if the last batch of the checkpoint is where the checkpoint says, and no batch up to there changes
+    registers: those that do have to be read.
     """
     checkpoint, index = loaded
     # A checkpoint that reaches above the limit covers batches that are not believed.

@@ -8,7 +8,7 @@ from typing import Final
 
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
 from polonaise.host.files import ReadOnlyFile
-from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, decode_header, newest_promises, offset_of
+from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, WIPE, decode_header, newest_promises, offset_of
 from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -132,10 +132,7 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
             if newest is not None:
                 copy, _, evidence = newest
                 return ControlRecord(key, copy.promises, evidence, copy.trimmed)
-    raise ControlFileDamaged(
-        f"{path}: both copies of the promises of partition {partition} are unreadable: wipe this node's directory and "
-        "let it come back as a new one"
-    )
+    raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable: {WIPE}")
 
 
 def trimmed_in(files: Files) -> TrimMark:

@@ -186,7 +186,7 @@ class StorageNode:
             await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
-        """Open the directory for this cluster; None for the one that it belongs to, or `NotInitialized` is raised."""
+        """Open the directory for this cluster; None: for its own. Raises `NotInitialized` if it has none yet."""
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
@@ -336,6 +336,6 @@ class _StorageRequests:
 
     def __init__(self, answered_max: int) -> None:
         self.turn = asyncio.Semaphore(answered_max)
-        """Held by reads that may have bytes in memory: more requests than that may arrive before reading is paused."""
+        """Held by a read while it may have bytes in memory. More requests may arrive and wait for it."""
         self.waiting = 0
         """The number of reads that are not answered yet."""

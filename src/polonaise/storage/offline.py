@@ -91,7 +91,7 @@ class Dumped(NamedTuple):
 async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = None) -> AsyncGenerator[Dumped, None]:
     """Yield every batch of every file. Each file is read by itself: a missing file between two is not noticed.
 
-    Raises `SegmentDamaged` at the first bytes that are not as they were written. With `damaged`, that is called with
+    Raises `SegmentDamaged` at the first bytes that are not as they were written. `damaged`, if given, is called with
     the error instead, and reading goes on with what is intact behind the damage. A file whose beginning is damaged is
     then read only if the control file beside it says whose it is.
     """
@@ -197,7 +197,7 @@ def unwaited(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
     work.close()
-    raise AssertionError("it waited")
+    raise AssertionError("work that must never wait has waited")
 
 
 def each_unwaited(items: AsyncGenerator[T, None]) -> Iterator[T]:

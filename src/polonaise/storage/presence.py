@@ -1,4 +1,4 @@
-"""The look-out for a storage node's directory: removed files can still be written, and nobody would notice."""
+"""The regular check that a storage node's directory exists: writes to removed files succeed, so they tell nothing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Presence:
         replicas: Callable[[], Sequence[PartitionReplica]],
         let_go: Callable[[DirectoryGone], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make a look-out; `let_go` is called once, when the directory is gone."""
+        """Make the check. `let_go` is called once, when the directory is gone."""
         self._settings = settings
         self._control = control
         self._replicas = replicas
         self._let_go = let_go
         self._checked = 0
-        """The number of partitions checked so far, by which the next ones have their turn."""
+        """The number of partitions checked so far: it says whose turn is next."""
         self._error_logged = ""
 
     async def run(self, host: Host) -> None:
-        """Look once every `presence_s` seconds, until the directory is gone."""
+        """Check once every `presence_s` seconds, until the directory is gone."""
         while True:
             await asyncio.sleep(self._settings.presence_s)
             try:

@@ -18,7 +18,7 @@ from polonaise.terms import PartitionId
 DAMAGES_MAX: Final = 100
 """How many findings are remembered, the latest ones."""
 _RESTORED: Final = 10
-"""How many times longer a fragment waits that only an operator can restore, compared with trouble that may pass."""
+"""The factor by which `again_s` is longer for a fragment that only an operator can restore."""
 _ROUND_S_MIN: Final = 1.0
 """The least time from the beginning of a round to that of the next one: there may be nothing to read."""
 
@@ -71,7 +71,7 @@ class Verify(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Do nothing for so many seconds, and call `next` again."""
+    """Do nothing for this many seconds, then call `next` again."""
 
     seconds: float
 
@@ -87,7 +87,7 @@ class FragmentScrub:
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` after each other or later, the first at `first_s`.
 
-        What may pass is tried again after `again_s`: a store that does not answer, a partition that is not ready.
+        After trouble that may pass it tries again in `again_s`: a store does not answer, a partition is not ready.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)

@@ -198,8 +198,8 @@ class Replica:
         """Drop ids below `before`, which the owner knows to be archived.
 
         Only ids that are confirmed and held may go: they are never cut, so they are the log's for good. The batch with
-        the confirmed mark stays, because no session can be decided to begin below it. The same goes for a copy that
-        takes no part yet and is filled with what the others have dropped already.
+        the confirmed mark stays, because no session can be decided to begin below it. The same rules hold for a copy
+        that has not joined yet and is being filled with a log whose beginning the others have trimmed.
         """
         if refusal := self.refusal(session):
             return [refusal]

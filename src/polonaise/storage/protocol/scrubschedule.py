@@ -17,7 +17,7 @@ from polonaise.terms import PartitionId, TransactionId
 DAMAGES_MAX: Final = 100
 """The most damages that are remembered, the latest ones."""
 _ROUND_S_MIN: Final = 1.0
-"""The shortest time between the beginnings of two rounds, in seconds: there may be nothing to read in one."""
+"""The shortest time between the beginnings of two rounds, in seconds: a round may have nothing to read."""
 
 
 class ScrubDamage(NamedTuple):
@@ -66,7 +66,7 @@ class Look(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Do nothing for this long, then call `next` again."""
+    """Do nothing for this many seconds, then call `next` again."""
 
     seconds: float
 
