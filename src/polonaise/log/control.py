@@ -46,7 +46,7 @@ LOCK_FILE: Final = "disk.lock"
 PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 
 WIPE: Final = (
-    "wipe this node's directory and let it come back as a new one, filled from the other replicas "
+    "if the other replicas are whole, wipe this node's directory and let it come back as a new one, filled from them "
     "(an older copy of the file would not know what was promised since)"
 )
 """What to do about a damaged control file, for messages."""
@@ -414,7 +414,7 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
     if names:
         raise ControlFileMissing(
             f"partitions {', '.join(names)} are in {directory} without {CONTROL_FILE}: what they promised is unknown. "
-            f"Put back the file itself if it was moved away; otherwise {WIPE}"
+            f"Put back the file itself if it was moved away; otherwise, {WIPE}"
         )
     if cluster_key is None:
         raise NotInitialized(f"the storage directory {directory} is empty, so it needs a cluster key: give one")

@@ -50,7 +50,7 @@ _HEADER: Final = struct.Struct("<4sHHq16sIIqqQQII")
 _HEADER_MAGIC: Final = b"PLNS"
 _HEADER_CRC: Final = HEADER_BYTES - 4
 REMOVED: Final = b"PLNR removed".ljust(HEADER_BYTES, b"\0")
-"""The bytes that replace the header of a segment that is no part of the log any more. Rot can't produce them."""
+"""The bytes that replace the header of a segment that is no part of the log any more. Rot would not leave these."""
 _FRAME_MAGIC: Final = b"PLNF"
 _FRAME_TAIL: Final = struct.Struct("<IIQQ")
 _IDENTITY: Final = struct.Struct("<16sIq")
@@ -113,7 +113,10 @@ class SegmentHeader(NamedTuple):
             raise SegmentDamaged("the CRC of a segment header does not fit")
         _, version, _, created, key, partition, previous_crc, *rest = _HEADER.unpack_from(raw)
         if version != FORMAT_VERSION:
-            raise UnsupportedFormat(f"segment format {version}; this version reads format {FORMAT_VERSION}")
+            raise UnsupportedFormat(
+                f"segment format {version}; this version of Polonaise reads format {FORMAT_VERSION}: "
+                "run the version that wrote it, or a newer one"
+            )
         header = cls(created, bytes(key), partition, previous_crc, *rest)
         if header.first < 0 or header.preamble_bytes > PREAMBLE_BYTES_MAX:
             raise SegmentDamaged("the segment header has impossible fields")
