@@ -151,7 +151,7 @@ async def restore(
     this has returned, the directory holds no log, and says so to whoever opens it. It may be killed at any time and run
     again, and then begins anew.
 
-    Raises, with nothing written: `BadOption` for invalid options, `HistoryIncomplete` for a store with holes or
+    Raises, with nothing written: `BadOption` for invalid options, `HistoryIncomplete` for a store with missing ids or
     contradictions, which are named, `AlreadyInitialized` for a directory with a log, `DirectoryInUse`. Also
     `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
@@ -223,7 +223,7 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 
 
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
-    """Choose the fragments, after checking by names and footers that all of them make one log without holes."""
+    """Choose the fragments, after checking by names and footers that all of them make one log without missing ids."""
     partitions = await partitions_in(store)
     if not partitions:
         raise HistoryIncomplete(f"{store} holds no fragments: check its address")

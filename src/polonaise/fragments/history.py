@@ -154,14 +154,14 @@ class FragmentHistory:
         bytes_max: int,
         after_time_us: int = 0,
     ) -> list[Batch]:
-        """Return batches from the one that holds `first` on, as far as one row group goes, up to `last`.
+        """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        None of them ends above `last`. Not more than `bytes_max` bytes unless a single batch is larger. With
-        `after_time_us` (microseconds UTC), not from before the first batch of that commit time or a later one; none if
-        the fragments have no such batch.
+        Not more than `bytes_max` bytes unless a single batch is larger. With `after_time_us` (microseconds UTC),
+        batches before the first one with that commit time or a later one are left out; the list is empty if the
+        fragments have no such batch.
 
-        Raises `FragmentMissing` for an id that no fragment holds, and `FragmentDamaged` when those that do are not as
-        they were written: it names one, and nothing of it was given out.
+        Raises `FragmentMissing` for an id that no fragment holds; and `FragmentDamaged` if every fragment that holds
+        the id is damaged: the error names one of them, and nothing of it was given out.
         """
         refused = self._refused_lately()
         while True:
