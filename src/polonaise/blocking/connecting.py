@@ -63,7 +63,10 @@ def connect(
 
 
 def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
-    """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
+    """Enter an asynchronous context manager in a new background thread; return the thread and the context manager.
+
+    Raises what entering raises.
+    """
     background = Background(name)
     context = TaskBoundContext(make)
     try:

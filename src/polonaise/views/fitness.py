@@ -1,4 +1,4 @@
-"""Check that tables are such that a view's promise can be kept on them; if not, say which are not, and what to do."""
+"""Checks that a view can apply exactly once to its tables; if not, says which table is at fault, and what to do."""
 
 from __future__ import annotations
 
