@@ -107,7 +107,7 @@ class TaskBoundContext(Generic[T]):
             opened.set_exception(error)
         finally:
             if not opened.done():
-                opened.set_exception(Closed("it was closed before it was open"))
+                opened.set_exception(Closed("the log was closed before it was open: connect a new one"))
 
     async def close(self) -> None:
         """Leave the context manager, or break off entering it."""

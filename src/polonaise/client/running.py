@@ -65,7 +65,7 @@ class _Tally:
         self.races = 0
         """How often another transaction had taken the demanded position."""
         self.last = -1
-        """The id of the transaction with which the last refused append was in conflict; -1 for none."""
+        """The id of the transaction that the last conflict was with; -1 before any conflict."""
         self.overtaken = ""
         """A clause on the position that the last append demanded, if it was refused for that; else empty."""
         self.because = ""
