@@ -342,7 +342,7 @@ async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> 
         tx.write_lock("account", 1)
         tx.append(b"ours")
 
-    with pytest.raises(AppendExpired, match="waited for 0 to be applied"):
+    with pytest.raises(AppendExpired, match="waited for transaction 0 to be applied"):
         await client.run(context, timeout=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The blocking face: the log for threads, with the methods of `polonaise.Log`, which wait where those are awaited.
+"""The blocking face: the log for threads. Its methods are those of `polonaise.Log`; they wait instead of being awaited.
 
 ::
 

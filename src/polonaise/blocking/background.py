@@ -22,7 +22,7 @@ _log = logging.getLogger("polonaise.client")
 CLOSE_S_MAX: Final = 10.0
 """Seconds for which `close` waits for the background thread, which application code may be holding up."""
 _EXIT_S_MAX: Final = 1.0
-"""The same for a program that ends without `close`."""
+"""Seconds for which a program that ends without `close` waits for the background thread."""
 _CANCEL_S_MAX: Final = 1.0
 """Seconds for which the thread's last tasks may clean up behind themselves."""
 
@@ -81,8 +81,9 @@ class Background:
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Call `make` in the background thread, await what it returns, and return the result.
 
-        A wait that is given up (`KeyboardInterrupt`) cancels it. Raises what is raised there, `WrongThread` in the
-        background thread, which would wait for itself, `Forked` in a child process, and `Closed`.
+        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
+        raises; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
+        process; and `Closed`.
         """
         return self.begin(make).result()
 
@@ -105,7 +106,8 @@ class Background:
     def now(self, do: Callable[[], T]) -> T:
         """Run a function that does not wait in the background thread, and return its result.
 
-        Runs it at once if the calling thread is the background thread. Raises what it raises, `Forked` and `Closed`.
+        Runs the function at once if the calling thread is the background thread. Raises what the function raises,
+        `Forked` and `Closed`.
         """
         if self.is_current:
             return do()
@@ -136,7 +138,7 @@ class Background:
             raise forked_log()
         with self._guard:
             if self._closed:
-                raise Closed("this log was closed")
+                raise Closed("this log was closed: connect a new one")
             self._waiting.add(waiting)
             waiting.add_done_callback(self._waiting.discard)
             # Under the guard: `close` ends the loop after whatever was asked before it.
@@ -161,7 +163,7 @@ class Background:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
         # Behind the end of the thread: what it could still hand over was handed over.
         for waiting in list(self._waiting):
-            _settle(waiting, error=Closed("this log was closed"))
+            _settle(waiting, error=Closed("this log was closed: connect a new one"))
 
     async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -173,7 +175,7 @@ class Background:
 
 
 class Call(Generic[T]):
-    """An awaitable that runs in the background thread, as the calling thread holds it."""
+    """The calling thread's handle on an awaitable that runs in the background thread."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -181,7 +183,10 @@ class Call(Generic[T]):
         self.task: asyncio.Task[T] | None = None
 
     def result(self) -> T:
-        """Wait for it; return its result or raise its error. A wait that is given up cancels it."""
+        """Wait for the awaitable; return its result or raise its error.
+
+        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled.
+        """
         try:
             return _result(self.waiting)
         except BaseException:
@@ -190,7 +195,7 @@ class Call(Generic[T]):
             raise
 
     def give_up(self) -> None:
-        """Cancel it, without waiting for its end."""
+        """Cancel the awaitable, without waiting for its end."""
         self._background.post(lambda: self.task.cancel() if self.task is not None else None)
 
 
@@ -198,7 +203,7 @@ def _result(waiting: Future[T]) -> T:
     try:
         return waiting.result()
     except CancelledError:
-        raise Closed("this log was closed") from None
+        raise Closed("this log was closed: connect a new one") from None
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:

@@ -63,7 +63,10 @@ def connect(
 
 
 def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
-    """Enter an asynchronous context manager in a new background thread; return both. Raises what entering raises."""
+    """Enter an asynchronous context manager in a new background thread; return the thread and the context manager.
+
+    Raises what entering raises.
+    """
     background = Background(name)
     context = TaskBoundContext(make)
     try:
@@ -104,7 +107,7 @@ class TaskBoundContext(Generic[T]):
             opened.set_exception(error)
         finally:
             if not opened.done():
-                opened.set_exception(Closed("it was closed before it was open"))
+                opened.set_exception(Closed("the log was closed before it was open: connect a new one"))
 
     async def close(self) -> None:
         """Leave the context manager, or break off entering it."""

@@ -1,4 +1,4 @@
-"""Runs a context in the calling thread, while all else of its transaction happens in the background thread."""
+"""Runs a context in the calling thread, while the background thread does the rest of the transaction's work."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Except
 
 
 def _settling(result: asyncio.Future[Any], value: Any, error: Exception | None) -> Callable[[], None]:
-    """Return a function that settles the future; futures of a loop may be settled in its thread only."""
+    """Return a function that settles the future in its loop's thread, the only one that may settle it."""
 
     def settle() -> None:
         if result.done():

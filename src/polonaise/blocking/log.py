@@ -36,8 +36,9 @@ class Log:
             receipt.applied()
 
     Each method does what the one of `polonaise.Log` does, with the same parameters and errors, and waits where that is
-    awaited. Further each raises `Forked` in a child process, and each that waits `WrongThread` in the background
-    thread. Every wait ends: a call without a deadline of its own ends with `close`, from any thread (`Closed`).
+    awaited. In addition, every method raises `Forked` in a child process, and every method that waits raises
+    `WrongThread` in the background thread. Every wait ends: a call without a deadline of its own ends with `Closed`
+    when any thread calls `close`.
     """
 
     def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:

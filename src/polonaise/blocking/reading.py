@@ -14,11 +14,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 _AHEAD_MAX: Final = 1_024
 _AHEAD_BYTES_MAX: Final = 1024 * 1024
-"""The bounds of what is read ahead: so many items, and so many bytes, or one item."""
+"""The bounds of what is read ahead, in items (`_AHEAD_MAX`) and in bytes. One item may exceed the bytes."""
 
 
 class ResumableReader(Protocol[T_co]):
-    """A reader that can be used further after it raised: it goes on from there, raises again, or is at its end."""
+    """A reader that can be used after it raised: it goes on where it was, raises again, or is at its end."""
 
     def __aiter__(self) -> ResumableReader[T_co]: ...
 
@@ -43,9 +43,9 @@ class Reading(Generic[T]):
         for tx in log.read(0, after=-1):
             print(tx.id, tx.data)
 
-    For one thread at a time. It ends where the reading ends, and nowhere else: after `DeadlineExceeded`, or a wait that
-    was interrupted, it can be continued from where it was; another error is raised again. If it is left before its end,
-    `close` it, use it as a context manager, or leave it to the garbage collector.
+    For one thread at a time. The iteration ends at the end of the range, and never because of an error: after
+    `DeadlineExceeded`, or a wait that was interrupted, it can be continued from where it was; another error is raised
+    again. If it is left before its end, `close` it, use it as a context manager, or leave it to the garbage collector.
     """
 
     def __init__(self, background: Background, source: Callable[[], ResumableReader[T]], size: Callable[[T], int]):
@@ -130,8 +130,8 @@ class _Pump(Generic[T]):
         """Return what was read ahead, at least one item, or none at the end.
 
         Raises the error that the reading raised; the next call goes on reading. `number` is that of the last take that
-        arrived in the thread. If a later take was handed out, the thread was interrupted while it waited for that one,
-        and is given it again.
+        the reading thread received. If a later take was returned here, the thread was interrupted while it waited for
+        that take, and the same items are returned again.
         """
         if self._handed.number > number:
             return self._handed

@@ -66,12 +66,12 @@ class Receipt:
 
     @property
     def partition(self) -> PartitionId:
-        """The partition that it was appended to."""
+        """The partition of the append."""
         return self._receipt.partition
 
     @property
     def sequence(self) -> int:
-        """Its (first) number among this client's appends to the partition, from 1."""
+        """The number among this client's appends to the partition, of a group the first one; from 1."""
         return self._receipt.sequence
 
     @property

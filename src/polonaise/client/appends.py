@@ -25,14 +25,15 @@ from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
-"""Appends of contexts that are sent before the turn ends: the server works on them while other contexts run."""
+"""The number of unsent appends of contexts at which they are sent before the turn of the event loop ends: the server
+then works on them while other contexts run."""
 
 
 class _OutgoingGroup(NamedTuple):
     """A group in columns, waiting to be sent."""
 
     after: int
-    """The number of appends in `_unsent` that come before it."""
+    """The number of appends in `_unsent` that come before the group."""
     receipt: Receipt
     group: Group
     mark: TransactionId
@@ -132,7 +133,10 @@ class PartitionAppends(PartitionCondition):
         return receipt
 
     def append_draft(self, draft: Draft) -> Receipt:
-        """Register what a context built, for which the caller took a slot, and gives it back; return the receipt."""
+        """Register what a context built; return the receipt.
+
+        The caller took a slot of `admission` for the append, and gives the slot back.
+        """
         if self.stopped:
             raise fresh(self.stopped)
         *others, (header, body) = draft.bodies
@@ -162,13 +166,13 @@ class PartitionAppends(PartitionCondition):
         return True
 
     def _send_soon(self) -> None:
-        """Send what waits at the end of this turn of the event loop."""
+        """Send the unsent appends at the end of this turn of the event loop."""
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
             self.loop.call_soon(self._send)
 
     def _send(self) -> None:
-        """Send what waits, as soon as the server has read enough of what it was sent before."""
+        """Send the unsent appends, as soon as the server has read enough of what it was sent before."""
         self._sends_soon = False
         stream = self._stream
         if stream is None or not (self._unsent or self._unsent_groups):
@@ -180,7 +184,7 @@ class PartitionAppends(PartitionCondition):
         self._send_all(stream)
 
     def _send_all(self, stream: Stream) -> None:
-        """Send what waits, as far as the window has room."""
+        """Send as many of the unsent appends as the window has room for."""
         if not (self._unsent or self._unsent_groups):
             return
         unsent, self._unsent = self._unsent, []
@@ -203,7 +207,7 @@ class PartitionAppends(PartitionCondition):
             self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
-        """Put back, in front, what the window has no room for; it is sent once something is decided."""
+        """Put appends that the window has no room for back in front of the unsent ones; they wait for its room."""
         first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
         self._unsent = unsent[first:] + self._unsent
         self._unsent_groups = [
@@ -237,7 +241,7 @@ class PartitionAppends(PartitionCondition):
         self._send()
 
     def shut(self) -> None:
-        """Hold everything back until the next mount, because this one is over.
+        """Send nothing more until the next mount, because this one is over.
 
         What was sent stays pending: the next mount brings it in the feed, or decides it with its answer. Flushes end
         with `ConnectionLost`, and their callers send them again.
@@ -270,7 +274,7 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ what the server says
 
     def judge(self, batch: Batch) -> None:
-        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` if one was told otherwise before."""
+        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` if another fate was told before."""
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)
@@ -293,7 +297,7 @@ class PartitionAppends(PartitionCondition):
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:
-        """Settle as failed what an answered flush covered and is still pending, and wake its caller."""
+        """Settle as failed the pending appends that an answered flush covered, and wake the caller of the flush."""
         covered, answered = self._flushes.pop(request, (0, None))
         if covered:
             self._settled(self._outstanding.passed(covered, self._cause()))
@@ -301,7 +305,7 @@ class PartitionAppends(PartitionCondition):
             answered.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
-        """Wake those who wait for these fates, and use the room that they leave."""
+        """Wake those who wait for these appends, and let others take their place: in the bounds and in the window."""
         self._heard_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:

@@ -18,7 +18,7 @@ class ApplicationHost(RealHost):
         self.on_fail: Callable[[BaseException], None] | None = None
 
     def fail(self, error: BaseException) -> None:
-        """End the client that is told by `on_fail`, and leave the process alone."""
+        """Log the error and call `on_fail`, which ends the client; leave the process alone."""
         _log.critical("this client stops: %s", error, exc_info=error)
         if self.on_fail is not None:
             self.on_fail(error)

@@ -48,7 +48,7 @@ class MarkOnly:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Begin at the committed high-water mark: nobody is to be given what is in the log already."""
+        """Begin at the committed high-water mark: without a view, nobody needs what is in the log already."""
         mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
@@ -95,7 +95,7 @@ class Applier:
         self._singly_until = NO_TRANSACTION
         """The end of a run that failed: transactions up to this id are given to the view one by one."""
         self._view_mark = NO_TRANSACTION
-        """The view's own mark, as the view last said or showed."""
+        """The view's own mark: what the view last named, or reached by applying."""
         self._own = takes_own(view)
         self.form = form
         self.mounting: Mounting
@@ -138,7 +138,7 @@ class Applier:
             self.mounting.taken(queue.popleft()[0].length)
 
     async def _apply_each(self) -> None:
-        """Apply the first batch, one transaction after the other, until the view fails on one."""
+        """Apply the first batch of the queue, one transaction after the other, until the view fails on one."""
         batch, fetch = self._queue[0]
         bodies = None if fetch is None else await fetch.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
@@ -198,8 +198,8 @@ class Applier:
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
         """Return the next transactions for the view, within the bounds of a run, and the id that they reach.
 
-        That id is above the last transaction's where only the library's own follow. Waits for bodies only as long as
-        the run is empty: what is there need not wait for what is on its way.
+        That id is above the last transaction's id where only the library's own transactions follow. Waits for bodies
+        only while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
         """
         settings, through = self._settings, self._mark.value
         count_max = 1 if through < self._singly_until else settings.run_count_max

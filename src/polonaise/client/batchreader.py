@@ -25,7 +25,8 @@ class _PartRequest(NamedTuple):
 
     first: TransactionId
     last: TransactionId
-    """The last id of the part. Batches that begin in it are wanted; the answer may hold fewer. `WHOLE` for no bound."""
+    """The last id of the part. Batches that begin in the part are wanted; the answer may hold fewer. `WHOLE` for no
+    bound."""
     answer: asyncio.Task[Batches]
 
 
@@ -71,7 +72,8 @@ class BatchReader:
         """The last id that is wanted; None while not known."""
         self._end_known = False
         self._fruitless_s: float | None = None
-        """The loop's time since which answers have been empty although the range is not; None while they are not."""
+        """The loop's time since which answers have been empty although the range is not; None after an answer with
+        batches."""
         self._ahead: Ahead | None = None
         """Divides the rest of the range into parts; None while only one request at a time can be made."""
         self._batches: deque[Batch] = deque()
@@ -164,7 +166,7 @@ class BatchReader:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
 
     def _request_rest_of(self, request: _PartRequest) -> None:
-        """Request what an answer left over of its part, first of all; drop the parts in which no batch can begin."""
+        """Request what an answer left out of its part, before all else; drop the parts in which no batch can begin."""
         if self._ahead is not None and self._first <= request.last:
             self._under_way.appendleft(self._request_part(self._first, request.last))
         while self._ahead is not None and self._under_way and self._under_way[0].last < self._first:
@@ -178,7 +180,8 @@ class BatchReader:
     async def _find_end(self) -> None:
         """Set the end of the reading to what is committed now.
 
-        The owner proves it: an answer to a read may come from a server that has been replaced, or has just begun.
+        The owner is asked because it proves what is committed: an answer to a read may come from a server that has been
+        replaced, or that has just begun.
         """
         mark = await self._requests.high_water_mark(self._partition, self._timeout)
         self._end = mark if self._until is None else min(mark, self._until)
@@ -186,7 +189,11 @@ class BatchReader:
         self._done = self._done or self._first > self._end
 
     async def _pause(self) -> None:
-        """Pause before a request is repeated. A wait that is given up can be continued, anew from here."""
+        """Pause before a request is repeated.
+
+        After `DeadlineExceeded`, or when the caller gives up its wait, the next call begins with fresh requests and a
+        fresh timeout.
+        """
         now = asyncio.get_running_loop().time()
         if self._fruitless_s is None:
             self._fruitless_s = now
@@ -268,10 +275,10 @@ class TransactionReader:
         async for tx in log.read(0, after=-1):
             print(tx.id, tx.data)
 
-    It ends where the reading ends, and nowhere else. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the
-    next one goes on from there, as it does after an error that may pass, such as `DeadlineExceeded`. Any other error is
-    raised again if the reader is used further. For one task at a time. If it is left before its end, close it with
-    `aclose`, or leave it to the garbage collector.
+    The iteration ends at the end of the range, and never because of an error. A wait may be given up
+    (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after an error that may pass,
+    such as `DeadlineExceeded`. Any other error is raised again if the reader is used further. For one task at a time.
+    If it is left before its end, close it with `aclose`, or leave it to the garbage collector.
     """
 
     # Not an asynchronous generator: any exception raised within one, even its caller's cancellation, ends it for good.

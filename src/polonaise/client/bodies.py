@@ -25,7 +25,7 @@ _DAMAGED_MAX = 5
 
 
 class BodyFetch:
-    """One fetch: of the bodies of one batch that the application wants. Under way, or ended."""
+    """The fetch of those bodies of one batch that the application wants; under way, or ended."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 
@@ -56,7 +56,7 @@ class BodyFetch:
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
-        """Return the places (start, stop) of parts that have at most `bytes_max` bytes, or are one body."""
+        """Divide the bodies into parts of at most `bytes_max` bytes, or of one body; return (start, stop) of each."""
         cuts, start, size = [], 0, 0
         for position, length in enumerate(self.lengths):
             if size and size + length > bytes_max:
@@ -92,7 +92,7 @@ class BodyFetcher:
     def begin(self, batch: Batch, after: TransactionId) -> BodyFetch:
         """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
 
-        Those up to id `after` are left out: they are applied.
+        Bodies of transactions up to id `after` are left out: these are applied already.
         """
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
         wants = self._wants

@@ -1,4 +1,4 @@
-"""What a client knows of one partition: whether it is mounted, what keeps it, how far the view is; and in words."""
+"""What a client knows of one partition, with words for error messages: mounted or why not, how far the view is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SLOW_S: Final = 5.0
 class PartitionCondition:
     """The condition of one partition, as this client knows it: the base of `PartitionAppends`.
 
-    Whoever waits for the partition reads here what to say when the wait ends in vain: receipts, contexts, producers.
+    Receipts, contexts and producers that waited for the partition in vain take the reason for their error from here.
     """
 
     def __init__(self, partition: PartitionId) -> None:
@@ -72,7 +72,8 @@ class PartitionCondition:
     def views_trouble(self) -> PolonaiseError | None:
         """Return why the application's view does not advance at the moment; None if it does.
 
-        A view that fails says why. One whose database hangs does not come back: it counts after `_SLOW_S` seconds.
+        A view that fails says why. A view whose database hangs raises nothing: it counts as trouble after `_SLOW_S`
+        seconds.
         """
         applying, now_s = self.mark.applying, self.loop.time()
         if self.mark.trouble is None and applying is not None and now_s - applying.since_s >= _SLOW_S:

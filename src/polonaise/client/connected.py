@@ -27,8 +27,8 @@ from polonaise.terms import ClientId, PartitionId
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
 
-`given` is a tuple: the data given to `append`, or the arguments of the context. It must never change its answer for the
-same thing: a lock means nothing outside its partition. ::
+`given` is a tuple: the data given to `append`, or the arguments of the context. It must return the same
+partition every time for the same piece of state: a lock means nothing outside its partition. ::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
@@ -123,7 +123,7 @@ class Connected:
         if self._closed:
             return
         self._closed = True
-        error = Closed("this client was closed")
+        error = Closed("this client was closed: connect a new one")
         # First of all: what waits is told why it ends, before the tasks that would have served it are cancelled.
         for partition in self._partitions.values():
             partition.mounting.stop(error)
@@ -210,7 +210,7 @@ class Connected:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Closed("this client was closed")
+            raise Closed("this client was closed: connect a new one")
         if not self.client_id:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 

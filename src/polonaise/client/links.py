@@ -1,4 +1,4 @@
-"""A client's connections to servers: to each one stream for all that is ordered, and one for bulk on demand."""
+"""A client's connections: to each server one stream for messages in order, and on demand a second one for bulk."""
 
 from __future__ import annotations
 
@@ -100,7 +100,10 @@ class Links:
         self._closed = False
 
     async def stream(self, address: str) -> Stream:
-        """Return the open stream to a server; connect if there is none. Raises `ConnectionLost`, or the refusal."""
+        """Return the open stream to a server; connect if there is none.
+
+        Raises `ConnectionLost`, or the error with which the server refuses.
+        """
         while (stream := self._streams.get(address)) is None or stream.connection.closed:
             await self._wait_connected("stream", address)
         return stream
@@ -123,7 +126,7 @@ class Links:
     async def _wait_connected(self, kind: Kind, address: str) -> None:
         """Wait for one attempt to connect, shared by all that want this connection at the same time."""
         if self._closed:
-            raise Closed("this client was closed")
+            raise Closed("this client was closed: connect a new one")
         attempt = self._attempts.get((kind, address))
         if attempt is None:
             attempt = asyncio.get_running_loop().create_future()

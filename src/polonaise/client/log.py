@@ -42,7 +42,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Serializer(Protocol):
-    """Convert the application's values into transaction bodies, and back."""
+    """Converts the application's values into transaction bodies, and back."""
 
     def encode(self, value: Any) -> bytes:
         """Return the body, bytes, of a transaction that carries this value."""
@@ -399,7 +399,7 @@ class Log(ReadableLog):
 
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
         after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
-        the owner has not answered `ClientSettings.answer_s_max` seconds after that.
+        the owner has not answered within `timeout` plus `ClientSettings.answer_s_max` seconds.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
         tasks = {

@@ -1,4 +1,4 @@
-"""Keeps one partition mounted: finds its owner, mounts, takes the feed, and begins again whenever that ends.
+"""Keeps one partition mounted: finds its owner, mounts, takes the feed, and begins again whenever a mount ends.
 
 A mount is one attempt on one stream (`_Attempt`). Its end, for whatever reason, is a value (`_Ended`); what is known of
 the feed outlives it in a `Subscription`, so the next mount goes on where this one stopped.
@@ -64,7 +64,7 @@ class Form(NamedTuple):
 
 
 class FeedTaker(Protocol):
-    """The receiver of a feed: it passes it to the application's view, or only moves the client high-water mark."""
+    """The receiver of a feed: passes batches to the application's view, or only moves the client high-water mark."""
 
     form: Form
     begins_by: str
@@ -91,7 +91,7 @@ class _Attempt:
     stream: Stream
     request: int
     sent_before: int
-    """The highest sequence that was sent before the mount: the answer READY decides all up to it."""
+    """The highest sequence that was sent before the mount: an answer READY decides all appends up to this one."""
     generation: Generation
     """The generation of the owner, by the assignment, or by the answer if that names a later one."""
     ended: asyncio.Future[_Ended]
@@ -210,7 +210,7 @@ class Mounting:
             self._finish(attempt)
 
     def _begin(self, stream: Stream, owner: Owner) -> _Attempt:
-        """Send a mount, and be the receiver of the partition's messages on the stream."""
+        """Send a mount, and become the receiver of the partition's messages on the stream."""
         subscription, settings = self._subscription, self._settings
         # Raised before the answer: an owner of an earlier generation must not be believed, whatever it answers.
         subscription.generation_known = max(subscription.generation_known, owner.generation)
@@ -237,7 +237,7 @@ class Mounting:
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
-        """Leave a mount that has ended: hold appends back, and tell the server that it need not feed on."""
+        """Leave a mount that has ended: hold appends back, and tell the server that it need not continue the feed."""
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut()
         self._attempt = None
@@ -249,9 +249,9 @@ class Mounting:
     def _check_silence(self, attempt: _Attempt) -> None:
         """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds.
 
-        The answer comes after the feed of all that was missed, so it may take long, and only silence counts. Not while
-        the view has half of the credit or more still to apply: then the server may be waiting for credit, and it is
-        the view that is slow.
+        The answer comes after the feed of all that was missed, so it may take long, and only silence counts. A mount is
+        not ended while the view has half of the credit or more still to apply: the server may then be waiting for
+        credit, because the view is slow.
         """
         if attempt.ready or attempt.ended.done():
             return

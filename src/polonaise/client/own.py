@@ -25,7 +25,7 @@ def append_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append an own transaction, whose meaning is `kind` and the registers that it changes. As `Log.append`.
+    """Append an own transaction: its header is `kind`, and it changes registers. Otherwise as `Log.append`.
 
     No application is given that transaction.
     """

@@ -154,7 +154,10 @@ async def open_producer(
         raise wrong("name", name, "a producer's name is text")
     key = KEY_PREFIX + encoded("name", name)
     if not name or len(key) > registers.KEY_BYTES_MAX:
-        raise BadOption(f"a producer's name has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes")
+        raise BadOption(
+            f"a producer's name of {len(key) - len(KEY_PREFIX)} bytes; "
+            f"it has to have 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)}"
+        )
     backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
     try:
         async with asyncio.timeout(timeout):

@@ -26,8 +26,8 @@ class Receipt(Pending):
     `await receipt` returns the receipt itself once the append is committed, and raises the error that it failed with.
     Any number of tasks may await it, at any time, again and again; giving up waiting changes nothing about the append.
 
-    `id` is the (first) transaction id, -1 until committed; `sequence` the append's (first) number among this client's
-    appends to the partition, from 1; `count` the number of transactions.
+    `id` is the transaction id, -1 until committed; `sequence` the number among this client's appends to the partition,
+    from 1: both are those of the first transaction if the append is a group. `count` is the number of transactions.
     """
 
     __slots__ = ("_condition", "value")
@@ -45,7 +45,7 @@ class Receipt(Pending):
 
     @property
     def partition(self) -> PartitionId:
-        """The partition that it was appended to."""
+        """The partition of the append."""
         return self._condition.partition
 
     @property

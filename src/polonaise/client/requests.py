@@ -31,7 +31,7 @@ _log = logging.getLogger("polonaise.client")
 
 
 class Requests:
-    """Sends requests that can be repeated: they change nothing, or changing it twice is the same as once."""
+    """Sends requests that can be repeated: they change nothing, or making their change twice is the same as once."""
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
         self._host = host

@@ -33,7 +33,7 @@ class Routes:
         self._settings = settings
         self._assignment: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done at the next newer assignment."""
+        """A future that is done when a newer assignment is read."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
@@ -71,7 +71,7 @@ class Routes:
         return f"; {where}" if where else ""
 
     async def reread(self) -> None:
-        """Read the assignment, which has changed as a server says; do without if the coordinator can't be reached."""
+        """Read the assignment again, because a server refused; keep the old one if the coordinator can't be reached."""
         try:
             async with asyncio.timeout(self._settings.request_s_max):
                 self._learn(await self._coordinator.assignment())

@@ -65,7 +65,7 @@ class _Tally:
         self.races = 0
         """How often another transaction had taken the demanded position."""
         self.last = -1
-        """The transaction with which the last conflict was."""
+        """The id of the transaction that the last conflict was with; -1 before any conflict."""
         self.overtaken = ""
         """A clause on the position that the last append demanded, if it was refused for that; else empty."""
         self.because = ""
@@ -113,9 +113,9 @@ class Running:
     ) -> Receipt:
         """Run a context until its append is committed; return the receipt. See `Log.run`.
 
-        `deadline_s`, a time of the loop, is when `timeout` is over, where part of that was spent before. `waits_for`
-        returns what a context that has run out of time was waiting for, if it waited for the library and not for the
-        application; else an empty string.
+        `deadline_s`, a time of the loop, is when `timeout` is over; given where part of the timeout was spent before
+        the call. `waits_for` returns what a context that has run out of time was waiting for, if it waited for the
+        library and not for the application; else an empty string.
         """
         check_leaves_time(timeout, appends.partition)
         run = _Run(self._host, appends, self._settings, timeout, deadline_s, waits_for)
@@ -325,7 +325,7 @@ class _Run:
         try:
             await appends.mark.wait(again.after, deadline_s)
         except TimeoutError:
-            raise self._expired(f"waited for {again.after} to be applied: {appends.lag()}") from None
+            raise self._expired(f"waited for transaction {again.after} to be applied: {appends.lag()}") from None
         if not again.pause:
             return
         if self._backoff is None:

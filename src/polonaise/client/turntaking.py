@@ -54,7 +54,7 @@ class TurnTaking:
     async def _until(
         self, future: asyncio.Future[None], waiting: dict[asyncio.Future[None], None], deadline_s: float | None
     ) -> None:
-        """Wait for a future that is kept among these meanwhile, so that `stop` finds it."""
+        """Wait for a future, and keep it in `waiting` meanwhile, so that `stop` finds it."""
         if self._stopped is not None:
             raise fresh(self._stopped)
         waiting[future] = None

@@ -116,7 +116,7 @@ class Applying(NamedTuple):
     """The loop's time at which the view began."""
 
     def describe(self, now_s: float) -> str:
-        """Return for the message of an error how long the view has been applying them."""
+        """Return what the view is applying and for how long, for the message of an error."""
         which = f"transaction {self.first}" if self.first == self.last else f"transactions {self.first} to {self.last}"
         return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
 
@@ -190,7 +190,7 @@ class Admission:
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
-        """Returns whether there is a slot beside those taken, whose number it is given."""
+        """A function that is given the number of slots taken, and returns whether there is one more."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stopped: PolonaiseError | None = None
         self.taken = 0

@@ -48,5 +48,6 @@ def check_storage_address(address: str) -> None:
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(
-            f"invalid storage node address {redacted(address)!r}: with port 0 it would be another one at every start"
+            f"invalid storage node address {redacted(address)!r}: "
+            "with port 0 it would be another one at every start; write a fixed port"
         )

@@ -1,4 +1,4 @@
-"""One process's part in an embedded log: it stands for election as the host, and reaches the process that is."""
+"""One process's part in an embedded log: it stands for election as the host, and reaches the process that hosts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOCAL_RETRY_S_MAX: Final = 0.1
 _FIRST_HOST_S: Final = 0.02
 """Seconds between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
-"""Seconds after which a log that another process does not finish making is complained of."""
+"""Seconds after which a warning says that another process has not finished making the log."""
 _REMEMBERED_S: Final = 1.0
 """Seconds for which `_Whereabouts` remembers its answer."""
 
@@ -49,7 +49,7 @@ _REMEMBERED_S: Final = 1.0
 async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
     """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
 
-    Raises `BadOption`, `NotInitialized`, and what is wrong with the directory.
+    Raises `BadOption`, `NotInitialized`, and the faults of the directory.
     """
     address = parse_embedded(address_text)
     host = ApplicationHost()
@@ -91,7 +91,10 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
 async def _described(
     host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
-    """Return the cluster's description; wait while another process is about to write it. Raises why this one can't."""
+    """Return the cluster's description; wait while a process is about to write it.
+
+    Raises the error that has ended this process's part in the election, and `CoordinatorDamaged`.
+    """
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
     while True:

@@ -34,7 +34,7 @@ from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
 
 _TRY_S = 1.0
-"""Seconds that the first attempt has, however short the wait."""
+"""Seconds that the first attempt has at least, however short `wait` is."""
 
 
 @asynccontextmanager
@@ -153,7 +153,7 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
 
 
 def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
-    """Return a disk's fault with how to read the embedded log meanwhile, which needs neither free space nor a host."""
+    """Return a disk's fault, with a hint how to read the log meanwhile: that needs neither free space nor a host."""
     if not address.startswith("embedded:"):
         return error
     from polonaise.node.embedded import is_there, parse_embedded, storage_directory

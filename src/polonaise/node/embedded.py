@@ -11,8 +11,8 @@
       staging/                rows on their way from Spark into the log, if there ever were any
       fragments               the address of the fragment store, where the log has one
 
-The host runs the nodes of any other cluster, all of them in one event loop. Every process, the host's own application
-included, is a client of these nodes through the sockets. `node.hostelection` decides which process hosts.
+The hosting process runs the same nodes as any cluster has, all of them in one event loop. Every process, the host's own
+application included, is a client of these nodes through the sockets. `node.hostelection` decides which process hosts.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ STORAGE_MAX: Final = 7
 PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
-"""Segments are smaller than elsewhere. A process that takes over reads what the last segment's index does not cover,
-and all of it when registers changed there, while every client waits."""
+"""Batches of one segment: fewer than in other clusters, because a process that takes over reads what the last segment's
+index does not cover, and all of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
 """The name of a file in a directory into which a log is being restored, until that log is whole."""
@@ -86,9 +86,9 @@ class EmbeddedAddress(NamedTuple):
     directory: str
     """The directory, as an absolute path."""
     storage: int | None = None
-    """The number of storage directories; None for that of the existing log, or 1 in a new one."""
+    """The number of storage directories; None for as many as the existing log has, or 1 in a new log."""
     partitions: int | None = None
-    """The number of partitions; None as for `storage`."""
+    """The number of partitions; None for as many as the existing log has, or 1 in a new log."""
     may_host: bool = True
     """Whether this process may host the log, or only attach to it."""
     fragments: str | None = None
@@ -300,7 +300,7 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
 async def _clear_sockets(disk: Disk, directory: str) -> None:
     """Remove all sockets. The caller holds the host's lock.
 
-    So they are of hosts that have ended, even where a forked child has them open.
+    So all sockets belong to hosts that have ended, even where a forked child has them open.
     """
     sockets = posixpath.join(directory, _SOCKETS)
     await disk.make_directory(sockets)
@@ -330,7 +330,10 @@ class EmbeddedSockets(SocketDirectory):
 
 
 class NodesStopped(BaseException):
-    """Ends the task that found a mistake of ours. No `Exception`, so that no handler of faults catches it."""
+    """Ends the task that met a mistake of the library's own.
+
+    Not an `Exception`, so that no handler of faults catches this one.
+    """
 
 
 class EmbeddedHost(RealHost):
@@ -361,8 +364,9 @@ async def _start_storage(
 ) -> None:
     """Start the storage nodes of all directories that can be opened, if they are a quorum.
 
-    In the place of each other one a node tells servers what is wrong with it. If fewer than a quorum can be opened,
-    raises the fault of the first that can't, with the faults of all. Raises at once a fault that may pass.
+    For each directory that can't be opened, a node runs that only tells servers what is wrong with the directory. If
+    fewer than a quorum can be opened, raises the fault of the first that can't, with the faults of all. Raises at once
+    a fault that may pass.
     """
     unusable: list[tuple[StorageSettings, PolonaiseError]] = []
     for number, name in enumerate(description.storage):

@@ -28,18 +28,18 @@ from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped,
 _log = logging.getLogger(__name__)
 
 WATCH_S: Final = 0.1
-"""Mean seconds between attempts to get the lock: a take-over begins about so much after the end of the host."""
+"""Mean seconds between attempts to get the lock: a take-over begins about this long after the end of the host."""
 _PRESENCE_S: Final = 1.0
-"""Seconds between looks whether the directory is still in its place. Removed files can be written to further; and once
-the lock file is removed, another process can make and lock a file of that name."""
+"""Seconds between looks whether the directory is still in its place. A host could go on writing to files that were
+removed; and once the lock file is removed, another process can make and lock a file of that name."""
 _RETRY_S_MAX: Final = 2.0
 """The longest pause between attempts to host that fail."""
 _LEFTOVERS_S: Final = 5.0
 """Seconds for which locks within the directory may outlive the host's: a dying process frees its files one by one."""
 _LOOP: Final = "an event loop of its own for the nodes of the log"
 _LOOP_DESCRIPTORS: Final = 16
-"""Descriptors of an event loop and of what the nodes open first. Checked before, because uvloop aborts the process when
-it gets only some of them."""
+"""File descriptors that an event loop needs, and the nodes at their start. The host checks first that it can get so
+many, because uvloop aborts the process when it gets only some of them."""
 _CANCELS_MAX: Final = 20
 """Rounds of cancelling the tasks of failed nodes."""
 _CLOSE_S_MAX: Final = 20.0
@@ -64,7 +64,8 @@ class HostElection:
         """The identity of the lock file that this process has locked; None before the first."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
-        """The functions that are called, in the election's thread, with the error that ends this part for good."""
+        """The functions that are called, in the election's thread, with the error that ends this process's part for
+        good."""
         self.settled: Future[None] = Future()
         """Done once a process hosts, this one or another; fails with the reason why this one can't."""
         self.trouble: PolonaiseError | None = None

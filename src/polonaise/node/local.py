@@ -71,7 +71,7 @@ class ChildNode:
         self.address = line.removeprefix("listening ").strip()
 
     def kill(self) -> None:
-        """Kill the process with -9, and wait until it has ended."""
+        """Kill the process with SIGKILL, and wait until it has ended."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:

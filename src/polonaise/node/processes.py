@@ -1,4 +1,4 @@
-"""Runs a storage node or a server as a process: until it is told to stop, saying where it listens."""
+"""Runs a storage node or a server as a process, until the process is told to stop; says where the node listens."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ async def run_server(
         )
     if storage and set(storage) != set(description.storage):
         raise BadOption(
-            f"this cluster's storage nodes are {', '.join(description.storage)}, but --storage has {', '.join(storage)}"
+            f"this cluster's storage nodes are {', '.join(description.storage)}, "
+            f"but --storage has {', '.join(storage)}: leave --storage out"
         )
     server = Server(host, coordinator, settings, history_in(fragments))
     await server.start()

@@ -8,7 +8,7 @@ from collections import deque
 from polonaise.terms import FailureReason
 
 _PASSING = (FailureReason.SESSION_ENDED, FailureReason.LOCK_CONFLICT)
-"""The reasons for which `Faults.rate` fails appends; those without a lock for the first one only."""
+"""The reasons for which `Faults.rate` fails appends; an append without a lock fails for the first reason only."""
 
 
 class Armed:

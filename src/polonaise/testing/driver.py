@@ -73,8 +73,8 @@ class MemoryCluster:
 
             async with log.cluster.connect(view=Balances()) as second: ...
 
-        Takes the options of `polonaise.connect`, without address and `wait`. Raises, when it is left, the first error
-        that ended a task of a client.
+        Takes the options of `polonaise.connect`, without address and `wait`. When the context ends, raises the first
+        error that ended a task of a client.
         """
         async with MemoryLog(self, **options) as log:
             yield log

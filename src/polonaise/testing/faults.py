@@ -16,7 +16,7 @@ class Faults:
     """Arms faults of a log in memory. Each takes effect with the next message that the server gets."""
 
     def __init__(self, server: MemoryServer, run: Callable[[Callable[[], None]], None]) -> None:
-        """`run` runs a function in the thread of the server."""
+        """Keep the server's faults; `run` is called to run a function in the server's thread."""
         self._server = server
         self._run = run
 
@@ -24,8 +24,8 @@ class Faults:
         """Fail the next append, or group: it is not in the log and never will be.
 
         A context runs again on SESSION_ENDED, DEADLINE, OVERLOADED, INSUFFICIENT_REPLICAS and LOCK_CONFLICT, and ends
-        with an error on the others. Several calls fail as many appends. Raises `BadOption` for DUPLICATE and
-        GENERATION, which are no failures.
+        with an error on the others. Each call fails one more append. Raises `BadOption` for DUPLICATE and GENERATION,
+        which are no failures.
         """
         if reason in _NOT_FAILURES:
             raise BadOption(f"invalid reason {reason.name}: no append fails with it")
@@ -40,7 +40,7 @@ class Faults:
         self._run(arm)
 
     def rate(self, probability: float, seed: int = 0) -> None:
-        """Fail each append from now on with this probability, for a reason that passes; 0 ends it.
+        """Fail each append from now on with this probability, for a reason that passes; 0 ends the failures.
 
         The same seed fails the same appends, if a test appends in the same order. Raises `BadOption` for a probability
         that is not from 0 to below 1.
@@ -55,9 +55,9 @@ class Faults:
         self._run(arm)
 
     def delay(self, seconds: float) -> None:
-        """Decide appends from now on so many seconds after their arrival, in their order; 0 ends it.
+        """Decide each append from now on `seconds` after its arrival, in the order of arrival; 0 ends the delay.
 
-        Raises `BadOption` below 0, and from an hour on.
+        Raises `BadOption` below 0, and from 3600 s on.
         """
         if not 0.0 <= seconds < 3_600.0:
             raise BadOption(f"invalid delay of {seconds} s: pass a number from 0 to below 3600")

@@ -36,7 +36,7 @@ from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
 GENERATION: Final[Generation] = 1
 BEGINNING_US: Final = 946_684_800_000_000
-"""The first commit time, at the beginning of the year 2000: commit times are the same in every run."""
+"""The first commit time, microseconds UTC: the beginning of the year 2000. Every run has the same commit times."""
 STEP_US: Final = 1_000
 """Microseconds from the commit time of one batch to that of the next."""
 _REPLICA: Final[StorageId] = "memory"
@@ -96,7 +96,7 @@ class MemoryPartition:
 
     @property
     def now(self) -> Moment:
-        """The time that the next event brings the owner: the clock's, and the next batch's commit time."""
+        """The times that the owner is given with the next event: the clock's, and the next batch's commit time."""
         return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
 
     @property
@@ -116,7 +116,7 @@ class MemoryPartition:
     # ------------------------------------------------------------------ sessions
 
     def _start_session(self, session: SessionId) -> None:
-        """Start a session that goes on at the end of the replica, which stores at once all that it is sent."""
+        """Start a session at the end of the replica's log; the replica stores at once all that it is sent."""
         batches = self._replica.batches
         # The owner's registers are those at its committed mark; the batches behind it change them further.
         values = dict(self.owner.registers.values)

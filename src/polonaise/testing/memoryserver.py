@@ -1,4 +1,4 @@
-"""A server in memory: it owns every partition, commits at once, and does the harm that a test armed."""
+"""A server in memory: it owns every partition, commits at once, and carries out the faults that a test armed."""
 
 from __future__ import annotations
 

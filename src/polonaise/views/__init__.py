@@ -1,14 +1,14 @@
 """Views kept in SQL databases: exactly once, also when several processes share the database.
 
 - `sql.py`: `SqlView`, which applications subclass. Begin here.
-- `marks.py`: the table that says how far each partition is applied: the promise rests on how its rows are moved.
-- `database.py`: what PostgreSQL, MariaDB and SQLite need to be told; `databaseerrors.py`: which of their errors pass.
-- `fitness.py`: refuses tables that could not keep the promise; `worker.py`: the threads in which all this runs,
+- `marks.py`: the table that says how far each partition is applied: *exactly once* rests on how its rows are changed.
+- `database.py`: settings of PostgreSQL, MariaDB and SQLite; `databaseerrors.py`: which of their errors may pass.
+- `fitness.py`: refuses tables on which that can't be kept; `worker.py`: the threads in which all this runs,
   and `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
-In the library this is the only room that imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of
-marks and keys lie in users' databases: their columns must stay as they are.
+No other package of the library imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of marks and
+keys lie in users' databases: their columns must stay as they are.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""One database as views use it: what PostgreSQL, MariaDB and SQLite need to be told for a transaction to be one."""
+"""A database as views use it: the settings that make PostgreSQL, MariaDB and SQLite keep a transaction whole."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Database:
         return WriterConnection(db, self.kind == SQLITE)
 
     def _set_up_sqlite(self, db: Connection) -> None:
-        """Set SQLite up so that readers never wait for the writer, writers wait for each other, and only we begin.
+        """Set SQLite up: readers never wait for the writer, writers wait for each other, and only this module begins.
 
         Not every commit is synced: after a power loss the file is as after an earlier one, its marks with it, and the
         log brings the rest again.
@@ -145,7 +145,8 @@ class Database:
     def reading(self) -> Iterator[Connection]:
         """Yield a connection within a new transaction that sees one state.
 
-        Raises `ViewUnavailable` when there is none, and within it when the database goes away; `Forked`.
+        Raises `ViewUnavailable` when no connection can be had, and when the database goes away while the caller uses
+        it; `Forked` in a child process.
         """
         with translated(), self._connected() as db:
             if self.kind == SQLITE:
@@ -177,7 +178,7 @@ class Database:
 
 
 class WriterConnection:
-    """A worker's own connection, on which SQL transactions are begun and ended here and nowhere else."""
+    """A worker's own connection. Its SQL transactions are begun and ended by this class alone."""
 
     def __init__(self, db: Connection, is_sqlite: bool) -> None:
         self.db = db
@@ -237,7 +238,7 @@ class WriterConnection:
             self._check_still_open()
 
     def _check_still_open(self) -> None:
-        """Raise `BadOption` if the application has ended the transaction, in any way that the driver tells of."""
+        """Raise `BadOption` if the application has ended the transaction, as far as the driver can tell."""
         if self._sqlite is not None:
             is_open = self._sqlite.in_transaction
         else:  # psycopg knows the state of the transaction; MariaDB's drivers do not tell it
@@ -330,7 +331,7 @@ def _engine_at(url: URL | str) -> Engine:
         parsed = make_url(url)
         if parsed.password is not None and "@" in (parsed.database or ""):
             # Or the rest of the password would be taken for a host, and looked up by name.
-            raise BadOption(f"{redacted(url)}: in a password, @ is written %40 and / is written %2F")
+            raise BadOption(f"invalid URL {redacted(url)}: in a password, @ is written %40 and / is written %2F")
         return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:
         raise BadOption(f"no SQL dialect for {redacted(url)}: {error}") from error

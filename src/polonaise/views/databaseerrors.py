@@ -1,4 +1,4 @@
-"""Tell passing errors of a database from others: by its codes, never by its words."""
+"""Tells errors of a database that may pass from others: by the database's codes, never by the words of a message."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ class Trouble(enum.Enum):
 
 
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
-"""SQLSTATE: serialization failure, deadlock, lock not available (`lock_timeout`)."""
+"""SQLSTATEs of conflicts: serialization failure, deadlock, lock not available (`lock_timeout`)."""
 _UNAVAILABLE_CLASSES = ("08", "53", "57P", "58")
-"""SQLSTATE: connection, insufficient resources, operator intervention (but 57014, a cancelled query), system error."""
+"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (but 57014, a cancelled query),
+system error."""
 _UNAVAILABLE_STATES = frozenset({"25006"})
-"""SQLSTATE: a read-only database, such as a standby until it is promoted."""
+"""SQLSTATEs of a read-only database, such as a standby until it is promoted."""
 
 _CONFLICT_NUMBERS = frozenset({1213, 1205, 1020})
 """MariaDB: deadlock, lock wait timeout, record has changed since last read (snapshot isolation)."""
@@ -45,7 +46,7 @@ _UNAVAILABLE_RESULTS = frozenset(
 
 
 def trouble_in(error: BaseException) -> Trouble | None:
-    """Return the trouble behind an error, also when the application's code has wrapped it; None if it does not pass."""
+    """Return the trouble behind an error, also one that the application's code has wrapped; None for other errors."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -63,7 +64,7 @@ def trouble_in(error: BaseException) -> Trouble | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn trouble that passes, whenever the database has it, into `ViewUnavailable`. A context manager."""
+    """Raise `ViewUnavailable` in place of any database error that may pass. A context manager."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:

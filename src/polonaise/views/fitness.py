@@ -1,4 +1,4 @@
-"""Check that tables are such that a view's promise can be kept on them; if not, say which are not, and what to do."""
+"""Checks that a view can apply exactly once to its tables; if not, says which table is at fault, and what to do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
         if name not in declared and _demands_a_value(column)
     ]
     if wrong:
-        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}")
+        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}; alter it")
 
 
 def _demands_a_value(column: ReflectedColumn) -> bool:
@@ -63,7 +63,9 @@ def _check_marks(inspector: Inspector, marks: Table) -> None:
     if key != ["partition"]:
         wrong.append(f"the primary key is ({', '.join(key)}) and has to be (partition)")
     if wrong:
-        raise ViewUnfit(f"table {marks.fullname} is no table of high-water marks: {', '.join(wrong)}")
+        raise ViewUnfit(
+            f"table {marks.fullname} is no table of high-water marks: {', '.join(wrong)}; give another as marks_table"
+        )
 
 
 _MARIADB_ENGINE = text(

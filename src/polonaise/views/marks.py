@@ -1,6 +1,7 @@
 """The table of applied high-water marks: one row per partition, moved in the SQL transaction that applies.
 
-And the table with the definition by which a pipeline's rows were made, changed in the same SQL transaction as they are.
+Beside it, the table with the view definition that produced a pipeline's rows, changed in the same SQL transaction as
+these rows.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class DefinitionKept:
     def agrees(self, db: Connection, definition: str, *, new: bool) -> bool:
         """Tell whether rows of this definition may be added, until the transaction ends.
 
-        For a `new` table without a definition, keep this one. False also where another process is quicker to keep one:
-        the transaction must then be rolled back.
+        If a `new` table has no definition yet, this one is stored. Also False if another process stores one first: the
+        transaction must then be rolled back.
         """
         # Locked, so that no other transaction replaces the rows, and their definition, while this one adds to them.
         kept = db.execute(self._select.with_for_update()).scalar_one_or_none()

@@ -1,4 +1,4 @@
-"""A connection to write with, whose work is repeated while the database ends it because of others."""
+"""A connection to write with, whose work is repeated when the database ends it because of other transactions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class RetryingWriter:
     def do(self, work: Callable[[WriterConnection], T]) -> T:
         """Return the result of the work, which is whole SQL transactions, so that it can be repeated.
 
-        Repeats the work, with jitter, while the database ends it because of others. Raises `ViewUnavailable` when that
-        does not help and while the database is away, and otherwise what `work` raises.
+        Repeats the work, after pauses with jitter, when the database ends it because of other transactions. Raises
+        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work` raises.
         """
         pause_s = _PAUSE_S_MIN
         for _ in range(_TRIES):
@@ -47,7 +47,9 @@ class RetryingWriter:
                 last = error
             self._pause(random.uniform(pause_s / 2, pause_s))
             pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
-        raise ViewUnavailable(f"others held the database, {_TRIES} times in a row: {first_line(last)}") from last
+        raise ViewUnavailable(
+            f"other transactions stood in the way {_TRIES} times in a row, try again: {first_line(last)}"
+        ) from last
 
     def _usable_connection(self) -> WriterConnection:
         """Return the connection, opened again if it was lost."""

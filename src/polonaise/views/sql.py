@@ -96,7 +96,9 @@ class SqlView:
     ) -> None:
         for method in (self.apply, self.apply_many):
             if inspect.iscoroutinefunction(method):
-                raise BadOption(f"{method.__qualname__} is a coroutine: it runs in a thread and has to be plain")
+                raise BadOption(
+                    f"{method.__qualname__} is a coroutine function, and runs in a thread: write a plain function"
+                )
         self._database = Database(engine, self.isolation_level, busy_s)
         self._create = create
         self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
@@ -118,7 +120,9 @@ class SqlView:
         An exception rolls everything back, is reported to `failed`, and the transaction is tried again after a pause;
         only its own partition waits.
         """
-        raise NotImplementedError(f"{type(self).__name__} has to say how to apply a transaction: apply, or apply_many")
+        raise NotImplementedError(
+            f"{type(self).__name__} has to define how a transaction is applied: write apply, or apply_many"
+        )
 
     def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
         """Change the tables as all of these transactions of one partition demand, in this order.
@@ -186,7 +190,7 @@ class SqlView:
     # ------------------------------------------------------------------ preparing
 
     def prepare(self) -> None:
-        """Make missing tables and check existing ones; blocks. Done by itself before the first transaction.
+        """Make missing tables and check existing ones; blocks. The view does so by itself before the first transaction.
 
         Raises `ViewUnfit`, which names tables and columns, and `ViewUnavailable`.
         """
@@ -225,7 +229,7 @@ class SqlView:
     # ------------------------------------------------------------------ what the client calls
 
     def belongs_to(self, cluster_key: bytes) -> None:
-        """Set the cluster whose log is applied from now on. `high_water_mark` refuses a database of another one."""
+        """Set the cluster whose log is applied from now on. `high_water_mark` refuses another cluster's database."""
         self._cluster = cluster_key.hex()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:

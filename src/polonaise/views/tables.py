@@ -65,7 +65,7 @@ Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
 
 _BUSY_S: Final = 5.0
 _KEY_CHARACTERS: Final = 255
-"""The length of a text in a key: MariaDB's indexes take no text of any length."""
+"""The longest text in a key, in characters: MariaDB's indexes need a bound."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "boolean": Boolean,
@@ -220,7 +220,7 @@ class MarkedTable:
         self._database.close()
 
     def _tried(self, work: Callable[[Connection], T]) -> T:
-        """Do the work in a transaction, and again while the database ends it because of others."""
+        """Do the work in a transaction, and again when the database ends it because of other transactions."""
 
         def in_transaction(connection: WriterConnection) -> T:
             with connection.transaction() as db:
@@ -352,7 +352,7 @@ def _upsert(table: Table, shape: Shape, kind: str) -> Any:
 
 
 def _merged(old: Any, new: Any, how: Merge) -> Any:
-    """Return the merge of two values. Null is no value: the other one stays."""
+    """Return the SQL expression that merges two values. Null is no value: the other one stays."""
     if how == "sum":
         return func.coalesce(old + new, old, new)
     better = new < old if how == "min" else new > old

@@ -37,7 +37,7 @@ class Worker:
     def _pause(self, seconds: float) -> None:
         """Wait between attempts. Raises `Closed` if the worker is ended meanwhile."""
         if self._closing.wait(seconds):
-            raise Closed("this view was closed")
+            raise Closed("this view was closed: connect a client with the view to use it again")
 
     def end(self) -> Future[None]:
         """Take no more work, and return a future: done when what was begun is done and the connection is closed."""

@@ -7,9 +7,11 @@ from typing import Final
 from polonaise.terms import TransactionId
 
 _FILLED: Final = 0.75
-"""The part of an answer that is planned for: what does not fit costs a request for which everything behind waits."""
+"""The fraction of an answer that a part is planned to fill. Ids that do not fit cost another request, and the parts
+behind wait for that."""
 _GROWTH_MAX: Final = 2
-"""The growth of parts, as a factor of the ids in the last answer: transactions further on may be larger."""
+"""The most ids that a part may have, as a multiple of the ids in the last answer: transactions further on may be
+larger."""
 
 
 class Ahead:

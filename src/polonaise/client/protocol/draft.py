@@ -353,7 +353,7 @@ class Draft:
         self._add_operations([expectation], [])
 
     def expect_position(self, id: TransactionId) -> None:
-        """Demand that the (first) append gets exactly this transaction id.
+        """Demand that the context's append, or the first of several, gets exactly this transaction id.
 
         `tx.expect_position(tx.high_water_mark + 1)` demands that nothing was appended meanwhile. If another transaction
         gets the id first, the context runs again once that one is applied. `run` raises `ExpectationFailed` for an id

@@ -55,12 +55,12 @@ class Group:
         lock_hashes: Buffer = b"",
         lock_modes: Buffer = b"",
     ) -> None:
-        self.headers = _column("i", headers)
-        self.data_crcs = _column("I", data_crcs)
-        self.data_ends = _column("I", data_ends)
+        self.headers = _column("headers", "i", headers)
+        self.data_crcs = _column("data_crcs", "I", data_crcs)
+        self.data_ends = _column("data_ends", "I", data_ends)
         self.data = data
-        self.lock_ends = _column("I", lock_ends)
-        self.lock_hashes = _column("Q", lock_hashes)
+        self.lock_ends = _column("lock_ends", "I", lock_ends)
+        self.lock_hashes = _column("lock_hashes", "Q", lock_hashes)
         self.lock_modes = bytearray(lock_modes)
         self._check()
 
@@ -144,12 +144,12 @@ def _listed(bodies: Iterable[bytes]) -> list[bytes]:
     return list(bodies)
 
 
-def _column(kind: str, given: Buffer) -> array[int]:
+def _column(name: str, kind: str, given: Buffer) -> array[int]:
     column = array(kind)
     raw = memoryview(given).cast("B")
     if len(raw) % column.itemsize:
         raise BadOption(
-            f"a column of a group has {len(raw)} bytes, which is no multiple of {column.itemsize}: it is cut short"
+            f"column {name} of a group has {len(raw)} bytes, which is no multiple of {column.itemsize}: it is cut short"
         )
     column.frombytes(raw)
     return column

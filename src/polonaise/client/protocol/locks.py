@@ -90,7 +90,7 @@ _KEPT: Final[tuple[dict[str, dict[LockId, Lock]], ...]] = tuple({} for _ in rang
 nothing. Plain dictionaries, one in the other: a look-up in them touches a third of the memory that one in an
 `lru_cache` does, and nearly all the cost of a lock is waiting for memory."""
 _PLAIN: Final = frozenset((int, str, UUID))
-"""The types that are looked up among the kept. True and 1.0 would be found where 1 is, and are no valid ids."""
+"""The types of ids that are looked up in `_KEPT`. True and 1.0 would be found where 1 is, and are no valid ids."""
 _KEPT_MAX: Final = 65_536
 """Locks that are kept at most."""
 _kept_count = count()
@@ -125,6 +125,6 @@ def _hash(name: str, id: LockId) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def _hash_of_name(name: str, kind: bytes) -> blake2b:
-    """Return the hash as far as the name goes, cached: an application has few names and many ids."""
+    """Return the hash object after the name was fed to it, cached: an application has few names and many ids."""
     raw = name.encode()
     return blake2b(len(raw).to_bytes(4, "little") + raw, digest_size=8, person=kind)

@@ -27,7 +27,7 @@ class Once(NamedTuple):
 
     partition: PartitionId
     id: TransactionId
-    """The id of the (first) transaction."""
+    """The id of the transaction, or of the first of several."""
     appended: int
     """The number of transactions, without the library's own record of the key."""
     value: Any
@@ -85,7 +85,7 @@ def digest_of_request(request: Any) -> str:
 
 
 def encoded_value(value: Any) -> str:
-    """Return a context's value as JSON. Raises `BadOption` for a value that JSON has not, or that is too large."""
+    """Return a context's value as JSON. Raises `BadOption` for a value that JSON can't hold, or that is too large."""
     try:
         text = json.dumps(value, allow_nan=False)  # Python alone writes and reads NaN and infinities in JSON
     except (TypeError, ValueError, RecursionError) as error:

@@ -71,21 +71,24 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
     which = f"append {sequence} to partition {partition}"
     match reason:
         case FailureReason.LOCK_CONFLICT:
-            return LockConflict(f"{which} was built on stale state: apply {value} first, then build it anew", value)
+            return LockConflict(
+                f"{which} was built on stale state: apply transaction {value} first, then build the append anew", value
+            )
         case FailureReason.EXPECTATION_FAILED:
             return ExpectationFailed(
-                f"{which}: a register or the position is not as demanded; it would have got {value}"
+                f"{which}: a register or the position is not as demanded; the append would have got id {value}"
             )
         case FailureReason.INSUFFICIENT_REPLICAS:
             return InsufficientReplicas(f"{which}: too few replicas are engaged; nothing was written{because}")
         case FailureReason.PRODUCER_FENCED:
             return ProducerFenced(f"{which}: the producer was opened by another process, in epoch {value}")
         case FailureReason.PRODUCER_GAP:
-            return ProducerSequence(f"{which}: the producer's last number is {value}")
+            return ProducerSequence(f"{which}: its number is neither next nor one of the last 16; the last is {value}")
         case FailureReason.PRODUCER_DIFFERS:
             return ProducerDiffers(
-                f"{which}: the producer appended another body or header under this number before, as {value}: "
-                "append new data under the next number, and repeat a number only with the bytes of the first time",
+                f"{which}: the producer appended another body or header under this number before, "
+                f"as transaction {value}: append new data under the next number, "
+                "and repeat a number only with the bytes of the first time",
                 value,
             )
         case FailureReason.DEADLINE:

@@ -5,7 +5,7 @@ Three events settle an append, as in Waltz internals ("Detection of Failed Appen
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
 * A refusal names it.
-* A flush or a mount is answered that was sent after it. The owner answers those only when every append before them is
+* A flush or a mount that was sent after it is answered. The owner answers those only when every append before them is
   decided, and fed if committed: what is still pending has failed.
 
 What is sent may be lost, so only an answer proves that an append failed; until one comes, its fate stays open. A fate
@@ -58,12 +58,12 @@ class Pending:
         self.size = size
         """The bytes of its bodies, its locks, and the keys and values that it expects and changes."""
         self.sequence = 0
-        """Its (first) sequence, from 1, assigned by `Outstanding.add`; 0 before."""
+        """The append's sequence, of a group the first one; from 1, assigned by `Outstanding.add`; 0 before."""
         self.id: TransactionId = -1
         """The transaction id, of a group the first one; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
-        """The future that waits for the fate, or a list of them; None for none. Set and read by the shell."""
+        """The future that waits for the fate, or a list of them; None for none. Set and read by `Receipt`."""
 
     @property
     def settled(self) -> bool:
@@ -218,8 +218,8 @@ class Outstanding:
     def passed(self, through: int, cause: str = "") -> list[Pending]:
         """Settle as failed what is pending up to this sequence, because a flush or mount sent after it was answered.
 
-        `cause` says what kept the partition from committing, if that is known. Nothing may be covered that was sent
-        after the flush or mount: the answer says nothing of it.
+        `cause` says what kept the partition from committing, if that is known. The caller must not pass a sequence that
+        was sent after the flush or mount: the answer says nothing of it.
         """
         invariant(through <= self.sent, "only what was sent can be passed over")
         watched: list[Pending] = []

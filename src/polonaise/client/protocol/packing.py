@@ -24,8 +24,8 @@ because there is one for each transaction.
 """
 
 _OPERATION_BYTES: Final = 32
-"""The bytes that an operation counts as where frames are cut: more than its least on the wire, because servers bound
-their number in a frame and make an object of each."""
+"""The bytes that an operation counts as where frames are cut: more than the fewest that it takes on the wire, because
+servers bound their number in a frame and make an object of each."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:

@@ -61,8 +61,8 @@ class Subscription:
     def fed(self, batch: Batch) -> bool:
         """Take a fed batch; return whether it brings ids that the application was not given.
 
-        Until the first batch of a mount, batches of the mount before may still arrive on the same connection; they are
-        further on, and are passed over. Raises `OutOfOrder` and `LogForked`, as `Continuity.follows`.
+        Until the first batch of a mount, batches of the mount before may still arrive on the same connection; their ids
+        are further on, and they are passed over. Raises `OutOfOrder` and `LogForked`, as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)

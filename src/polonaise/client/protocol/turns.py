@@ -15,13 +15,13 @@ from typing import Any, Final
 from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
-"""Locks that are remembered: those that no context waits for, too, for their rivals."""
+"""Locks that are remembered at most: also those that no context waits for, because their rivals are kept with them."""
 _FED_MAX: Final = 65_536
 """Transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
 """Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
-"""Turns for which a rival is waited for."""
+"""How long one rival is waited for, in mean durations of a turn."""
 _MISSES_MAX: Final = 3
 """Waits in vain, one after the other, after which a client is no rival any more."""
 _PATIENCE_S_MAX: Final = 0.5
@@ -40,9 +40,9 @@ class Turn:
         self._locks = locks
         """The hash of each lock that is checked, with whether the context raises it, too."""
         self._lacking = len(locks)
-        """The number of queues in which it is not at the front."""
+        """The number of queues in which this turn is not at the front."""
         self.waiter: Any = None
-        """The future that waits for this turn; None for none. Set and read by the shell."""
+        """The future that waits for this turn; None for none. Set and read by `TurnTaking`."""
 
     @property
     def granted(self) -> bool:
@@ -114,7 +114,7 @@ class Turns:
     def contended(self, locks: dict[bytes, bool]) -> bool:
         """Return whether another context or client is to go first.
 
-        An append with these locks would be refused, or make one that came before be refused.
+        If so, an append with these locks would be refused, or would make an append that came before it be refused.
         """
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)
