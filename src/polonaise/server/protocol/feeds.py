@@ -176,7 +176,7 @@ class Feeds:
     def make_ready(self, mount: ClientMount, committed: TransactionId) -> None:
         """Note that the client was just told that it may append; tell it what hinders its appends, if anything does.
 
-        Not before: a client that waits for READY ignores such news.
+        The hindrance is told after READY, because a client that waits for READY ignores it.
         """
         mount.ready = True
         if self.hindrance:

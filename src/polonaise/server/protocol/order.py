@@ -403,10 +403,10 @@ class Order:
     def _judge_produce(
         self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """Judge a producer's request: it opens, sends its next number, repeats one, or leaves one out.
+        """Judge a producer's request: an opening, its next number, one repeated, or one after a gap.
 
-        `digest` is of the group's headers and bodies: by that a repetition is told from something else under the same
-        number. Return value and reason of a failure, else None, with the producer's new state added to `changes`.
+        `digest` is of the group's headers and bodies: it tells a repetition from another append under the same number.
+        Return value and reason of a failure, else None, with the producer's new state added to `changes`.
         """
         epoch, sequence = producers.parse_request(value)
         register = self.registers.get(key)
@@ -432,7 +432,7 @@ class Order:
         return None
 
     def _change_registers(self, changes: list[Change]) -> bool:
-        """Make all changes and return True; or none and return False, if a bound of the registers would be passed."""
+        """Make all changes and return True; make none and return False if they would pass a bound of the registers."""
         if not changes:
             return True
         # Computed on the side first: a key may be changed more than once, and nothing is taken back afterwards.
