@@ -166,7 +166,7 @@ async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, clos
         highest = await history.highest(partition)
     except (StoreUnavailable, AccessDenied) as error:
         raise type(error)(
-            f"partition {partition} takes nothing before its fragment store has told how far it reaches: {error.text}"
+            f"partition {partition} takes no appends until its fragment store tells how far it reaches: {error.text}"
         ) from error
     if highest > closing:
         raise FragmentsAhead(

@@ -139,7 +139,9 @@ class PartitionReader:
         `PartitionNotReady`.
         """
         if len(request.ids) > 8 * FETCH_MAX:
-            raise ProtocolError(f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}")
+            raise ProtocolError(
+                f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}: ask for fewer ids at a time"
+            )
         self._check_opened()
         bodies: list[bytes] = []
         crcs: list[int] = []

@@ -89,7 +89,9 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
         for name in behind:
             answers[name] = await _drop_one(reader, session, name, before, confirm=name not in answers)
     if len(answers) < len(session.engaged):
-        raise PartitionNotReady(f"session {session.id} of partition {reader.owner.partition} ended during a trim")
+        raise PartitionNotReady(
+            f"session {session.id} of partition {reader.owner.partition} ended during a trim: trim again"
+        )
     return LogTrimmed(max(answer.first for answer in answers.values()), all(answer.done for answer in answers.values()))
 
 

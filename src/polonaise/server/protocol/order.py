@@ -80,7 +80,8 @@ def check_frame(count: int, size: int) -> None:
     """
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
-            f"a frame of {count} appends and {size} bytes; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+            f"a frame of {count} appends and {size} bytes; "
+            f"the limits are {FRAME_COUNT_MAX} appends and {FRAME_BYTES_MAX} bytes"
         )
 
 
@@ -95,7 +96,7 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
     ends = appends.data_ends.tolist()
     largest = max(map(operator.sub, ends, [0, *ends]))
     if largest > inline_bytes_max:
-        raise BodyTooLarge(f"a body of {largest} bytes; the limit within a batch is {inline_bytes_max}")
+        raise BodyTooLarge(f"a body of {largest} bytes; the limit for one append is {inline_bytes_max} bytes")
     if appends.locks is not None:
         _check_locks(appends.locks.ends.tolist())
     data, start = appends.data, 0
