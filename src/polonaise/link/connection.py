@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._sent_s = self._host.clock.monotonic_s()
         unsent = self._transport.get_write_buffer_size()
         if unsent > self._settings.unsent_bytes_max:
-            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
+            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
             return
         # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
         if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
@@ -559,7 +559,9 @@ class Connection(asyncio.Protocol):
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
         if not self._makes_progress(now):
-            self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
+            self.abort(
+                Overloaded(f"{self.peer_name} has read nothing of what it is sent for {settings.unread_s_max:g} s")
+            )
             return
         self._book(self.unsent_bytes)
         # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this

@@ -152,7 +152,7 @@ class Server:
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
         for served in self.partitions.values():
-            served.close(NotOwner("the server is shutting down"))
+            served.close(NotOwner("the server is shutting down: read the assignment again"))
         if self._listener:
             await self._listener.close()
         for connection in list(self._connections):
@@ -211,7 +211,7 @@ class Server:
         for partition, served in list(self.partitions.items()):
             # Another generation is another owner, even on the same server: it has to start a session of its own.
             if partition not in mine or mine[partition].generation != served.generation:
-                served.close(NotOwner(f"partition {partition} has another owner now"))
+                served.close(NotOwner(f"partition {partition} has another owner now: read the assignment again"))
                 del self.partitions[partition]
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:

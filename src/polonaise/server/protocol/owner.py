@@ -467,7 +467,10 @@ class PartitionOwner:
             self._pump(now)
         else:
             self._answers.refuse(
-                pending, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
+                pending,
+                Overloaded(
+                    f"partition {self.partition} has {len(self._inbox)} requests waiting: ask again after a pause"
+                ),
             )
 
     def _prove(self, pending: PendingRequest) -> None:
