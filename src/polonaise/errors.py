@@ -72,7 +72,7 @@ def fresh(error: E) -> E:
 
 
 class InvariantViolated(Exception):
-    """A mistake of our own code. The node that finds one stops; nothing that handles faults may catch it with them."""
+    """A mistake of our own code. The node that finds one stops; code that handles faults must not catch it."""
 
 
 def invariant(holds: object, message: str) -> None:
@@ -160,7 +160,7 @@ class AccessDenied(DiskFailed):
 class DirectoryGone(DiskFailed):
     """A directory in use was removed, moved or replaced.
 
-    What is written there now is out of reach of everybody who looks for it under its name.
+    Nobody who opens the directory by its name finds what this process writes to its open files.
     """
 
     code = "directory_gone"
@@ -191,7 +191,7 @@ class NotFound(PolonaiseError):
 class ControlFileDamaged(PolonaiseError):
     """The control file's header, or both copies of a partition's promises, are unreadable.
 
-    Nothing is opened, and nothing is emptied: the promises may have been made all the same.
+    Nothing is opened, and nothing is emptied: promises that can no longer be read may have been made.
     """
 
     code = "control_file_damaged"
@@ -607,7 +607,7 @@ class HistoryIncomplete(PolonaiseError):
 
 
 class StoreUnavailable(PolonaiseError):
-    """An object store did not do what it was asked for. It may be away, or not set up; the message has its words."""
+    """An object store did not do what it was asked for. It may be away, or not set up; the message quotes its error."""
 
     code = "store_unavailable"
     retry = Retry.AGAIN
@@ -635,7 +635,7 @@ class BatchUnfinished(PolonaiseError):
 
 
 class BatchOvertaken(PolonaiseError):
-    """A sink was given a batch after a later one of the same application had been written. Numbers only go up."""
+    """A sink was given a batch after a later one of the same application had been written. Batch numbers only go up."""
 
     code = "batch_overtaken"
 
@@ -653,7 +653,7 @@ class SinkStateDamaged(PolonaiseError):
 
 
 class ExtraMissing(PolonaiseError, ImportError):
-    """A library that this part needs is not installed. The message names the extra that brings it."""
+    """A library that this part of Polonaise needs is not installed. The message names the extra that brings it."""
 
     code = "extra_missing"
 
@@ -665,7 +665,7 @@ class JavaMissing(PolonaiseError):
 
 
 class SparkFailed(PolonaiseError):
-    """Spark could not do what a job asked of it. The message has its words."""
+    """Spark could not do what a job asked of it. The message quotes its error."""
 
     code = "spark_failed"
 

@@ -85,7 +85,7 @@ class OwnKind(enum.IntEnum):
     PRODUCER = 0
     """A producer was opened: the register that the transaction changed says which. Without a body."""
     ONCE = 1
-    """The transactions before this one, of its group, were appended under a key, once (`log.once`)."""
+    """The transactions before this one in its group were appended under a key of `log.once`."""
     BATCH = 2
     """A named batch of the Spark sink had no rows: the register that changed says which. Without a body."""
 

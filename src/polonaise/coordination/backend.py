@@ -41,7 +41,7 @@ class Backend(Protocol):
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
 
-        Nothing takes the returned entry back, no loss of power either, because callers act upon it.
+        The returned entry is durable, because callers act upon it: no loss of power takes it back.
         """
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
@@ -74,7 +74,7 @@ class Backend(Protocol):
 
 
 def damaged(place: str, what: str) -> CoordinatorDamaged:
-    """Return the refusal of a damaged entry: the place, what is wrong with it, and what to do."""
+    """Return the error for a damaged entry, which names the place, what is wrong with it, and what to do."""
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session"
@@ -82,5 +82,5 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
 
 
 def missing(place: str) -> CoordinatorDamaged:
-    """Return the refusal for the lack of an entry that every cluster has."""
+    """Return the error for a missing entry that every cluster has."""
     return damaged(place, "it is missing, although its cluster exists")

@@ -63,7 +63,7 @@ class _Known(NamedTuple):
 class Membership:
     """The registration of this process.
 
-    Lasts until left, until the process is dead, or until it has not been renewed for the time of a lease
+    It lasts until `leave`, until the process is dead, or until it has not been renewed for the time of a lease
     (`coordination.lease`).
     """
 
@@ -179,7 +179,8 @@ class Coordinator:
         return await self._get(ASSIGNMENT, Assignment)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Return the assignment once its version is above `version`. Waits without a limit: bring a deadline."""
+        """Return the assignment once its version is above `version`. Waits for ever, unless the caller sets a
+        deadline."""
         while (current := await self.assignment()).version <= version:
             await self._backend.changed(ASSIGNMENT, current.version)
         return current

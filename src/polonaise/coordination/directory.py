@@ -129,7 +129,7 @@ class _Request:
 class ValueDirectory:
     """The files and the locks of the directory.
 
-    `alone` gives the right to change; everything else does what it says, unchecked.
+    Only work that runs in `alone` may change files; the other methods do not check that.
     """
 
     def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
@@ -153,9 +153,9 @@ class ValueDirectory:
         return f"{self._path}/{name}"
 
     async def make(self) -> None:
-        """Make the directory and those above it, as durable as what will be in it.
+        """Make the directory and those above it, durably.
 
-        Synced even where they exist: the process that made them may have died before its sync.
+        Directories that exist already are synced too: the process that made them may have died before its sync.
         """
         await self.disk.make_directory(self._path)
         parent = posixpath.dirname(self._path)
@@ -183,7 +183,8 @@ class ValueDirectory:
     async def put(self, name: str, contents: bytes) -> None:
         """Put a file in place, whole: durable after `sync`. Only with the change lock held.
 
-        Always through a new file: after a failed sync the old one's pages may count as clean without being on disk.
+        Always through a new file: after a failed sync the kernel may take the old file's pages for written although
+        they are not.
         """
         unfinished = self.path(name + UNFINISHED)
         if await self.disk.exists(unfinished):
@@ -196,7 +197,7 @@ class ValueDirectory:
         await self.disk.rename(unfinished, self.path(name))
 
     async def put_all(self, contents: Mapping[str, bytes]) -> None:
-        """Put several files in place, as `put` does, at once; none is under way when this returns or raises."""
+        """Put several files in place at the same time, as `put` does; none is under way when this returns or raises."""
         results = await asyncio.gather(*(self.put(*item) for item in contents.items()), return_exceptions=True)
         for error in results:
             if error is not None:
@@ -209,8 +210,8 @@ class ValueDirectory:
     async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], changes: str = "") -> T:
         """Do `work` while no other process does anything under this lock.
 
-        Nor does this process, except for work that names another value that it `changes`: such work is done at once,
-        and shares the syncs, because thousands of values may have to be changed when a server begins.
+        Nor does this process, except for work that `changes` another value: such work is done at the same time, and
+        shares the syncs, because thousands of values may have to be changed when a server begins.
 
         The work runs in a task of its own, because work that has begun goes to its end even when the caller is
         cancelled: a thread may still be writing when the await is gone, and must not do so after another process has

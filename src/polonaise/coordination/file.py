@@ -48,7 +48,7 @@ _INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
-"""Seconds between looks whether an entry has changed."""
+"""The seconds between two reads that tell whether an entry has changed."""
 _PUTS_MAX: Final = 32
 """How many files of a new cluster are written at the same time."""
 
@@ -199,8 +199,8 @@ class FileBackend:
     async def _replace(self, key: str, entry: Entry) -> None:
         """Put a new value in place, durably. Only with the change lock held.
 
-        Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing: so it is
-        put in place anew before this gives up.
+        Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing. So after
+        a failed sync the value is put in place anew, a few times, before the error is raised.
         """
         contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):

@@ -24,8 +24,8 @@ class _Seen(NamedTuple):
 class Leases:
     """A judge of members by their beats: a number that changes whenever the member renews its lease.
 
-    Time counts only as far as this process has looked: a process that was itself stopped takes nobody for dead when it
-    goes on, however long that was. So each look counts for no more than `RENEW_S`.
+    Time counts only while this process keeps looking: after it was itself stopped, for however long, it takes nobody
+    for dead at once. So the time since its last look counts as no more than `RENEW_S` seconds.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
@@ -43,5 +43,5 @@ class Leases:
         return same_s >= self._lease_s
 
     def keep_only(self, servers: Collection[ServerId]) -> None:
-        """Forget every other member."""
+        """Forget all members but these."""
         self._seen = {server: seen for server, seen in self._seen.items() if server in servers}

@@ -24,7 +24,7 @@ DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
 MEMBERS: Final = "members"
-"""The folder with a name per living server: its id."""
+"""The folder of names in which each living server has one: its id."""
 _PARTITION: Final = "partition-"
 
 
@@ -34,7 +34,7 @@ def partition_key(partition: PartitionId) -> str:
 
 
 def is_key(name: str) -> bool:
-    """Tell whether a value of a cluster may be kept by this name."""
+    """Tell whether this is the key of one of the values that a cluster may have."""
     partition = name.removeprefix(_PARTITION)
     return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID) or (partition != name and partition.isdecimal())
 
@@ -50,7 +50,7 @@ class CoordinatorValue:
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """Return the value that was written as this JSON. May raise anything for any other."""
+        """Return the value that was written as this JSON. Any exception may be raised for JSON of another form."""
         raise NotImplementedError
 
     @classmethod

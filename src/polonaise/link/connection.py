@@ -38,14 +38,15 @@ from polonaise.wire.messages import (
 )
 
 ANY_CLUSTER: Final = bytes(16)
-"""The key of a side that does not know its cluster yet. The accepting side takes it only if its own key is this too."""
+"""The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
+either."""
 
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
 _TURN_FRAMES_MAX: Final = 8
 """The most frames of one accepted connection that are handled in one turn of the loop; then others have their turn."""
 _TOGETHER_BYTES: Final = 65_536
-"""Messages are booked together up to this many bytes, or the booking would take more memory than they do."""
+"""Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
 _ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
@@ -176,11 +177,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the peer has taken enough of what was sent."""
+        """Whether little enough is unsent for more to be written."""
         return self._writable.is_set()
 
     async def wait_writable(self) -> None:
-        """Wait until the peer has taken enough of what was sent. Raises the reason if the connection is closed."""
+        """Wait until little enough is unsent for more to be written. Raises the reason if the connection is closed."""
         while not self._writable.is_set():  # of those who waited together, the first may have filled it up again
             await self._writable.wait()
         if self.closed:
@@ -211,7 +212,7 @@ class Connection(asyncio.Protocol):
         self._sent_s = self._host.clock.monotonic_s()
         unsent = self._transport.get_write_buffer_size()
         if unsent > self._settings.unsent_bytes_max:
-            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent"))
+            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
             return
         # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
         if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
@@ -402,7 +403,7 @@ class Connection(asyncio.Protocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on, and read the peer again: it has taken enough."""
+        """Let writers go on, and read the peer again: little enough is unsent now."""
         self._writable.set()
         self.resume(_UNREAD)
 
@@ -558,7 +559,9 @@ class Connection(asyncio.Protocol):
             self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
             return
         if not self._makes_progress(now):
-            self.abort(Overloaded(f"{self.peer_name} reads nothing of what it is sent"))
+            self.abort(
+                Overloaded(f"{self.peer_name} has read nothing of what it is sent for {settings.unread_s_max:g} s")
+            )
             return
         self._book(self.unsent_bytes)
         # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this

@@ -25,7 +25,7 @@ from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, T
 class ArchivedHistory(Protocol):
     """The port to a fragment store. `fragments.history.FragmentHistory` implements it.
 
-    That module is loaded only by servers that were given a store.
+    Only a server that was given a store loads `fragments.history`.
     """
 
     async def highest(self, partition: PartitionId) -> TransactionId:
@@ -45,7 +45,7 @@ class ArchivedHistory(Protocol):
         bytes_max: int,
         after_time_us: int = 0,
     ) -> list[Batch]:
-        """Return verified batches from the one that holds `first` on: `bytes_max` of them, and one at least.
+        """Return verified batches from the one that holds `first` on: about `bytes_max` bytes, at least one batch.
 
         With `after_time_us` (µs UTC), only from the first batch of that time or later; none if there is no such batch.
         Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
@@ -69,7 +69,7 @@ class ToCopy(NamedTuple):
 
     payload: memoryview
     held_from: TransactionId
-    """The first id that a replica still holds: below it history is in fragments alone.
+    """The lowest id that any of the sources still holds: lower ids are in the fragments alone.
 
     0 if a replica sent the batches.
     """
@@ -86,8 +86,8 @@ async def read_to_copy(
     """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
     The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
-    may be damage, and has to be told as that. Raises the last source's error when no source has the ids, `no_source`
-    when there is none, and `HistoryTrimmed` in a server without fragments.
+    may be damage, and has to be reported as damage. Raises the last source's error when no source has the ids,
+    `no_source` when `sources` is empty, and `HistoryTrimmed` in a server without fragments.
     """
     error = no_source
     trimmed: HistoryTrimmed | None = None
@@ -113,10 +113,10 @@ async def read_to_copy(
 async def copy_on(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, name: StorageId, last: TransactionId, read: ToCopy
 ) -> Done:
-    """Copy what was read to the replica `name`, which ends with `last`; return how it ends now.
+    """Copy the batches in `read` to the replica `name`, whose log ends at `last`; return where it ends now.
 
-    Raises `ProtocolError` if the replica does not grow by that, for the caller would copy the same for ever; and what
-    the replica refuses with.
+    Raises `ProtocolError` if the replica's log did not grow, because the caller would copy the same batches for ever;
+    and the error with which the replica refuses them.
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
@@ -130,8 +130,8 @@ async def _drop_refilled(
 ) -> None:
     """Have a replica that is being filled from 0 drop the ids below `held_from`, which the others have dropped too.
 
-    It was given them only so that the rest can follow: kept, they would take many times the room that the others need.
-    `last`, where the replica ends now, must be committed.
+    The replica got these ids only because copying has to begin at 0. Kept, they would take many times the disk space
+    that the other replicas use. `last`, where the replica's log ends now, must be committed.
     """
     if held_from <= 0:
         return
@@ -159,13 +159,14 @@ async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, clos
     """Raise `FragmentsAhead` if the store reaches above `closing`.
 
     Only what is committed is ever archived. So a store that reaches further proves that committed transactions are
-    gone from the replicas. A store that can't be read is waited for: raises `StoreUnavailable` or `AccessDenied`.
+    gone from the replicas. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`; the caller tries
+    again.
     """
     try:
         highest = await history.highest(partition)
     except (StoreUnavailable, AccessDenied) as error:
         raise type(error)(
-            f"partition {partition} takes nothing before its fragment store has told how far it reaches: {error.text}"
+            f"partition {partition} takes no appends until its fragment store tells how far it reaches: {error.text}"
         ) from error
     if highest > closing:
         raise FragmentsAhead(

@@ -28,7 +28,7 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.5
-"""About how many seconds lie between two looks at the late replicas."""
+"""About how many seconds lie between two attempts to bring the late replicas up to date."""
 
 
 class CatchUp:
@@ -51,8 +51,8 @@ class CatchUp:
     ) -> None:
         """Prepare the catch-up within `session`.
 
-        `readmit` ends the session to let a replica back in; that was done last at `readmitted_s`. The partitions of a
-        server take `turns` in copying, because a node that comes back is late in all of them.
+        `readmit` ends the session to let a replica back in; it was last called at `readmitted_s` (monotonic seconds).
+        The partitions of a server take `turns` in copying, because a node that comes back is late in all of them.
         """
         self._host = host
         self._settings = settings
@@ -84,7 +84,7 @@ class CatchUp:
                     _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
 
     async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
-        """Wait until the node of one late replica is connected: polling in thousands of partitions would cost much."""
+        """Wait until the node of any late replica is connected: polling in thousands of partitions would cost much."""
         if any(self._links[name].session is not None for name in late):
             return
         waits = [asyncio.ensure_future(self._links[name].connected()) for name in late]
@@ -95,7 +95,7 @@ class CatchUp:
                 wait.cancel()
 
     async def _let_back_in(self, name: StorageId) -> None:
-        """End the session to let `name` back in, but not more often than the appends can bear."""
+        """End the session to let `name` back in, at most once in `readmit_s_min`: appends wait for the next session."""
         wait_s = self._readmitted_s + self._settings.readmit_s_min - self._host.clock.monotonic_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -137,7 +137,7 @@ class CatchUp:
             await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
-        """Read batches from an engaged replica; what all of them have dropped, from the fragments."""
+        """Read batches from an engaged replica, or from the fragments if all engaged replicas have dropped them."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
         no_source = ProtocolError("no engaged replica is connected for copying")
         return await read_to_copy(

@@ -9,10 +9,10 @@ from polonaise.server.protocol.effects import Effect
 
 
 class EffectQueue:
-    """Carries out effects one after the other, however they cause each other.
+    """Carries out effects one after the other, even when carrying out one of them causes others.
 
-    Carrying out an effect may be an event itself: a send may find its connection broken. The effects of that event come
-    after those that are queued already, because they rest on them.
+    Carrying out an effect may be an event itself: a send may find its connection broken. The effects of that event are
+    carried out after all that are queued already: the owner decided them later, and took the earlier ones for done.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None]) -> None:

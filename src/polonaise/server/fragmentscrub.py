@@ -52,7 +52,7 @@ class FragmentScrubbing:
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
 
     def health(self) -> dict[str, Any]:
-        """Return how far the scrub is, what it found, and for what it could not repair, why and what to do."""
+        """Return how far the scrub is and what it found; for each fragment not repaired, why and what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
         return {"bytes_per_s": self._settings.scrub_bytes_per_s, **asdict(scrubbed), "damages": damages}
@@ -81,7 +81,7 @@ class FragmentScrubbing:
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:
-        """Read one fragment through, mend it if it is damaged, and tell the scrub how it is."""
+        """Read one fragment through, mend it if it is damaged, and tell the scrub the outcome."""
         scrub, name = self._scrub, step.name
         reader = self._readers().get(name.partition)
         if reader is None:  # the partition has another owner by now
@@ -101,7 +101,10 @@ class FragmentScrubbing:
             scrub.good(self._clock.wall_us(), name)
 
     async def _not_read(self, step: Verify, error: PolonaiseError) -> None:
-        """Find out whether the whole store can't be read, or only this fragment; then the others go on without it."""
+        """After a failed read, find out whether the whole store can't be read, or only this fragment.
+
+        If it is only this fragment, the scrub goes on with the others.
+        """
         clock = self._clock
         try:
             await self._history.held()

@@ -16,15 +16,16 @@ from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
-"""The seconds between two looks."""
+"""The seconds between two checks of the partitions."""
 _NAMED_MAX: Final = 8
-"""The most partitions that a warning names; of the others it tells how many."""
+"""The most partitions that a warning names; it only counts the others."""
 
 
 class _Trouble:
     """Decides when to warn of a trouble: once it has lasted for `patience_s` seconds, and again every `again_s`.
 
-    A trouble that gets less has not lasted: many partitions take their time to open, one after the other.
+    Until the first warning, a trouble that shrinks counts as new: many partitions open one after the other, and as long
+    as that goes on nobody has to be warned.
     """
 
     def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
@@ -39,7 +40,8 @@ class _Trouble:
     def due(self, now: float, size: int) -> float | None:
         """Return the seconds that the trouble has lasted if a warning is due now, else None.
 
-        `size` is its size now, such as a number of partitions; 0 ends it, with a line in the log if there is one.
+        `size` is its size now, such as a number of partitions; 0 ends the trouble, which is logged if a warning was
+        given and there is a text for it.
         """
         if not size:
             if self._warned and self._over:
@@ -69,7 +71,7 @@ class HealthWarnings:
         self._owners = owners
         self._links = links
         self._owners_before: frozenset[PartitionOwner] = frozenset()
-        """The owners at the last look."""
+        """The owners at the last check."""
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
@@ -77,7 +79,7 @@ class HealthWarnings:
         self._last_fault_s = float("-inf")
 
     async def watch(self) -> None:
-        """Look and warn for ever."""
+        """Check the partitions and give the warnings that are due, for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
             owners = [owner for owner in self._owners() if owner.stopped is None]

@@ -50,7 +50,7 @@ _ANSWERS_MAX = 2
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _TICK_S = 0.25
-"""The interval at which partitions are told the time, in seconds: deadlines are kept that closely."""
+"""The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
 
 class Server:
@@ -140,7 +140,7 @@ class Server:
         return 2 * sum(link.session is not None for link in self._links.values()) > len(self._links)
 
     async def close(self) -> None:
-        """Stop serving. The next owner decides what is in flight."""
+        """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
         for task in self._tasks:
             task.cancel()
         # While the sessions still hold: replicas note only from their session's owner what is committed.
@@ -152,7 +152,7 @@ class Server:
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
         for served in self.partitions.values():
-            served.close(NotOwner("the server is shutting down"))
+            served.close(NotOwner("the server is shutting down: read the assignment again"))
         if self._listener:
             await self._listener.close()
         for connection in list(self._connections):
@@ -211,7 +211,7 @@ class Server:
         for partition, served in list(self.partitions.items()):
             # Another generation is another owner, even on the same server: it has to start a session of its own.
             if partition not in mine or mine[partition].generation != served.generation:
-                served.close(NotOwner(f"partition {partition} has another owner now"))
+                served.close(NotOwner(f"partition {partition} has another owner now: read the assignment again"))
                 del self.partitions[partition]
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
@@ -223,7 +223,8 @@ class Server:
                 served.start()
 
     async def _keep_lease(self) -> None:
-        """Renew this server's lease for ever: in the loop that does all its work, so that a hung loop loses it."""
+        """Renew this server's lease for ever, in the event loop that does all its work: if that hangs, the lease
+        ends."""
         while True:
             try:
                 if self._membership is not None:
@@ -267,7 +268,7 @@ class Server:
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer reads, trims and health beside it."""
+        """Bring a client's message to its partition; answer reads, trims and requests for health in tasks."""
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
             # tells how it is, even while it owns nothing.
@@ -321,7 +322,9 @@ class Server:
         answering: Coroutine[Any, Any, Message],
         wait: Coroutine[Any, Any, None] | None = None,
     ) -> None:
-        """Answer a request in a task of its own, once `wait` has ended. A client with too many requests is not read.
+        """Answer a request in a task of its own, once `wait` has ended.
+
+        While a client has too many requests unanswered, nothing is read from it.
 
         An answer is made only when the ones before it were taken: a client that does not read must not fill this
         server's memory.

@@ -42,7 +42,7 @@ class PartitionReader:
         """Make a reader for the partition of `owner`.
 
         `history` is the fragments of the log, if the server was told of any. `on_damage` is called when a replica can't
-        read what it holds; it should end the session, because only a new one repairs the replica.
+        read what it holds; it should end the session, because only the start of a new session repairs the replica.
         """
         self.owner = owner
         self.history = history
@@ -50,14 +50,14 @@ class PartitionReader:
         self._settings = settings
         self._on_damage = on_damage
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """One future for each read that waits. No event: that belongs to one loop for good, and a log in memory has its
-        partitions in one event loop after the other."""
+        """One future for each read that waits. Not an `asyncio.Event`, which stays bound to one event loop: a log in
+        memory uses its partitions in one loop after the other."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
 
     def mark_moved(self) -> None:
-        """Wake all reads that wait: more is committed, or nothing will be any more."""
+        """Wake all reads that wait: more is committed, or this owner will commit nothing any more."""
         waiting, self._waiting = self._waiting, {}
         for moved in waiting:
             if not moved.done():
@@ -139,7 +139,9 @@ class PartitionReader:
         `PartitionNotReady`.
         """
         if len(request.ids) > 8 * FETCH_MAX:
-            raise ProtocolError(f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}")
+            raise ProtocolError(
+                f"a fetch of {len(request.ids) // 8} bodies; the limit is {FETCH_MAX}: ask for fewer ids at a time"
+            )
         self._check_opened()
         bodies: list[bytes] = []
         crcs: list[int] = []
@@ -162,7 +164,7 @@ class PartitionReader:
         return encode_bodies(bodies, crcs)
 
     async def _batch_holding(self, transaction: TransactionId) -> Batch:
-        """Return the batch that holds a committed transaction. Raises `PartitionNotReady` if no replica tells it."""
+        """Return the batch that holds a committed transaction. Raises `PartitionNotReady` if no replica sends it."""
         cached = self.owner.cache.holding(transaction)
         if cached is not None:
             return Batch.parse(cached.raw, verify=False)
@@ -219,10 +221,9 @@ class PartitionReader:
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
         """Read from an engaged replica, in the present session, whose number the request gets here.
 
-        Raises `HistoryTrimmed` if none can read the ids and one has dropped them.
-
         A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
-        replica can read, `PartitionNotReady` is raised, whatever they say: for a reader the trouble passes.
+        replica sends the batches, raises `HistoryTrimmed` when one of them has dropped the ids, else
+        `PartitionNotReady`, whatever the replicas refuse with: for a reader the trouble passes.
         """
         session = self.owner.session
         if session is None:

@@ -53,8 +53,7 @@ from polonaise.wire.messages import Confirm, Store
 _log = logging.getLogger(__name__)
 
 _HISTORY_READS_MAX = 8
-"""The most lagging mounts of one partition that are read for at the same time: many mounts must not hold much history
-in memory."""
+"""The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
 
 
 class ServedPartition:
@@ -104,7 +103,7 @@ class ServedPartition:
         self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
 
     def close(self, error: PolonaiseError) -> None:
-        """End the ownership. Clients are told to look elsewhere; the next owner decides what is in flight."""
+        """End the ownership: tell clients to look elsewhere. The next owner decides the fate of appends in flight."""
         if self._sessions is not None:
             self._sessions.cancel()
         for task in list(self._tasks):
@@ -288,7 +287,10 @@ class ServedPartition:
             self._ended.set_result(effect.reason)
 
     def _turn(self) -> None:
-        """Tell the owner that the awaited turn is over; a callback of the loop, so a broken invariant is told here."""
+        """Tell the owner that the turn of the loop is over for which it waited.
+
+        This is a callback of the loop, where nobody else would report a broken invariant to the host.
+        """
         try:
             self._carry_out(self.owner.turn(self._now))
         except InvariantViolated as error:
@@ -296,7 +298,7 @@ class ServedPartition:
             raise
 
     async def _wait_for_room(self, mount: ClientMount) -> None:
-        """Wait until a mount's connection has taken enough, then tell the owner."""
+        """Wait until little enough is unsent on a mount's connection for more to be written, then tell the owner."""
         try:
             await connection_of(mount).wait_writable()
         except PolonaiseError:
@@ -304,7 +306,7 @@ class ServedPartition:
         self._carry_out(self.owner.room(mount))
 
     async def _read_history_for(self, effect: ReadHistory) -> None:
-        """Read history for a lagging mount, and bring it to the owner when the connection has room."""
+        """Read history for a lagging mount, and hand it to the owner once more may be written to the connection."""
         mount = effect.mount
         batches: list[Committed] = []
         try:

@@ -141,9 +141,10 @@ class SessionStart:
         return written
 
     async def _check_coordinator(self, fenced: Fenced) -> None:
-        """Raise `ConsistencyLost` if no claim explains a newer fence: then the coordinator has gone back in time.
+        """After a newer fence: raise `ConsistencyLost` unless a claim in the coordinator explains it.
 
-        Session numbers that it gave out once would be given out again, to owners that believe to be alone.
+        Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
+        second time, and two owners could write in one session.
         """
         async with self._coordinating():
             current = await self._coordinator.partition(self._partition)
@@ -199,7 +200,7 @@ class SessionStart:
             await self._answered.wait()
 
     async def _wait_for_more(self, names: tuple[StorageId, ...]) -> None:
-        """Wait a moment for replicas whose node is there but has not answered: so they need not become late.
+        """Wait a moment for replicas whose node is connected but has not answered, so that they do not become late.
 
         A late replica has to be caught up with, and costs another session. For an owner's first session any replica is
         waited for: a server that has just started is not connected to all storage nodes yet.
@@ -245,7 +246,7 @@ class SessionStart:
     # ------------------------------------------------------------------ 5 clean
 
     async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
-        """Make copies clean up to the closing mark, and return whose are: a quorum, and those that were quick enough.
+        """Make copies clean up to the closing mark; return the replicas that joined: a quorum, and those quick enough.
 
         Raises `PartitionNotReady` without a quorum, and `ConsistencyLost` for a fork.
         """
@@ -306,7 +307,7 @@ class SessionStart:
     async def _clean_one(self, name: StorageId, mark: TransactionId, decided: Decided) -> None:
         """Cut what may not be the log on one replica, copy what it lacks, and let it join.
 
-        Raises `ConsistencyLost` for a fork, and whatever keeps it from joining.
+        Raises `ConsistencyLost` for a fork, and any error that keeps the replica from joining.
         """
         answer = self._answers[name]
         last, last_crc = answer.max_synced, answer.last_crc
@@ -348,7 +349,7 @@ class SessionStart:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> ToCopy:
-        """Read batches for `reader` from another source of the decision; what all have dropped, from the fragments."""
+        """Read batches for `reader` from another of the `sources`, or from the fragments if all have dropped them."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")

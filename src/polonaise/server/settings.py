@@ -17,7 +17,8 @@ class ServerSettings(OwnerSettings):
     """The address to listen on; port 0 takes a free one."""
     link: LinkSettings = field(default_factory=LinkSettings)
     connections_bytes_max: int = 96 * 1024 * 1024
-    """The most bytes of unfinished frames and untaken answers, of all clients together; the greediest are cut off."""
+    """The most bytes of unfinished frames and untaken answers, of all clients together; beyond it, the clients with the
+    most are cut off."""
     inline_bytes_max: int = INLINE_BYTES_MAX
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
@@ -44,9 +45,10 @@ class ServerSettings(OwnerSettings):
     warn_again_s: float = 30.0
     """The interval at which a warning is repeated while its cause lasts."""
     copy_bytes: int = 1024 * 1024
-    """The bytes of one request when a replica is brought up to date."""
+    """About how many bytes one request asks for when a replica is brought up to date or a lagging mount is fed."""
     copy_pause_ratio: float = 1.0
-    """The rest after copying in the background, per second of work: it leaves the replicas to the appends."""
+    """The seconds of pause after each second of copying in the background: in the pause, replicas serve appends
+    alone."""
     readmit_transactions: int = 1_000
     """A late replica that lacks no more than this is let back in through a new session, which copies the rest."""
     readmit_s_min: float = 1.0

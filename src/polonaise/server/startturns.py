@@ -92,7 +92,7 @@ class StartTurns:
         self._grant_turns()
 
     def _grant_turns(self) -> None:
-        """Give turns to all partitions for which there is room."""
+        """Give turns to as many waiting partitions as may have one now."""
         while (partition := self._queue.next()) is not None:
             granted = self._waiting.pop(partition)
             self._last_turn_s = asyncio.get_running_loop().time()

@@ -145,7 +145,7 @@ class StorageLink:
     def _check_distinct(self, connection: Connection) -> None:
         """Close the connection and raise `BadOption` if another link leads to the same node.
 
-        One copy would otherwise count as two. A node is known by the number that its process has drawn.
+        Otherwise one copy would count as two. A node is recognized by the random number in its hello.
         """
         for other in self._others.values():
             theirs, ours = other.session and other.session.peer, connection.peer
@@ -194,7 +194,7 @@ class StorageLink:
             await self._changed.wait()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """Tell all listeners that the session connection has closed; a copy, because they may leave while told."""
+        """Tell all listeners that the session connection has closed. Any of them may leave meanwhile."""
         if connection is self.session:
             self.session = None
             self.last_error = error

@@ -16,11 +16,11 @@ from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 
 _STEP_S: Final = 1.0
-"""The seconds for which one request drops segments; then it is answered with how far that went, and asked again."""
+"""The seconds for which one request drops segments; then the answer says how far it got, and the caller asks again."""
 
 
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
-    """Have the engaged replicas drop what lies below `request.before`; asked again, go on where it stopped.
+    """Have the engaged replicas drop what lies below `request.before`; a repeated request goes on from there.
 
     Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
     caller has verified, and are of this very log; `BeyondLog` for ids that are not committed; `PartitionNotReady`.
@@ -45,7 +45,10 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
 
 
 async def _check_archived(reader: PartitionReader, history: ArchivedHistory, request: TrimLog) -> None:
-    """Raise `NotArchived` unless the store holds everything below, as the caller has verified it, and of this log."""
+    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing.
+
+    They must hold all ids below `before`, be the ones that the caller has verified, and be of this very log.
+    """
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
     if fingerprint(covering) != request.fragments:
@@ -86,7 +89,9 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
         for name in behind:
             answers[name] = await _drop_one(reader, session, name, before, confirm=name not in answers)
     if len(answers) < len(session.engaged):
-        raise PartitionNotReady(f"session {session.id} of partition {reader.owner.partition} ended during a trim")
+        raise PartitionNotReady(
+            f"session {session.id} of partition {reader.owner.partition} ended during a trim: trim again"
+        )
     return LogTrimmed(max(answer.first for answer in answers.values()), all(answer.done for answer in answers.values()))
 
 

@@ -26,8 +26,8 @@ from polonaise.wire.codec import (
 
 PROTOCOL_VERSION: Final = 1
 WHOLE: Final = -1
-"""The `part_last` of a read that is not one of several parts. When a range is read in parts side by side, each batch is
-in the part that it begins in."""
+"""The `part_last` of a read that is not one of several parts. When a range is read in parts side by side, each batch
+belongs to the part in which it begins."""
 
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
@@ -107,7 +107,8 @@ class Mounted(Message):
     high_water_mark: I64
     """The committed high-water mark, proved in the current session after the mount arrived."""
     append_window: I64
-    """The most bytes of appends (`wire.appends.inbox_bytes`) that may be undecided when READY; one frame always may."""
+    """When READY: the most bytes of appends (`wire.appends.inbox_bytes`) that may be undecided; one frame always
+    may."""
     reason: Text
     """Text that says, when NOT_READY, what the partition waits for, or what keeps its appends."""
 
@@ -195,7 +196,7 @@ class Read(Message):
     with_data: U8
     """1 for batches with their bodies, 0 for batches without."""
     after_time_us: I64
-    """The commit time (µs UTC) from which to read: begin with its first batch, if that is after `first`; 0 for any."""
+    """Begin with the first batch of this commit time (µs UTC) or later, if it comes after `first`; 0 for any time."""
     part_last: I64 = WHOLE
     """The last id of a part: only batches that begin at `first` or above and at this id or below; WHOLE for no part."""
 
@@ -334,7 +335,7 @@ class Truncate(Message):
 
 @message(67)
 class Copy(Message):
-    """Gives a copy that has not joined `session` committed or decided batches. Answered with `Done`."""
+    """Gives committed or decided batches to a copy that has not joined `session`. Answered with `Done`."""
 
     session: I64
     payload: Payload = payload()

@@ -47,16 +47,17 @@ class CommittedRegisters:
         if isinstance(asked, GetRegister):
             if len(asked.key) > registers.KEY_BYTES_MAX:
                 raise ProtocolError(
-                    f"a register's key of {len(asked.key)} bytes; the limit is {registers.KEY_BYTES_MAX}"
+                    f"a register's key of {len(asked.key)} bytes; the limit is {registers.KEY_BYTES_MAX} bytes"
                 )
             return
         # A next page begins behind the last key of the one before, which is that key and a zero byte.
         if max(len(asked.first) - 1, len(asked.prefix)) > registers.KEY_BYTES_MAX:
             raise ProtocolError(
-                f"a list of registers from a key of {len(asked.first)} bytes on; the limit is {registers.KEY_BYTES_MAX}"
+                f"a list of registers from a key of {len(asked.first)} bytes on, with a prefix of {len(asked.prefix)} "
+                f"bytes; the limit of both is {registers.KEY_BYTES_MAX} bytes"
             )
         if self._listings >= _LISTINGS_MAX:
-            raise Overloaded(f"{self._listings} lists of registers wait to be answered")
+            raise Overloaded(f"{self._listings} lists of registers wait to be answered: ask again after a pause")
         self._listings += 1
 
     def answer(self, asked: AskedRegisters, committed: TransactionId) -> RegisterIs | RegistersListed:

@@ -125,8 +125,8 @@ class EffectsInOrder:
     The order is a promise, whatever the order in which they were decided:
 
     1. **send to replicas**: so that their disks work while clients are told;
-    2. **refuse before feed**: a client that is fed a younger append of its own takes an older one that it has heard
-       nothing of for lost. So every refusal is told before anything is fed that was decided after it;
+    2. **refuse before feed**: when a client is fed one of its appends, it takes for lost every older one whose fate it
+       was not told. So every refusal is told before anything is fed that was decided after it;
     3. **feed before answer**: an answer speaks for a committed high-water mark; everything up to there goes out first;
     4. **requests to the shell**: what to read or to wait for, and which readers to wake;
     5. **the end last**: a session that ends has told everything that it had proved, and a client that is cut off has

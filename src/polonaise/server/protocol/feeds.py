@@ -83,8 +83,8 @@ class Feeds:
             raise ProtocolError("invalid mount: the client has no id; the coordinator gives them out")
         if message.client_high_water_mark < NO_TRANSACTION or message.form > max(BodyForm) or message.credit < 0:
             raise ProtocolError(
-                f"invalid mount: high-water mark {message.client_high_water_mark}, form {message.form}, "
-                f"credit {message.credit}"
+                f"invalid mount: high-water mark {message.client_high_water_mark} (from {NO_TRANSACTION} on), "
+                f"form {message.form} (0 to {max(BodyForm)}), credit {message.credit} (from 0 on)"
             )
         if len(self.mounts) >= self._settings.subscriptions_max and before is None:
             raise Overloaded(f"partition {self._partition} has {len(self.mounts)} mounts, and takes no more")
@@ -103,7 +103,9 @@ class Feeds:
         if mount is None:
             raise PartitionNotReady("this client has no mount on this connection: mount before a flush")
         if mount.answers_waiting >= _FLUSHES_MAX:
-            raise Overloaded(f"{mount.answers_waiting} answers wait for this client to read its feed")
+            raise Overloaded(
+                f"{mount.answers_waiting} answers wait for this client to read its feed: read it before the next flush"
+            )
         return mount
 
     def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:
@@ -176,7 +178,7 @@ class Feeds:
     def make_ready(self, mount: ClientMount, committed: TransactionId) -> None:
         """Note that the client was just told that it may append; tell it what hinders its appends, if anything does.
 
-        Not before: a client that waits for READY ignores such news.
+        The hindrance is told after READY, because a client that waits for READY ignores it.
         """
         mount.ready = True
         if self.hindrance:

@@ -29,8 +29,8 @@ class WaitingAppends(NamedTuple):
 class Inbox:
     """Queues appends and requests within two bounds: one for each mount, so that none fills it alone, and one for all.
 
-    Anything beyond is refused on the spot. No connection is left unread for it: a connection is shared by all
-    partitions of its client, and the others would stand still with this one.
+    Anything beyond is refused at once. The server does not stop reading the connection instead, because all partitions
+    of the client share it, and the other partitions would stand still with this one.
     """
 
     __slots__ = ("_bytes", "_entries", "_settings")
@@ -44,7 +44,7 @@ class Inbox:
         return len(self._entries)
 
     def add(self, mount: ClientMount, appends: ReceivedAppends, until_s: float) -> bool:
-        """Add an append frame; return False, with nothing added, if there is no room for it.
+        """Add an append frame; return False, with nothing added, if that would pass a bound.
 
         A mount's first frame may use a second allowance of the size of `inbox_bytes_max`. So mounts with much to send
         do not shut out those with little, and no frame is too large for its mount's window.
@@ -65,7 +65,7 @@ class Inbox:
         return True
 
     def ask(self, pending: PendingRequest) -> bool:
-        """Add a request; return False if there is no room for it."""
+        """Add a request; return False, with nothing added, if the inbox is full."""
         if len(self._entries) >= COUNT_MAX:
             return False
         self._entries.append(pending)
@@ -106,6 +106,6 @@ class Inbox:
         self._entries.clear()
 
     def _leave(self, entry: WaitingAppends) -> None:
-        """Give back the room of an append frame that was taken out."""
+        """Stop counting the bytes of an append frame that was taken out."""
         self._bytes -= entry.bytes
         entry.mount.inbox_bytes -= entry.bytes

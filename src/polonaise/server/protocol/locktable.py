@@ -5,8 +5,8 @@ transaction's id to all three, and the smallest of the three is the estimate: an
 stale transaction is never let in, and a fresh one is refused only when all three of its places were raised by others
 ("Waltz internals", section "Concurrency Control").
 
-The table is made only when a partition has more locks than are better kept one by one. Of thousands of partitions most
-have few locks or none, and a table for each would be more memory than a machine has.
+As long as few locks of a partition were raised, they are kept one by one, without a table. Most of a server's thousands
+of partitions have few locks or none, and a table for each would take more memory than a machine has.
 """
 
 from __future__ import annotations

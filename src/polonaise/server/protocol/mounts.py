@@ -14,7 +14,7 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import Mount
 
 FEED_TURN_BYTES: Final = 256 * 1024
-"""The bytes that a mount is fed before it waits for its connection to take them: then others have their turn."""
+"""The bytes that a mount is fed before it waits for its connection to send them: meanwhile others are fed."""
 
 
 class Flow(enum.Enum):
@@ -80,7 +80,7 @@ class ClientMount:
     def take(self, batch: Committed) -> bytes:
         """Return the bytes to feed for this batch, which must hold the next id; move behind it, and pay with credit.
 
-        After `FEED_TURN_BYTES` the flow is FULL, until the connection has taken them.
+        After `FEED_TURN_BYTES` the flow is FULL, until little enough of them is unsent.
         """
         payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
         self.next_id = batch.last + 1

@@ -80,7 +80,8 @@ def check_frame(count: int, size: int) -> None:
     """
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
-            f"a frame of {count} appends and {size} bytes; the limits are {FRAME_COUNT_MAX} and {FRAME_BYTES_MAX}"
+            f"a frame of {count} appends and {size} bytes; "
+            f"the limits are {FRAME_COUNT_MAX} appends and {FRAME_BYTES_MAX} bytes"
         )
 
 
@@ -95,7 +96,7 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
     ends = appends.data_ends.tolist()
     largest = max(map(operator.sub, ends, [0, *ends]))
     if largest > inline_bytes_max:
-        raise BodyTooLarge(f"a body of {largest} bytes; the limit within a batch is {inline_bytes_max}")
+        raise BodyTooLarge(f"a body of {largest} bytes; the limit for one append is {inline_bytes_max} bytes")
     if appends.locks is not None:
         _check_locks(appends.locks.ends.tolist())
     data, start = appends.data, 0
@@ -403,10 +404,10 @@ class Order:
     def _judge_produce(
         self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """Judge a producer's request: it opens, sends its next number, repeats one, or leaves one out.
+        """Judge a producer's request: an opening, its next number, one repeated, or one after a gap.
 
-        `digest` is of the group's headers and bodies: by that a repetition is told from something else under the same
-        number. Return value and reason of a failure, else None, with the producer's new state added to `changes`.
+        `digest` is of the group's headers and bodies: it tells a repetition from another append under the same number.
+        Return value and reason of a failure, else None, with the producer's new state added to `changes`.
         """
         epoch, sequence = producers.parse_request(value)
         register = self.registers.get(key)
@@ -432,7 +433,7 @@ class Order:
         return None
 
     def _change_registers(self, changes: list[Change]) -> bool:
-        """Make all changes and return True; or none and return False, if a bound of the registers would be passed."""
+        """Make all changes and return True; make none and return False if they would pass a bound of the registers."""
         if not changes:
             return True
         # Computed on the side first: a key may be changed more than once, and nothing is taken back afterwards.

@@ -1,9 +1,9 @@
 """The owner of a partition as one state machine: events in, effects out, without clock, I/O or asyncio.
 
-Clients' messages go through one inbox in the order of arrival. An append is judged as soon as there is a session with
-room in it, against everything ordered so far. Appends that were let in are sent to the replicas as batches, and a batch
-is committed once a quorum of the engaged replicas has synced it. Whatever a client is told or fed rests on a commit, or
-on an engaged session:
+Clients' messages go through one inbox in the order of arrival. An append is judged as soon as there is a session whose
+window is not full, against everything ordered so far. Appends that were let in are sent to the replicas as batches, and
+a batch is committed once a quorum of the engaged replicas has synced it. Whatever a client is told or fed rests on a
+commit, or on an engaged session:
 
 * **nothing before it is committed**: batches are fed, and requests answered, when their message is committed;
 * **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
@@ -271,7 +271,7 @@ class PartitionOwner:
     ) -> list[Effect]:
         """Order a client's appends after everything that came before; without a mount on its connection they are void.
 
-        Appends of another generation, and those that the inbox has no room for, are refused.
+        Appends of another generation, and those that would pass a bound of the inbox, are refused.
         """
         mount = self.feeds.mount_of(client_id, connection)
         if mount is None:
@@ -296,7 +296,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
-        """Judge what waits, in order, as long as there is a session and room in it; send what was let in.
+        """Judge what waits, in order, while there is a session whose window is not full; send what was let in.
 
         When nothing is on its way, a message goes out at once. Otherwise it goes out at the end of this turn of the
         loop, so that what arrives together becomes one batch; and while the window is full, with the acknowledgement
@@ -392,7 +392,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def credit(self, client_id: ClientId, connection: Hashable, granted_bytes: int) -> list[Effect]:
-        """Let a client's feed send so many more bytes."""
+        """Let `granted_bytes` more be fed to a client."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None and granted_bytes > 0:
             mount.credit += granted_bytes
@@ -400,7 +400,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def room(self, mount: ClientMount) -> list[Effect]:
-        """Go on feeding a mount whose connection has taken enough of what it was sent (after `AwaitRoom`)."""
+        """Go on feeding a mount (after `AwaitRoom`): little enough is unsent on its connection to write more."""
         if self.feeds.is_current(mount) and mount.flow is Flow.FULL:
             mount.flow = Flow.OPEN
             self._feed(mount)
@@ -455,19 +455,22 @@ class PartitionOwner:
     def ask_registers(self, connection: Hashable, request: int, asked: AskedRegisters, now: Moment) -> list[Effect]:
         """Answer with a register, or a page of registers, proved as a mark is.
 
-        Raises `ProtocolError` for a key that can't be, and `Overloaded`.
+        Raises `ProtocolError` for a key that is too long, and `Overloaded`.
         """
         self.registers.admit(asked)
         self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
         return self._out.taken()
 
     def _ask(self, pending: PendingRequest, now: Moment) -> None:
-        """Put a request into the inbox, behind what has come before it; refuse it if there is no room."""
+        """Put a request into the inbox, behind what has come before it; refuse it if the inbox is full."""
         if self._inbox.ask(pending):
             self._pump(now)
         else:
             self._answers.refuse(
-                pending, Overloaded(f"partition {self.partition} has {len(self._inbox)} requests waiting")
+                pending,
+                Overloaded(
+                    f"partition {self.partition} has {len(self._inbox)} requests waiting: ask again after a pause"
+                ),
             )
 
     def _prove(self, pending: PendingRequest) -> None:
@@ -479,7 +482,7 @@ class PartitionOwner:
     # ------------------------------------------------------------------ time, and the end
 
     def tick(self, now: Moment) -> list[Effect]:
-        """Check what only time tells: replicas that are late, a pulse that is due, requests that waited too long."""
+        """Check what comes with time: replicas that are late, a pulse that is due, requests that waited too long."""
         session, settings = self.session, self._settings
         if session is not None:
             late = session.late(now.monotonic_s, settings.acknowledge_s_max)
@@ -508,7 +511,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def stop(self, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """End the ownership. Clients are told to look elsewhere; the next owner decides what is in flight."""
+        """End the ownership: tell clients to look elsewhere. The next owner decides the fate of appends in flight."""
         if self.stopped is not None:
             return []
         self.stopped = error

@@ -1,6 +1,7 @@
 """The requests of clients that an owner answers once everything that came before them is decided.
 
-In each of them `until_s` is its deadline in monotonic seconds, and `request` the number under which it is answered.
+In each class `until_s` is the deadline of the request in monotonic seconds, and `request` the number under which it is
+answered.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId
 
 _PASSES_S: Final = 1.0
-"""The pause between two sessions that is no news to clients, in seconds: most are followed by the next one at once."""
+"""Clients are told of a pause between two sessions only if it is longer than this, in seconds: most are short."""
 
 
 class Readiness:
@@ -71,8 +71,8 @@ class Readiness:
     def lasting_hindrance(self, now_s: float, *, writing: bool) -> str | None:
         """Return what has kept appends from being committed for longer than a session start takes.
 
-        Empty if nothing has; None if that is not known, so that what was told before stands. `writing`: there is a
-        session.
+        Empty if nothing has. None while a pause between sessions is still short: what clients were told before stands
+        then. `writing`: whether there is a session.
         """
         if writing:
             return self.faults.causes if self.faults.are_lasting(now_s) else ""
