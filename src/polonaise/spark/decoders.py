@@ -60,9 +60,9 @@ _FEW: Final = 8
 
 
 class Decoder:
-    """Makes those of the decoder's columns that one query wants.
+    """Decodes bodies to those of the decoder's columns that one query wants.
 
-    Raises `BadOption` and `ExtraMissing` for what can't be decoded whatever the bodies are.
+    Raises `BadOption` and `ExtraMissing` for options with which no body at all could be decoded.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
