@@ -217,7 +217,7 @@ def demo_bank(
     book = read_payments(payments) if payments else make_payments(generate, seed)
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
-        raise BadOption(f"{payments} has no valid payment{reason}")
+        raise BadOption(f"{payments} has no valid payment{reason}; correct the file")
     _end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(ExitStatus.FAILED)

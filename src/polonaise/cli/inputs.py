@@ -175,7 +175,7 @@ def _check_size(body: bytes) -> None:
 async def _standard_input() -> AsyncGenerator[bytes, None]:
     """Yield standard input in chunks, read by a thread that nothing waits for.
 
-    So Ctrl-C ends a command at once that waits for a terminal. Raises `DiskFailed`.
+    So Ctrl-C at once ends a command that waits for input from a terminal. Raises `DiskFailed`.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
