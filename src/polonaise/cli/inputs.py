@@ -182,7 +182,7 @@ async def _standard_input() -> AsyncGenerator[bytes, None]:
     room = threading.Semaphore(_CHUNKS_AHEAD)
     stopped = False
     if sys.stdin is None:
-        # It was closed when the process started, so descriptor 0 may belong to another file by now.
+        # Standard input was closed when the process started, so descriptor 0 may belong to another file by now.
         raise DiskFailed("standard input can't be read: it is closed")
     descriptor = os.dup(0)
 

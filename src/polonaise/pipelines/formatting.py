@@ -113,7 +113,7 @@ def _utc(value: datetime) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# ------------------------------------------------------------------ room
+# ------------------------------------------------------------------ width of texts
 
 
 def width_of(text: str, size: float) -> float:

@@ -103,8 +103,7 @@ def rebuild(
     progress = progress or Silence()
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         progress.begin("rebuilding", 1)
-        # False from `replace` means that somebody else changed the table since its marks were read: try with the new
-        # ones.
+        # `replace` returns False if another run has changed the table since its marks were read: try with new ones.
         for _ in range(_TRIES):
             upto = source.marks(until)
             rows = source.rows({}, upto)
@@ -215,8 +214,8 @@ def _commits(
     """
     refused, before = 0, target.marks()
     while True:
-        # More than was there when `upto` was looked up: other runs have gone on since, or the log is not the table's
-        # own, or was restored to an older state. The log, asked again, tells these apart.
+        # Where the table is ahead of `upto`, other runs have gone on since that was looked up, or the log is not the
+        # table's own, or was restored to an older state. What the log has committed by now tells these apart.
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
             source.check_not_ahead(before)
         after = _next(before, upto, transactions_max)

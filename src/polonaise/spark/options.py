@@ -338,7 +338,7 @@ def _positions(side: str) -> Callable[[str], Positions]:
     """Return a parser of the option that names the `side`, starting or ending, of the ids to read."""
 
     def parse(text: str) -> Positions:
-        # For partitions that an object of ids leaves out: the whole of them, as without this option.
+        # Partitions that an object of ids leaves out are read whole, as without this option.
         default = EARLIEST if side == "starting" else LATEST
         word = text.strip().lower()
         if word in ("earliest", "latest"):

@@ -229,7 +229,7 @@ class Publication:
                 "another txnAppId"
             )
         elif progress is not None and not self._begun:
-            # Not after groups of our own: then finding the batch finished only means that an answer was lost.
+            # No warning after groups of our own: then a finished batch only means that an answer was lost.
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
@@ -358,7 +358,7 @@ async def publish(
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
         raise failed[0]
-    # Only now: a driver that takes over finishes the stored plans, and needs every object that they name.
+    # Deleted only now: a driver that takes over finishes the stored plans, and needs every object that they name.
     await discard(store, used, patience_s)
     return is_latest
 

@@ -233,7 +233,7 @@ async def collect(
     for each in listed:
         if not each.path.startswith(PLANS):
             continue
-        # Of young plans too: they may name objects that are older than they are.
+        # Young plans are read, too: a plan may name objects that are older than the plan.
         try:
             plan = Plan.parse(await store.get(each.path), each.path)
         except NotFound:

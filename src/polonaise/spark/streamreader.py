@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        if self._initial is None:  # Spark asks twice, and means the same
+        if self._initial is None:  # Spark asks twice, and has to get the same answer
             history = QueryHistory(self._options)
             next_ids = {partition: span.first for partition, span in history.wanted().items()}
             self._initial = _offset(next_ids, history.cluster_key)

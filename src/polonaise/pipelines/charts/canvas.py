@@ -90,7 +90,7 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
     """Write round numbers, and name the factor that all of them are to be multiplied by: `millions`, or nothing."""
     most = max(abs(number) for number in numbers)
     factor, name = next(((factor, name) for factor, name in _SCALES if most >= 2 * factor), (1.0, ""))
-    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
+    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # adding 0.0 makes -0.0 a zero without a sign
     return [text.replace("-", "\N{MINUS SIGN}") for text in texts], name
 
 
@@ -178,16 +178,18 @@ def svg(axes: Axes, label: str, summary: str) -> Markup:
     figure = axes.figure
     assert isinstance(figure, Figure)
     for artist in figure.findobj():
-        artist.set_clip_on(False)  # which would be by an id
+        artist.set_clip_on(False)  # a clip path has an id, and ids of several drawings on a page would be the same
         if isinstance(artist, Text):
-            artist.set_parse_math(False)  # a dollar is a dollar
+            artist.set_parse_math(False)  # a text with dollar signs is no formula
             artist.set_usetex(False)
     height, written = figure.get_figheight() * 72, StringIO()
     renderer = _Renderer(WIDTH, height, written)
     figure.draw(renderer)
     renderer.finalize()
     drawn = written.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]  # without styles for a whole document
-    drawn = re.sub(r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn)  # enough for the eye
+    drawn = re.sub(
+        r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn
+    )  # one digit is enough for the eye
     drawn = re.sub(r"#0000(..)(?=[^<]*>)", lambda colour: f"var(--{_NAMES[int(colour[1], 16)]})", drawn)
     return element(
         "svg",

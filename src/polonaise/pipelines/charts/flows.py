@@ -83,7 +83,7 @@ def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int
     rows, columns = _names(row_of), _names(column_of)
     cells: dict[tuple[int, int], float] = defaultdict(float)
     sums: dict[tuple[int, int], float] = defaultdict(float)
-    last_row, last_column = len(rows), len(columns)  # one more of each, for the sums
+    last_row, last_column = len(rows), len(columns)  # a row and a column beyond the names, for the sums
     for (source, target), value in chart.values.items():
         row, column = row_of[source], column_of[target]
         cells[row, column] += finite(value)
