@@ -161,7 +161,7 @@ def test_a_column_that_is_not_null_may_be_missing_where_such_bodies_are_left_out
     ("options", "said"),
     [
         ({"onUndecodable": "drop"}, "onUndecodable='drop': write fail, skip, column, only"),
-        ({"onUndecodable": "table"}, "kept by polonaise pipeline views"),
+        ({"onUndecodable": "table"}, "table is for polonaise pipeline views"),
         ({"onUndecodable": "skip", "failOnDecodeError": "true"}, "give onUndecodable only"),
     ],
 )

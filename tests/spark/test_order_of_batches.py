@@ -114,7 +114,7 @@ def test_what_was_written_before_is_known_by_its_number() -> None:
     assert world.log == before
     for number in range(200, 200 + 2 * RUNS_MAX, 2):
         world.write(number, shape, order)
-    with pytest.raises(BatchOvertaken, match="so long ago that it is not known"):
+    with pytest.raises(BatchOvertaken, match="too long ago to be remembered"):
         world.write(39, shape, order)
 
 

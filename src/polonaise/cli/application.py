@@ -132,7 +132,7 @@ def storage_run(
     if until_stdin_ends:
         _stop_when_stdin_ends()
     _log_to_stderr(verbose)
-    if not directory:  # which would be the working directory
+    if not directory:  # an empty path would mean the working directory
         raise BadOption("--directory is empty: give a directory for the log's files")
     settings = StorageSettings(
         directory=os.path.abspath(directory),
@@ -178,7 +178,7 @@ def server_run(
 def _end_as_by_control_c() -> None:
     """Let SIGTERM and SIGHUP end the demo as Ctrl-C does: with all processes that it has started."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # So it is in a script's background job, where the signal raised below would do nothing.
+        # A script's background job ignores SIGINT: the one that is raised below would do nothing.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signals = [signal.SIGTERM, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -217,7 +217,7 @@ def demo_bank(
     book = read_payments(payments) if payments else make_payments(generate, seed)
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
-        raise BadOption(f"{payments} has no valid payment{reason}")
+        raise BadOption(f"{payments} has no valid payment{reason}; correct the file")
     _end_as_by_control_c()
     if not asyncio.run(run_bank(book, tellers, Console(), output)):
         raise typer.Exit(ExitStatus.FAILED)

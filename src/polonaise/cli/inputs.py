@@ -175,14 +175,14 @@ def _check_size(body: bytes) -> None:
 async def _standard_input() -> AsyncGenerator[bytes, None]:
     """Yield standard input in chunks, read by a thread that nothing waits for.
 
-    So Ctrl-C ends a command at once that waits for a terminal. Raises `DiskFailed`.
+    So Ctrl-C at once ends a command that waits for input from a terminal. Raises `DiskFailed`.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
     room = threading.Semaphore(_CHUNKS_AHEAD)
     stopped = False
     if sys.stdin is None:
-        # It was closed when the process started, so descriptor 0 may belong to another file by now.
+        # Standard input was closed when the process started, so descriptor 0 may belong to another file by now.
         raise DiskFailed("standard input can't be read: it is closed")
     descriptor = os.dup(0)
 

@@ -1,4 +1,4 @@
-"""The `polonaise pipeline` commands: what all jobs on Spark share, which is session, bars, report and exit status."""
+"""The `polonaise pipeline` commands: what all jobs on Spark share: session, progress bars, report and exit status."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Output(NamedTuple):
     """Where the report of a job's run goes."""
 
     as_json: bool
-    """Whether it is printed as JSON, and not as tables."""
+    """Whether the report is printed as JSON, and not as tables."""
     file: str | None
-    """The file that it is also written to; None for none."""
+    """The file that the report is also written to; None for none."""
 
 
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:

@@ -80,7 +80,7 @@ def audit(
         raise BadOption(f"which table of view {redacted(view)}? Give it after the view: {TABLE}")
     if storage or partition != "all":
         raise BadOption(
-            "--storage and --partition are for the audit of a log: the view's declaration has its partitions"
+            "--storage and --partition are for the audit of a log: leave them out; the view names its partitions"
         )
 
     from polonaise.pipelines.declarations import Declared

@@ -221,8 +221,8 @@ def _replay(book: Book, made: set[int]) -> dict[int, int]:
 def _uncovered(book: Book, folded: Folded) -> set[int]:
     """Return the payments that may have been refused: their source once held less than their amount.
 
-    That point need not be when it was refused, which the log does not tell. A payment without a source can't lack
-    money.
+    Not proof that it was refused then: the log does not tell at which point a payment was refused. A payment without a
+    source can't lack money.
     """
     if not book.refuses_overdrafts:
         return set()

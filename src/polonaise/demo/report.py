@@ -197,7 +197,7 @@ def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, floa
 
 
 def _tell_flows(page: ReportPage, flows: Rows) -> None:
-    """Draw the flows between banks that are named. The others would make all of these look alike."""
+    """Draw the flows between named banks. Beside the large flows of no named bank, they would all look alike."""
     amounts = {(row["from_bank"], row["to_bank"]): row["amount"] / 100 for row in flows}
     named = {pair: amount for pair, amount in amounts.items() if _UNNAMED not in pair}
     came, went = (amounts.get(pair, 0) for pair in ((_UNNAMED, _HERE), (_HERE, _UNNAMED)))

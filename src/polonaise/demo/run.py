@@ -267,7 +267,7 @@ async def _run_spark_jobs(log: str, database: str, findings: DayFindings, output
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(request.encode() + b"\n")  # and left open: the process ends when we do
+            process.stdin.write(request.encode() + b"\n")  # the pipe stays open: the process ends when we do
             async with asyncio.timeout(SPARK_S):
                 output_text = await process.stdout.read()
                 await process.wait()

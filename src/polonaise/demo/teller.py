@@ -31,7 +31,7 @@ _PATIENCE_S: Final = 60.0
 
 @dataclass
 class Job:
-    """A teller's work, as it is told."""
+    """A teller's work, as its process is given it."""
 
     coordinator: str
     database: str
@@ -139,8 +139,8 @@ class Teller:
     async def _opened(self) -> None:
         """Wait until the view knows the accounts, all of which are in the log before a teller begins.
 
-        The log checks what is appended, not what is abandoned: a view without them would refuse payments that are
-        covered.
+        The log checks what is appended, not what is abandoned: a view without the accounts would abandon payments that
+        are covered.
         """
         last = await self._log.high_water_mark(PARTITION, timeout=_PATIENCE_S)
         if last >= 0:

@@ -15,9 +15,9 @@ from polonaise.demo.teller import Job, TellerReport
 from polonaise.errors import PolonaiseError
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Longest line that is read: generous for a report of a tenth of a second."""
+"""Bytes of the longest line that is read: generous for a report on a tenth of a second."""
 _ENDS_S: Final = 1.0
-"""Seconds until a process must have ended whose work is done, or that Ctrl-C has reached as well as us."""
+"""Seconds that a process may take to end after its work is done, or after Ctrl-C has reached it and this process."""
 
 
 class TellerFailed(PolonaiseError):

@@ -87,7 +87,7 @@ class ArchivedPartition(NamedTuple):
 @redacted_repr
 @dataclass(frozen=True)
 class ArchiveReport:
-    """The result of a run. Always well: what goes wrong is raised."""
+    """The result of a run. `well` is always true: a fault is raised."""
 
     store: str
     partitions: tuple[ArchivedPartition, ...]

@@ -1,7 +1,8 @@
 """Walk over one copy of a partition's batches: check that each follows the one before it, and sum up their digests.
 
 The digest of many batches is the sum of their SHA-256. So it can be put together from parts that were made anywhere,
-and two copies are equal if their sums are.
+and two copies are equal if their sums are. To find where copies differ, digests are kept by ranges of `BLOCK_IDS` ids,
+which are called blocks here (the blocks of Spark's sink are something else).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
 
 BLOCK_IDS: Final = 262_144
-"""Size of a block, in ids. Copies are compared by block; a batch belongs to the block in which it begins."""
+"""Number of ids in each range by which copies are compared. A batch belongs to the range in which it begins."""
 _MODULUS: Final = 2**256
 _DAMAGES: Final = (BatchDamaged, DataDamaged, FragmentDamaged, SegmentDamaged, NotFound)
 
@@ -44,7 +45,7 @@ class Walk:
     """The last good batch."""
     transactions: int = 0
     digests: dict[int, int] = field(default_factory=dict)
-    """Digest of each block, by its number."""
+    """Digest of each range of `BLOCK_IDS` ids, by the range's number: 0, 1, 2, …"""
     trouble: str = ""
     """Why the walk stopped early; empty if it reached the end."""
 
@@ -111,8 +112,9 @@ def gap(before: End, after: End) -> str:
 def suspects(one: Walk, other: Walk) -> list[Span]:
     """Return the spans in which to look, batch by batch, for a difference of two copies; none if they are equal.
 
-    This is the first block that both hold whole and in which they differ. If there is none, it is the blocks at whose
-    beginning or end one copy has less than the other: for these, unequal digests prove nothing.
+    The result is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
+    none, it is the ranges at the beginning and end of what both hold, where one copy may have less than the other:
+    there, unequal digests prove nothing.
     """
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []

@@ -180,8 +180,8 @@ class Declared:
     def look(self) -> None:
         """Load the view before Spark starts. Raises `BadOption` for what no session will mend: a wrong name or file.
 
-        Other failures may be for want of a session, or of what comes with one: they are left to `load`. So is a file
-        that makes a session of its own, which has to find the job's.
+        Other failures may be due to the missing session, and are left to `load`. So is a file that gets a Spark session
+        by itself: it has to find the job's.
         """
         if _MAKES_SESSION.search(_source(self._text)):
             return

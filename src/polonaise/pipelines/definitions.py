@@ -26,7 +26,7 @@ DIGITS: Final = 15
 _HOW: Final = frozenset(
     {"fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions", "timeout"}
 )
-"""Options of the source that leave the rows as they are: where from, in how many parts, and how patiently."""
+"""Options of the source that do not change the rows: where they are read from, in how many parts, and how patiently."""
 
 
 class Definition(NamedTuple):
@@ -53,7 +53,7 @@ def definition_of(view: TableView, schema: StructType) -> Definition:
 
 
 def _deciding_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the options that decide which rows there are. What happens to a body that makes no row is none of them."""
+    """Yield the options that decide which rows there are: `onUndecodable` only if undecodable bodies make rows."""
     for name, value in options.items():
         option, text = name.lower(), str(value)
         # An older spelling of the same: tables that were made with either keep their digest.
@@ -112,7 +112,8 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
 def _source_of(function: Callable[..., Any]) -> str:
     """Return a function's source text; of a lambda, the lines of its statement. Empty if it can't be read.
 
-    Not the whole file's: another view in it may change. What the function calls, or captures, is not seen.
+    The file's other text is left out: another view in it may change. Functions that are called, and values that are
+    captured, are left out, too.
     """
     try:
         if isinstance(function, FunctionType) and function.__name__ == "<lambda>":

@@ -39,7 +39,7 @@ class Registered(NamedTuple):
     added: int
     """Fragments that were added just now."""
     overlapping: tuple[FragmentName, ...]
-    """Fragments left out because other fragments in the table have ids of theirs: each id is in the table once."""
+    """Fragments left out because other fragments in the table have some of their ids: each id is in the table once."""
 
 
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:

@@ -108,7 +108,7 @@ class DeltaTarget(DirectoryTarget):
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         table = self._table()
         if table is None:
-            raise ViewUnfit(f"no Delta table in {self._directory}")
+            raise ViewUnfit(f"no Delta table in {self._directory}: correct the path of the table")
         yield TableState(self._marks_of(table) if with_marks else None, self._rows_of(table))
 
     # ------------------------------------------------------------------ in the table
@@ -128,7 +128,7 @@ class DeltaTarget(DirectoryTarget):
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """Return the definition of the table's rows. Columns are Delta's, mostly of Spark's types; the key is ours."""
+        """Return the definition of the table's rows: Delta's columns and, as Delta keeps no key, the view's."""
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None

@@ -47,7 +47,7 @@ def read(value: Any) -> str:
 def quoted(value: Any) -> str:
     """Format a value as a name that no other value has.
 
-    None is NULL, and a text is quoted if its end, or that it is a text, could be mistaken.
+    None becomes NULL. A text is quoted if it could be taken for another value, or its end be missed.
     """
     match value:
         case None:
@@ -113,11 +113,11 @@ def _utc(value: datetime) -> datetime:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-# ------------------------------------------------------------------ room
+# ------------------------------------------------------------------ width of texts
 
 
 def width_of(text: str, size: float) -> float:
-    """Return roughly the width of a text in a sans-serif font of this size, measured by the wider ones."""
+    """Return roughly the width of a text in a sans-serif font of this size; enough for the wider fonts."""
     return sum(_share(character) for character in text) * size
 
 

@@ -252,7 +252,7 @@ def _last(walked: Walk) -> TransactionId:
 
 
 def _fork(served: PartitionCopy, served_walk: Walk, copy: PartitionCopy, copy_walk: Walk) -> str:
-    """Say where a copy differs from the servers', reading a block again from both. Empty if it does not differ."""
+    """Say where a copy differs from the servers', reading the suspect ids of both again. Empty if it does not."""
     shared = min(_last(served_walk), _last(copy_walk))
     for span in suspects(served_walk, copy_walk):
         pairs = itertools.zip_longest(*(_up_to(each.batches(span), shared) for each in (served, copy)))

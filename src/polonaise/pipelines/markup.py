@@ -1,4 +1,4 @@
-"""HTML and SVG as values of a type of their own: everything else is text, and is escaped."""
+"""HTML and SVG as values of a type of their own: a value of any other type is text, and is escaped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def joined(*children: str) -> Markup:
 
 
 def element(tag: str, *children: str, **attributes: str | float | None) -> Markup:
-    """Make an element. Underscores in attributes become hyphens, `class_` is `class`; None leaves one out."""
+    """Make an element. Underscores in attributes become hyphens, `class_` is `class`; None omits the attribute."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escaped(_text(value))}"'
         for key, value in attributes.items()

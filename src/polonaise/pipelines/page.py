@@ -1,4 +1,4 @@
-"""A report as one HTML page: nothing is fetched, nothing runs, and everything that is said in it is text.
+"""A report as one HTML page: it fetches nothing, runs nothing, and shows every value as text.
 
 It is light or dark as the reader's machine is, can be printed, and says each figure of its charts in a table, too.
 """
@@ -16,11 +16,11 @@ from polonaise.pipelines.tables import Table
 
 _STYLE: Final = Markup(Path(__file__).with_name("page.css").read_text())
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""If any text were taken for markup after all, it could still load and run nothing."""
+"""Content security policy. If a text were taken for markup after all, it could still load and run nothing."""
 
 
 class ReportVerdict(NamedTuple):
-    """Whether something that was to be shown holds."""
+    """A claim that a report checks, and whether it holds."""
 
     what: str
     good: bool | None
@@ -34,7 +34,7 @@ class ReportPage:
         page = ReportPage("The bank in 1993").facts({"payments": 27_215}).chart(Bars("Payments", months))
         Path("report.html").write_text(page.html(), encoding="utf-8")
 
-    Values are written as people read them: thousands apart, times in UTC, None as a dash.
+    Values are written as people read them: thousands separated, times in UTC, None as a dash.
     """
 
     def __init__(self, title: str, subtitle: str = "") -> None:

@@ -93,7 +93,7 @@ class ParquetTarget(DirectoryTarget):
             raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
         files = version or self._directory
         if not files.is_dir():
-            raise ViewUnfit(f"no table in {self._directory}: there is no such directory")
+            raise ViewUnfit(f"no table in {self._directory}: there is no such directory; correct the path")
         yield TableState(self._marks_of(files) if with_marks else None, self._spark.read.parquet(read_from(files)))
 
     # ------------------------------------------------------------------ writing

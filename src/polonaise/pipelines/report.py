@@ -56,7 +56,7 @@ class HowToReport:
 
 @dataclass(frozen=True)
 class LogReport:
-    """The result of a run. Always well: what goes wrong is raised."""
+    """The result of a run. `well` is always true: a fault is raised."""
 
     page: Path
     tables: tuple[Path, ...]
@@ -240,7 +240,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to. When the block has ended well, what was written replaces the file in one step."""
+    """Give a path to write to. If the `with` statement ends without an error, this replaces the file in one step."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished

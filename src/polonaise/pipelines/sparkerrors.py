@@ -36,7 +36,7 @@ SPARKS: Final = (PySparkException, Py4JError)
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise what Spark raises inside the block as `translated` returns it."""
+    """Translate what Spark raises inside the `with` statement, by `translated`."""
     try:
         yield
     except SPARKS as error:

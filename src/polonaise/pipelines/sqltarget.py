@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS: Final = 5_000
-"""Rows of one statement."""
+"""Rows that one statement writes, at most."""
 _ROWS_READ: Final = 50_000
 
 
@@ -71,7 +71,7 @@ class SqlTarget(Target):
             name = self._view.name
             raise ViewUnfit(
                 f"table {name} does not fit its view: {difference}; drop the tables {name}, {self._marks_table} and "
-                f"{name}_definition, and the log brings everything again, or choose another database"
+                f"{name}_definition and run this again, which makes them anew from the log, or choose another database"
             )
 
     def _fields(self) -> tuple[Field, ...]:
@@ -129,7 +129,7 @@ class SqlTarget(Target):
 
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """Compute the rows before the database has to wait for them, and once, however often the database tries again."""
+    """Compute the rows before the SQL transaction begins, and only once, however often that is tried again."""
     computed = rows.persist(StorageLevel.DISK_ONLY)
     try:
         computed.count()

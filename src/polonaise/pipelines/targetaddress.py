@@ -40,7 +40,7 @@ def open_target(
 
 
 def check_target(text: str, *, there: bool) -> None:
-    """Check the text of `open_target` as far as that is possible without a session.
+    """Check an address that `open_target` will get, as far as that is possible without a session.
 
     `there` says that the table is only read, so it has to exist. Raises `BadOption`, `ExtraMissing`, `NotFound` for a
     directory or a SQLite file that does not exist, and `ViewUnfit` for a file that is no SQLite database.

@@ -38,8 +38,8 @@ class TableState(NamedTuple):
 class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
 
-    `merge` also does if the table's rows were made by another definition. `letters` are rows for the dead-letter table
-    beside this one, which changes in the same step.
+    `merge` does the same if the table's rows were made by another definition. `letters` are rows for the dead-letter
+    table beside this one, which changes in the same step.
     """
 
     _schema: StructType
@@ -100,11 +100,11 @@ class DirectoryTarget(Target):
     def _check_unused(self, *own: str) -> None:
         """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and names that match `own`.
 
-        Those patterns are of what a run that died before there was a table may have left.
+        The patterns in `own` match what a run may have left that died before it had made the table.
         """
         names = sorted(path.name for path in self._directory.iterdir()) if self._directory.is_dir() else ()
         for name in names:
             if not any(fnmatchcase(name, pattern) for pattern in (LOCK, *own)):
                 raise ViewUnfit(
-                    f"{self._directory} holds {name}, and no such table: choose a new directory, or an empty one"
+                    f"{self._directory} holds {name}, and no table of kind {self.kind}: choose a new or empty directory"
                 )

@@ -48,7 +48,7 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True)
 class ViewReport:
-    """The result of a run. Always well: what goes wrong is raised."""
+    """The result of a run. `well` is always true: a fault is raised."""
 
     view: str
     table: str
@@ -90,10 +90,10 @@ def rebuild(
 ) -> ViewReport:
     """Make the view's table anew from the whole log, or from the log up to ids or a time.
 
-    `table` is where, see `open_target`. Readers see either the old rows or the new ones, whole, even if this run is
-    killed. The table may be brought up to date from there. `on_undecodable` says what to do with bodies that the
-    decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the view's
-    `read` says.
+    `table` is the table's address, see `open_target`. Readers see either the old rows or the new ones, whole, even if
+    this run is killed. The table may be brought up to date from there. `on_undecodable` says what to do with bodies
+    that the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
+    view's `read` says.
 
     Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log, and what reading,
     Spark and the database raise. Example::
@@ -103,8 +103,7 @@ def rebuild(
     progress = progress or Silence()
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         progress.begin("rebuilding", 1)
-        # False from `replace` means that somebody else changed the table since its marks were read: try with the new
-        # ones.
+        # `replace` returns False if another run has changed the table since its marks were read: try with new ones.
         for _ in range(_TRIES):
             upto = source.marks(until)
             rows = source.rows({}, upto)
@@ -215,8 +214,8 @@ def _commits(
     """
     refused, before = 0, target.marks()
     while True:
-        # More than was there when `upto` was looked up: other runs have gone on since, or the log is not the table's
-        # own, or was restored to an older state. The log, asked again, tells these apart.
+        # Where the table is ahead of `upto`, other runs have gone on since that was looked up, or the log is not the
+        # table's own, or was restored to an older state. What the log has committed by now tells these apart.
         if any(mark > upto.get(partition, mark) for partition, mark in before.items()):
             source.check_not_ahead(before)
         after = _next(before, upto, transactions_max)
@@ -238,7 +237,7 @@ def _commits(
 
 
 def _next(before: Marks, upto: Marks, transactions_max: int) -> dict[PartitionId, TransactionId]:
-    """Return up to where the next commit goes, for the partitions in which it adds something."""
+    """Return the last id of the next commit in each partition to which it adds something."""
     starts = {partition: before.get(partition, NO_TRANSACTION) + 1 for partition in upto}
     # Where the table is ahead of `upto` there is nothing to read: an empty range, not a negative one.
     ends = {partition: max(id + 1, starts[partition]) for partition, id in upto.items()}

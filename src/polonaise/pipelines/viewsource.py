@@ -67,12 +67,12 @@ class Letters:
 
     count: int = 0
     named: Sequence[UndecodableBody] = ()
-    """The first of them, `NAMED_MAX` at most."""
+    """The first undecodable bodies, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
     """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
 
     def and_then(self, more: Letters) -> Letters:
-        """Add those of a later part. The result has no rows."""
+        """Add the undecodable bodies of a later part of the log. `kept` of the result is None."""
         return Letters(self.count + more.count, (*self.named, *more.named)[:NAMED_MAX])
 
     def fields(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class ViewSource:
                 )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Return when there is more than `marks`, and from time to time: there may be a new partition."""
+        """Wait for transactions above `marks`, but not for ever, so that the caller can look for new partitions."""
         history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
         if history.log is None:
             time.sleep(_STORE_WAIT_S)

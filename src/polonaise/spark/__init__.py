@@ -8,7 +8,7 @@ log, each exactly once. `protocol/` decides, without I/O, what each task reads a
 a Spark session without set-up, on a Java that `java` finds.
 
 Change with care: the layout of a block, a plan and the register `spark/<appId>` outlives a process (`protocol/`).
-This room and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
+This package and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
 """
 
 from importlib.util import find_spec

@@ -30,7 +30,7 @@ _ALL: Final[Mapping[type[types.DataType], str]] = {
     types.StructType: "struct",
     types.MapType: "map",
 }
-"""All types that decoders make. The others have no form in Arrow that Spark accepts, or hold nothing."""
+"""All types that decoders make. Other types have no form in Arrow that Spark accepts, or have no values."""
 
 _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
     "json": frozenset({types.TimeType, types.DayTimeIntervalType}),
@@ -84,7 +84,7 @@ def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
 
 
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
-    """Raise `BadOption` for types inside maps that JSON lacks: there, texts are not converted to them."""
+    """Raise `BadOption` for a map with a type that JSON lacks, such as a date: inside maps no text is converted."""
     for field in fields:
         for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
             if holds(field.type, is_kind):
@@ -100,7 +100,9 @@ def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
                 "null for a body that does not decode: leave out NOT NULL, or choose another onUndecodable"
             )
         if _requires_inside(field.type):
-            raise BadOption(f"decoderSchema: NOT NULL inside {field.name} is not checked: say it of whole columns only")
+            raise BadOption(
+                f"decoderSchema: NOT NULL inside {field.name} can't be checked: write NOT NULL for whole columns only"
+            )
 
 
 def fields_inside(kind: pa.DataType) -> list[pa.Field]:

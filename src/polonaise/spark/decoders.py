@@ -60,9 +60,9 @@ _FEW: Final = 8
 
 
 class Decoder:
-    """Makes those of the decoder's columns that one query wants.
+    """Decodes bodies to those of the decoder's columns that one query wants.
 
-    Raises `BadOption` and `ExtraMissing` for what can't be decoded whatever the bodies are.
+    Raises `BadOption` and `ExtraMissing` for options with which no body at all could be decoded.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
@@ -226,7 +226,7 @@ def _in_one_line(error: BaseException) -> str:
 def row_decoder(options: ReadOptions) -> DecodeRow:
     """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
     name, decoder_options = options.decoder or "", options.decoder_options
-    # Of JSON, Arrow's reader makes all columns but maps.
+    # JSON is decoded row by row for maps only: Arrow's reader makes all other columns.
     known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
         "json": lambda _: decode_object,
         "msgpack": _msgpack_rows,

@@ -217,7 +217,7 @@ def _write(directory: str, script: str) -> None:
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process for the time of the block, and restore them afterwards."""
+    """Set environment variables of this process while a `with` statement runs, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

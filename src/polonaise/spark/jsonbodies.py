@@ -19,7 +19,7 @@ from polonaise.spark.decodable import fields_inside, holds
 from polonaise.spark.rowvalues import object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
-"""An object followed by a comma. Only then it has to be checked that all of it is within the body's own object."""
+"""The end of an object and a comma. Only a body with these can hold several objects, and has to be checked for that."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
 """The beginnings of NaN and Infinity, which are not JSON. Inside of texts they are harmless."""
 

@@ -26,7 +26,7 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""A place in a partition: the first transaction of it."""
+"""A place in a partition: its first transaction."""
 LATEST: Final = -1
 """A place in a partition: after the last transaction that is committed when the query begins."""
 
@@ -326,8 +326,8 @@ def _on_undecodable(text: str) -> OnUndecodable:
     word = text.strip().lower()
     if word == "table":
         raise ValueError(
-            "a table of such bodies is kept by polonaise pipeline views; a query of its own takes skip, and a second "
-            "one with only, which is written where they are to be"
+            "table is for polonaise pipeline views: write skip here, and to keep the undecodable bodies store the "
+            "result of a second query with only"
         )
     if word not in {each.value for each in OnUndecodable}:
         raise ValueError(f"write {', '.join(each.value for each in OnUndecodable)}")
@@ -338,7 +338,7 @@ def _positions(side: str) -> Callable[[str], Positions]:
     """Return a parser of the option that names the `side`, starting or ending, of the ids to read."""
 
     def parse(text: str) -> Positions:
-        # For partitions that an object of ids leaves out: the whole of them, as without this option.
+        # Partitions that an object of ids leaves out are read whole, as without this option.
         default = EARLIEST if side == "starting" else LATEST
         word = text.strip().lower()
         if word in ("earliest", "latest"):

@@ -1,4 +1,4 @@
-"""Local paths as Spark expects them: nothing is escaped, but when reading, some characters are patterns."""
+"""Write local paths as Spark expects them: unescaped to write to, and with wildcard characters escaped to read from."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def written_to(path: Path) -> str:
 
 
 def read_from(path: Path) -> str:
-    """Return a local path for `DataFrameReader`, with the characters of patterns escaped."""
+    """Return a local path for `DataFrameReader`, with wildcard characters escaped."""
     return "file://" + _PATTERN.sub(r"\\\1", str(path))

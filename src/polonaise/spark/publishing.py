@@ -225,10 +225,11 @@ class Publication:
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
             raise BatchOvertaken(
                 f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
-                f"batch {own.batch} was: what this one had for it is not there; write it under another txnAppId"
+                f"batch {own.batch} was: the rows of batch {own.batch} are not in that partition; write them under "
+                "another txnAppId"
             )
         elif progress is not None and not self._begun:
-            # Not after groups of our own: then finding the batch finished only means that an answer was lost.
+            # No warning after groups of our own: then a finished batch only means that an answer was lost.
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
@@ -291,7 +292,8 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
             if not await patience.pause():
                 raise DeadlineExceeded(
                     f"rows got no further in partition {plan.partition} for {patience_s:g} s: {error}. {done} of "
-                    f"{len(plan.groups)} groups are there; say txnAppId and txnVersion for writes that can be repeated"
+                    f"{len(plan.groups)} groups are in the log; give txnAppId and txnVersion, and a write can be "
+                    "repeated without repeating rows"
                 ) from error
 
 
@@ -316,9 +318,9 @@ async def publish(
 
     Without `app` a repeated write may repeat rows. With `app` all partitions are looked at before anything is written:
     a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows leaves its
-    mark. A caller `in_order` has finished each batch before it begins the next, as a Spark stream has; if this batch
-    also `is_next` after the latest one, no look at all partitions is needed. Returns whether this batch is the latest
-    of its application.
+    mark. With `in_order` the caller, such as a Spark stream, finishes each batch before it begins the next one. With
+    `is_next` this batch is known to follow the latest one in the log, and the look at all partitions is left out.
+    Returns whether this batch is the latest of its application.
     """
     check_batch(batch)
     port = RealPublicationPort(log, store, patience_s)
@@ -356,7 +358,7 @@ async def publish(
         for other in failed[1:]:
             failed[0].add_note(f"and: {other}")
         raise failed[0]
-    # Only now: a driver that takes over finishes the stored plans, and needs every object that they name.
+    # Deleted only now: a driver that takes over finishes the stored plans, and needs every object that they name.
     await discard(store, used, patience_s)
     return is_latest
 

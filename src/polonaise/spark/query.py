@@ -73,7 +73,7 @@ def read(
     checked = read_options(given)
     given = _placed(given, checked)
     ranges = Ranges() if where is None else ranges_in(where)
-    if checked.kafka_columns:  # then columns of these names are made by a decoder
+    if checked.kafka_columns:  # with Kafka's columns, columns of our names come from a decoder
         ranges = ranges._replace(ids=Ranges().ids, headers=None)
     columns = None if schema is None else projection_of(checked, _parsed(schema)).schema.names
     history = QueryHistory(checked)

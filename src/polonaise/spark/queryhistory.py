@@ -38,7 +38,7 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""Seconds for which a stream uses one listing of the fragments. What is archived meanwhile the servers have, too."""
+"""Seconds for which a stream uses one listing of the fragments. The servers still have what is archived since then."""
 
 
 class QueryHistory:
@@ -122,8 +122,8 @@ class QueryHistory:
     def ends(self) -> dict[PartitionId, TransactionId]:
         """Return the next id of each partition: after all that is committed.
 
-        Of a store alone: after all that is archived. Of one replica: after all that it holds, or that is archived
-        beyond.
+        For a store alone: after all that is archived. For one replica: after all that it holds, or after all that is
+        archived, if that is more.
         """
         log = self.log
         if log is None:
@@ -155,9 +155,10 @@ class QueryHistory:
     def holes(
         self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
-        """Return the first hole of each partition that has one, where a stream over a store alone has to wait.
+        """Return, by partition, the first ids that no fragment holds: a stream over a store alone waits for them.
 
-        An archiver at work may fill a hole at any moment. Empty if holes are to be skipped (`failOnDataLoss` false).
+        An archiver at work may write them at any moment. Empty if missing ids are to be skipped (`failOnDataLoss`
+        false).
         """
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}

@@ -1,7 +1,7 @@
-"""Reads a storage node's directory, without its node: finds what it holds, and yields its batches by range.
+"""Read a storage node's directory without asking the node: find what it holds, and yield its batches by range.
 
 Files are the unit: a task reads one segment, or part of it, from the beginning, so that every CRC up to there is
-checked. What was readable when the query was planned, a running node may have cut or trimmed when the task runs.
+checked. A running node may cut or trim files after the query was planned and before its tasks read them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PartitionFiles(NamedTuple):
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The next id after all that the partition holds, and after all that it should hold by its own evidence of sync."""
+    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync."""
 
     @property
     def begin(self) -> TransactionId:

@@ -1,11 +1,11 @@
-"""The staging store: holds the rows of tasks, and plans, until what they hold is published.
+"""The staging store: holds the rows of tasks, and plans, until they are published.
 
 ::
 
     staged/<time>-<token>-<number>                              blocks of one attempt of one task
     plans/<hash of appId>/<batch>-<time>-<partition>-<token>    see `protocol.plans`
 
-Every name is new and says when it was made. So nothing is ever overwritten, and leftovers are told by their age.
+Every name is new and says when it was made. So nothing is ever overwritten, and leftovers are recognized by their age.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ async def store_plan(store: ObjectStore, plan: Plan) -> str:
 
 
 async def within(seconds: float, answer: Awaitable[T]) -> T:
-    """Await an answer of the staging store. Raises `DeadlineExceeded` after so many seconds."""
+    """Await an answer of the staging store. Raises `DeadlineExceeded` after `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             return await answer
@@ -222,7 +222,7 @@ class Collected:
 async def collect(
     store: ObjectStore, is_needed: Callable[[Plan, str], Awaitable[bool]], older_than_s: float
 ) -> Collected:
-    """Delete objects older than `older_than_s` seconds that no plan needs which may still be published.
+    """Delete objects older than `older_than_s` seconds, except plans that may still be published and their objects.
 
     `is_needed(plan, name)` is awaited for each old plan; `publishing.collect_leftovers` asks the log. A plan that is
     not needed is deleted, with the objects that only such plans name.
@@ -233,7 +233,7 @@ async def collect(
     for each in listed:
         if not each.path.startswith(PLANS):
             continue
-        # Of young plans too: they may name objects that are older than they are.
+        # Young plans are read, too: a plan may name objects that are older than the plan.
         try:
             plan = Plan.parse(await store.get(each.path), each.path)
         except NotFound:

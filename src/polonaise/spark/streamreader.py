@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        if self._initial is None:  # Spark asks twice, and means the same
+        if self._initial is None:  # Spark asks twice, and has to get the same answer
             history = QueryHistory(self._options)
             next_ids = {partition: span.first for partition, span in history.wanted().items()}
             self._initial = _offset(next_ids, history.cluster_key)
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _before_holes(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """Return the ends, lowered to the first hole of each partition that has one, and warn of new holes."""
+        """Return the ends, each lowered to the first id that is in no fragment; warn once of missing ids."""
         holes = history.holes(next_ids, self._ends)
         for partition, hole in holes.items():
             if self._warned_holes.get(partition) != hole:
@@ -183,7 +183,7 @@ def _check_endless(options: ReadOptions) -> None:
     if options.ending is not UP_TO_LATEST or options.ending_time_us is not None:
         raise BadOption(
             "endingTransactions and endingTimestamp are for batch queries: a stream has no end; "
-            "trigger(availableNow=True) ends one behind what there is"
+            "trigger(availableNow=True) ends one after what is committed when it starts"
         )
 
 

@@ -49,7 +49,7 @@ def read_split(options: ReadOptions, projection: Projection, split: Split | None
     if split is None:
         return
     headers = None if options.headers is None else pa.array(sorted(options.headers), pa.int32())
-    # Each once: those of the query, and those that rows are chosen by.
+    # The columns that the query wants, and those that its rows are selected by; each column once.
     needs = list(dict.fromkeys([*projection.needs, "generation", *(["header"] if headers is not None else [])]))
     if with_standing := STANDING in needs:
         needs.remove(STANDING)
@@ -101,7 +101,7 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
 
 
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield columns from the servers. They read from fragments what no replica holds any more."""
+    """Yield columns from the servers, which read from fragments what no replica holds any more."""
     log = clusters.log_at(options.cluster)
     if split.cluster_key is not None and log.cluster_key != split.cluster_key:
         raise WrongClusterKey(

@@ -35,11 +35,11 @@ from matplotlib.ticker import MaxNLocator
 WIDTH: Final = 760.0
 """Width of a drawing in its own units, which are pixels where there is room for them."""
 TEXT: Final = 12.0
-"""The size of labels."""
+"""Font size of labels, in the units of a drawing."""
 SMALL: Final = 11.0
-"""The size of values that stand beside their bars, and of sums."""
+"""Font size of values that stand beside their bars, and of sums."""
 COLOURS: Final = 7
-"""As many lines as people with any kind of colour vision can tell apart; `page.css` has them, by day and by night."""
+"""Number of colours of lines that people with any kind of colour vision can tell apart; `page.css` defines them."""
 
 _NAMES: Final = ("text", "soft", "rule", "zero", "page", "bad", "heat", "other", *(f"s{n}" for n in range(COLOURS)))
 COLOUR: Final = {name: f"#0000{place:02x}" for place, name in enumerate(_NAMES)}
@@ -48,7 +48,7 @@ _SCALES: Final = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 
 
 def area(height: float, left: float, right: float, top: float, bottom: float, heading: str) -> Axes:
-    """Make an empty area with so much room around it, and a heading above."""
+    """Make an empty area with these margins around it, and a heading above."""
     figure = Figure((WIDTH / 72, height / 72), dpi=72, frameon=False)
     width, inner = WIDTH - left - right, height - top - bottom
     axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, inner / height), frameon=False)
@@ -90,14 +90,14 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
     """Write round numbers, and name the factor that all of them are to be multiplied by: `millions`, or nothing."""
     most = max(abs(number) for number in numbers)
     factor, name = next(((factor, name) for factor, name in _SCALES if most >= 2 * factor), (1.0, ""))
-    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # 0.0 more: zero has no sign
+    texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # adding 0.0 makes -0.0 a zero without a sign
     return [text.replace("-", "\N{MINUS SIGN}") for text in texts], name
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
     """Let the axis below go from `low` to `high`, days since 1970, with beginnings of days or other periods.
 
-    There are no fewer than `least` of them, where there are as many at all.
+    At least `least` of these are labelled, if the range has so many.
     """
     axes.set_xlim(low, high)
     locator = AutoDateLocator(tz=UTC, minticks=least, maxticks=10)
@@ -131,7 +131,7 @@ def _label_times(axes: Axes, ticks: Sequence[float], times: Sequence[datetime]) 
 
 
 def number_mark(axes: Axes, number: int, at: tuple[float, float], offset: tuple[float, float], why: str) -> None:
-    """Draw the number of a mark in a disc, so far from a place."""
+    """Draw the number of a mark in a disc, `offset` points from the place `at`."""
     disc = {"boxstyle": "circle,pad=0.2", "facecolor": COLOUR["bad"], "linewidth": 0}
     style: dict[str, Any] = {"size": 10.5, "weight": "bold", "color": COLOUR["page"], "bbox": disc}
     axes.annotate(str(number), at, offset, textcoords="offset points", ha="center", va="center", gid=why, **style)
@@ -178,16 +178,18 @@ def svg(axes: Axes, label: str, summary: str) -> Markup:
     figure = axes.figure
     assert isinstance(figure, Figure)
     for artist in figure.findobj():
-        artist.set_clip_on(False)  # which would be by an id
+        artist.set_clip_on(False)  # a clip path has an id, and ids of several drawings on a page would be the same
         if isinstance(artist, Text):
-            artist.set_parse_math(False)  # a dollar is a dollar
+            artist.set_parse_math(False)  # a text with dollar signs is no formula
             artist.set_usetex(False)
     height, written = figure.get_figheight() * 72, StringIO()
     renderer = _Renderer(WIDTH, height, written)
     figure.draw(renderer)
     renderer.finalize()
     drawn = written.getvalue().partition("</defs>")[2].rpartition("</svg>")[0]  # without styles for a whole document
-    drawn = re.sub(r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn)  # enough for the eye
+    drawn = re.sub(
+        r'<path d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), drawn
+    )  # one digit is enough for the eye
     drawn = re.sub(r"#0000(..)(?=[^<]*>)", lambda colour: f"var(--{_NAMES[int(colour[1], 16)]})", drawn)
     return element(
         "svg",

@@ -30,7 +30,7 @@ class Drawing(NamedTuple):
 
     axes: Axes
     summary: str
-    """For a reader who can't see it."""
+    """Description of the chart for a reader who can't see it."""
     remarks: Sequence[str]
     """Notes for the reader on values that are not drawn."""
 
@@ -47,14 +47,14 @@ class Chart(ABC):
 
     @abstractmethod
     def drawn(self) -> Drawing | None:
-        """Draw it; None when there is nothing to draw."""
+        """Draw the chart; None if it has nothing to draw."""
 
     @abstractmethod
     def table(self) -> Table:
-        """List the same figures."""
+        """Return the chart's figures as a table."""
 
     def check(self, condition: bool, message: str) -> None:
-        """Raise `BadOption` unless what was given is good."""
+        """Raise `BadOption` with `message`, about the chart's values or marks, unless `condition` holds."""
         if not condition:
             raise BadOption(f"chart {self.title!r}: {message}")
 

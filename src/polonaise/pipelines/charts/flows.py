@@ -1,4 +1,4 @@
-"""Flows: amounts that went from each to each, as a matrix with darker cells for more."""
+"""Flows: amounts that went from one name to another, as a matrix with darker cells for more."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HEADING_MAX: Final = 150.0
 
 @dataclass(frozen=True)
 class Flows(Chart):
-    """Values by (from, to), none of them negative; pairs that are not there are left empty.
+    """Values by (from, to), none of them negative; the cells of other pairs are left empty.
 
-    Rows and columns are in one order, by what goes out and comes in together, largest first. Of more than sixteen, the
-    smallest are taken together as `others`. Raises `BadOption` for other values, and for marks at pairs that are not
-    there.
+    Rows and columns are in one order, by what goes out and comes in together, largest first. If there are more than
+    sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative values, for values that are no
+    finite numbers, and for marks at pairs without a value.
     """
 
     values: Mapping[tuple[str, str], Number]
@@ -83,7 +83,7 @@ def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int
     rows, columns = _names(row_of), _names(column_of)
     cells: dict[tuple[int, int], float] = defaultdict(float)
     sums: dict[tuple[int, int], float] = defaultdict(float)
-    last_row, last_column = len(rows), len(columns)  # one more of each, for the sums
+    last_row, last_column = len(rows), len(columns)  # a row and a column beyond the names, for the sums
     for (source, target), value in chart.values.items():
         row, column = row_of[source], column_of[target]
         cells[row, column] += finite(value)

@@ -19,7 +19,7 @@ from polonaise.pipelines.tables import Table
 
 _NAME_MAX: Final = 170.0
 _GAP: Final = 15.0
-"""Between the base lines of names."""
+"""Least distance between the base lines of two names, in the units of a drawing."""
 _ROWS_MAX: Final = 200
 
 _Points: TypeAlias = list[tuple[float, float]]

@@ -10,7 +10,7 @@ from polonaise.terms import PartitionId, TransactionId
 def admitted(
     starts: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId], rows_max: int | None
 ) -> dict[PartitionId, TransactionId]:
-    """Return up to where to read each partition, so that it is `rows_max` transactions in all (None: everything).
+    """Return the id up to which to read each partition, for `rows_max` transactions in all (None: no limit).
 
     Every partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the
     others. Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.

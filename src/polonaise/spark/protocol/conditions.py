@@ -20,7 +20,7 @@ _TERM: Final = re.compile(
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
-"""Matches strings, parentheses and `and`: a condition is divided at an `and` that is in neither of the others."""
+"""Matches strings, parentheses and `and`: a condition is divided only at an `and` outside of the other two."""
 # Whatever could make a part mean something else than it says (OR, NOT, comments, escapes): then nothing is used.
 _TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
@@ -43,11 +43,11 @@ class Ranges(NamedTuple):
     ids: Span = Span(0, INT64_MAX)
     since: datetime | None = None
     until: datetime | None = None
-    """Exclusive."""
+    """End of the range of commit times, exclusive."""
 
 
 def ranges_in(where: str) -> Ranges:
-    """Return the ranges that `where` allows; everything if it is too complex to be sure."""
+    """Return the ranges that `where` allows; all of the log if the condition is too complex to be sure."""
     parts = [] if _TANGLED.search(where) else _conjuncts(where)
     terms = [
         _Term(match[1].lower(), match[2], match[3]) if match[1] else _Term("timestamp", match[5], match[6])

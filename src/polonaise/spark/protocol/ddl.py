@@ -39,7 +39,7 @@ def _check_field(tokens: Sequence[str], what: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a {what}: write id long, name string")
     if not kind:
-        raise ValueError(f"{what} {name} has no type: write {name} string, or whatever it is")
+        raise ValueError(f"{what} {name} has no type: write {name} string, or another type")
     _check_type(kind, f"{what} {name}")
 
 

@@ -80,8 +80,8 @@ class SinkProgress(NamedTuple):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
             raise SinkStateDamaged(
-                f"a register {KEY_PREFIX.decode()}… holds {value[:40]!r}, which no sink has written: somebody else "
-                "did; choose another txnAppId"
+                f"a register {KEY_PREFIX.decode()}… holds {value[:40]!r}, which no sink of this version has "
+                "written; choose another txnAppId"
             )
         return progress
 
@@ -123,8 +123,8 @@ def check_order(
 
     `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch that
     was written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole,
-    or if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is there and this one is
-    not known to be. In a stream (`in_order`) a batch below the latest is always known to be there.
+    or if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is in the log and this
+    one is not known to be. In a stream (`in_order`) every batch below the latest one is in the log.
     """
     if not by_partition:
         return ()
@@ -137,8 +137,8 @@ def check_order(
         if in_order or any(first <= batch <= last for first, last in earlier):
             return None
         raise BatchOvertaken(
-            f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or so long ago that it is not known: "
-            f"numbers only go up, and nothing is written; take a number above {latest}, or another txnAppId"
+            f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or was written too long ago to be "
+            f"remembered; nothing is written, as batch numbers only go up: take one above {latest}, or another txnAppId"
         )
     if latest == batch:
         if finished >= parts:

@@ -38,7 +38,7 @@ class Extent(NamedTuple):
 
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
-    """Return what of `wanted` can be read from fragments. `fragments` gives the size of each in bytes."""
+    """Return the parts of `wanted` that can be read from fragments. `fragments` gives the size of each in bytes."""
     extents = []
     for fragment, span in cover(fragments, wanted).pieces:
         share = (span.last - span.first + 1) / (fragment.last - fragment.first + 1)
