@@ -225,7 +225,7 @@ class Trials:
             raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
 
     async def _stopped_servers_are_replaced(self) -> None:
-        """Pause an owner for longer than its lease: a working server must take over, so that the owner resumes too late."""
+        """Pause an owner for longer than its lease: a working server must take over, and the owner resume too late."""
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
