@@ -194,7 +194,7 @@ class Bench:
         self.told("hot, source", rate_of(lambda: self.source(coordinator), self.transactions, self.runs))
 
     def memory(self, coordinator: str) -> None:
-        """Measure the resident memory of the Python worker that reads a quarter of the rows in one split, then all rows."""
+        """Measure the resident memory of a Python worker that reads a quarter of the rows in one split, then all."""
         for share in (4, 1):
             count = self.transactions // share
             frame = self.source(coordinator, maxBytesPerSplit="100g", endingTransactions=f'{{"0": {count}}}')
@@ -217,7 +217,7 @@ class Bench:
         self.told("stream, inside a batch", best)
 
     def stream_latency(self, coordinator: str) -> None:
-        """Measure the median time of a micro-batch of 200 rows, beyond that of a source that only generates."""
+        """Measure the median time of a micro-batch of 200 rows, of the log and of a source that only generates."""
         generator = self.spark.readStream.format("generator").option("rows", "200").option("splits", "1").load()
         log = self.spark.readStream.format("polonaise").option("cluster", coordinator).schema(COLUMNS)
         log = log.option("maxTransactionsPerTrigger", "200").load()

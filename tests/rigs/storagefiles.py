@@ -45,7 +45,7 @@ def make_storage(
     body: bytes | None = None,
     key: bytes = KEY,
 ) -> Path:
-    """Make segments of two-transaction batches; in the one that begins at `bad_body_at`, bodies don't fit their CRCs."""
+    """Make segments of two-transaction batches; bodies of the one that begins at `bad_body_at` don't fit their CRCs."""
 
     async def make() -> None:
         async with control_file(directory, key) as control:
