@@ -27,7 +27,7 @@ from loads import Load, keep
 from polonaise.node.local import LocalCluster
 
 ACCOUNTS = 50_000
-"""Locks in use: far more than appends outstanding, so that none conflicts."""
+"""The number of locks in use: far more than appends outstanding, so that none conflicts."""
 
 
 # ---------------------------------------------------------------------- loads
@@ -36,7 +36,7 @@ ACCOUNTS = 50_000
 async def append_load(
     log: polonaise.Log, outstanding: int, seconds: float, *, size: int = 100, lock: bool = False
 ) -> Load:
-    """Lower-level appends, `outstanding` of them unanswered at any time."""
+    """Make lower-level appends, `outstanding` of them unanswered at any time."""
     data, numbers = bytes(size), itertools.count(1)
 
     def append() -> polonaise.Receipt:
@@ -47,7 +47,7 @@ async def append_load(
 
 
 async def context_load(log: polonaise.Log, outstanding: int, seconds: float, accounts: int = 10_000) -> Load:
-    """Transaction contexts with a WRITE lock each."""
+    """Run transaction contexts with a WRITE lock each."""
     data = bytes(100)
 
     def context(tx: Any, account: int) -> None:
@@ -58,7 +58,7 @@ async def context_load(log: polonaise.Log, outstanding: int, seconds: float, acc
 
 
 async def read_objects(log: polonaise.Log) -> float:
-    """Transactions a second, one object each, from the beginning."""
+    """Return how many transactions a second are read from the beginning, as one object each."""
     count = 0
     began = time.perf_counter()
     async for _ in log.read(0, after=-1):
@@ -67,7 +67,7 @@ async def read_objects(log: polonaise.Log) -> float:
 
 
 async def read_batches(log: polonaise.Log) -> float:
-    """Transactions a second in whole batches, each verified, from the beginning."""
+    """Return how many transactions a second are read from the beginning, in whole batches, each verified."""
     count = 0
     began = time.perf_counter()
     async for batch in log.read_batches(0, after=-1):
@@ -87,7 +87,7 @@ async def cluster(directory: Path) -> AsyncIterator[tuple[LocalCluster, polonais
 
 
 def resident_mb(pid: int) -> float:
-    """Resident memory of a process, from the kernel."""
+    """Return the resident memory of a process in MB, from the kernel."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -95,7 +95,7 @@ def resident_mb(pid: int) -> float:
 
 
 async def memory(directory: Path) -> dict[str, float]:
-    """The server's resident memory after half a million and after two million transactions."""
+    """Return the server's resident memory after half a million and after two million transactions."""
     async with cluster(directory) as (local, log):
         assert local.server is not None
         assert local.server.pid is not None

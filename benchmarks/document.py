@@ -1,4 +1,4 @@
-"""What every benchmark has: its command line, its tables in Markdown, and its place on a page of `docs/`."""
+"""Common parts of all benchmarks: the command line, tables in Markdown, and the place on a page of `docs/`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def row(cells: Sequence[str]) -> str:
 
 
 def write_figures(benchmark: str, lines: Sequence[str], document: Path = DOCUMENT) -> None:
-    """Replace what a benchmark, by the name of its file, has written there before.
+    """Replace the figures that the benchmark of this name wrote on the page before.
 
     Raises ValueError, and writes nothing, where the page does not have both marks.
     """

@@ -30,20 +30,20 @@ OUTSTANDING = (1, 64, 1_024)
 FIRST_COMMITS = 9
 TAKE_OVERS = 9
 SINGLE = 30_000
-"""Commits of one transaction each: nearly as many as a segment of an embedded log takes."""
+"""The number of commits of one transaction each: nearly as many as a segment of an embedded log takes."""
 
 
 @dataclass
 class Figures:
-    """What was measured; times in seconds."""
+    """The figures measured; times in seconds."""
 
     fdatasync_ms: float = 0.0
     first_commit_s: dict[int, float] = field(default_factory=dict)
-    """By storage directories."""
+    """By the number of storage directories."""
     loads: dict[tuple[int, int], Load] = field(default_factory=dict)
-    """By storage directories and appends outstanding."""
+    """By the numbers of storage directories and of outstanding appends."""
     take_over_s: dict[int, list[float]] = field(default_factory=dict)
-    """By commits in the log."""
+    """By the number of commits in the log."""
 
 
 async def first_commit_s(directory: Path, storage: int) -> float:
@@ -54,7 +54,7 @@ async def first_commit_s(directory: Path, storage: int) -> float:
 
 
 def host(directory: Path, transactions: int, ready: Connection) -> None:
-    """A process that hosts until it is killed."""
+    """Host the log until this process is killed."""
 
     async def serve() -> None:
         async with polonaise.connect(f"embedded:{directory}") as log:
@@ -67,7 +67,7 @@ def host(directory: Path, transactions: int, ready: Connection) -> None:
 
 
 async def take_over_s(directory: Path, transactions: int) -> float:
-    """From the kill of the host to the first commit that was asked for after it, by a process that was attached."""
+    """Return the seconds from the host's kill to the first commit that an attached process asked for after the kill."""
     spawn = multiprocessing.get_context("spawn")
     ready, ready_end = spawn.Pipe()
     process = spawn.Process(target=host, args=(directory, transactions, ready_end))

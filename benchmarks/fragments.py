@@ -36,7 +36,7 @@ BODY_BYTES = 100
 
 
 def batches(rows: int, per_batch: int) -> Iterator[Batch]:
-    """Consecutive batches; the CRCs of bodies are random, for nobody looks at them here."""
+    """Return consecutive batches; the CRCs of their bodies are random, because nothing here checks them."""
     first = crc = 0
     while first < rows:
         columns = Columns()
@@ -58,7 +58,7 @@ def batches(rows: int, per_batch: int) -> Iterator[Batch]:
 
 
 def best(runs: int, work: Callable[[], int]) -> float:
-    """Rows a second of processor time, in the best of so many runs."""
+    """Return the rows a second of processor time, in the best of so many runs."""
     rates: list[float] = []
     for _ in range(runs):
         began = time.process_time()

@@ -27,7 +27,7 @@ from loads import percentile
 
 
 class Counter:
-    """A view: the last number, and how far it is applied."""
+    """A view that keeps the last number and its applied high-water mark."""
 
     def __init__(self) -> None:
         self.mark = -1
@@ -45,11 +45,11 @@ class Counter:
 
 @dataclass
 class Shared:
-    """What one process got done."""
+    """The commits of one process."""
 
     runs: int = 0
     waits_s: list[float] = field(default_factory=list)
-    """Of each commit, from `run` to the receipt."""
+    """Seconds from `run` to the receipt, of each commit."""
 
 
 async def share(address: str, tasks: int, seconds: float, ready: Barrier) -> Shared:

@@ -1,4 +1,4 @@
-"""Loads: how many transactions a second are acknowledged while so many are unanswered, and how long each waits."""
+"""Loads that keep a number of transactions unanswered: the throughput, and how long each transaction waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Missing(Exception):
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least so many percent of them do not exceed."""
+    """Return the smallest value such that at least `percent` percent of the values do not exceed it."""
     if not values:
         raise ValueError("there is no percentile of no values")
     ordered = sorted(values)
@@ -33,7 +33,7 @@ class Load:
 
     @classmethod
     def measured(cls, count: int, took_s: float, latencies_ms: Sequence[float]) -> Load:
-        """Raises `Missing` when nothing was acknowledged: that is no figure."""
+        """Return the load measured. Raises `Missing` if nothing was acknowledged."""
         if not count or took_s <= 0:
             raise Missing("no transaction was acknowledged")
         return cls(count / took_s, percentile(latencies_ms, 50), percentile(latencies_ms, 99), count)
@@ -43,7 +43,7 @@ class Load:
 
 
 async def keep(work: Callable[[], Awaitable[object]], outstanding: int, seconds: float) -> Load:
-    """Run so many tasks, each of which does the work again and again and waits for it each time."""
+    """Run `outstanding` tasks, each of which repeats the work and waits for it each time."""
     latencies_ms: list[float] = []
     began = time.perf_counter()
 
@@ -57,7 +57,7 @@ async def keep(work: Callable[[], Awaitable[object]], outstanding: int, seconds:
 
 
 def best(outstanding: int, loads: Sequence[Load]) -> Load:
-    """The best run: by its median where one is outstanding, by its throughput where many are."""
+    """Return the best run: by its median where one transaction is outstanding, else by its throughput."""
     if outstanding == 1:
         return min(loads, key=lambda load: load.p50_ms)
     return max(loads, key=lambda load: load.per_second)

@@ -29,15 +29,15 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Usage(NamedTuple):
-    """What processes have used so far, in all their threads."""
+    """The processor time and waits of processes so far, over all their threads."""
 
     user_s: float
     system_s: float
     waits: int
-    """How often one of them had nothing to do, or waited for the disk."""
+    """How often a thread of theirs gave up the processor, because it had nothing to do or waited for the disk."""
 
     def since(self, before: Usage, appends: int, processes: int) -> Usage:
-        """Per append and process."""
+        """Return the usage since `before`, per append and process."""
         share = 1 / appends / processes
         return Usage(
             (self.user_s - before.user_s) * share,

@@ -31,17 +31,17 @@ SETTLE_S = 3.0
 
 @dataclass
 class Cost:
-    """What so many partitions took; times in seconds."""
+    """The costs of so many partitions; times in seconds."""
 
     partitions: int
     opened_s: float = 0.0
     each_s: float = 0.0
     again_s: float = 0.0
     descriptors: int = 0
-    """The most that were open while appends were under way."""
+    """The most descriptors that were open while appends were under way."""
     resident_mb: float = 0.0
     idle: float = 0.0
-    """The part of a core while nothing is asked for, with all partitions mounted by the client."""
+    """The share of a core used while nothing is asked for and the client has mounted all partitions."""
     reopened_s: float = 0.0
     ready_s: float = 0.0
 
@@ -97,7 +97,7 @@ async def measure(address: str, partitions: int, idle_s: float) -> Cost:
 
 
 def process(address: str, partitions: int, idle_s: float, told: Connection) -> None:
-    """One size in a process of its own: what an earlier one took of the memory is not this one's."""
+    """Measure one size in a process of its own, so that it does not count the memory of an earlier one."""
     told.send(uvloop.run(measure(address, partitions, idle_s)))
 
 

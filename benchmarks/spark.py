@@ -44,7 +44,7 @@ COLUMNS = "partition int, transaction_id bigint, timestamp timestamp, header int
 
 
 class Generator(DataSource):
-    """Rows like the log's, made in memory: what Spark takes of a Python source at most."""
+    """A source of rows like the log's, made in memory: the most that Spark takes from a Python source."""
 
     @classmethod
     def name(cls) -> str:
@@ -92,7 +92,7 @@ class GeneratorReader(DataSourceReader):
 
 
 class GeneratorStream(DataSourceStreamReader):
-    """So many rows more each time that Spark asks: a micro-batch that costs the source nothing."""
+    """A stream with so many new rows each time that Spark asks: micro-batches that cost the source nothing."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -136,13 +136,13 @@ async def archive_all(coordinator: str, directory: Path) -> None:
 
 
 def summed(frame: DataFrame) -> tuple[int, int, int]:
-    """One pass over all rows: how many, how many bytes, and the last id."""
+    """Read all rows once. Return their number, their bytes, and the last id."""
     (row,) = frame.agg(F.count("*"), F.sum(F.length("data")), F.max("transaction_id")).collect()
     return row[0], row[1], row[2]
 
 
 def rate_of(make: Callable[[], DataFrame], transactions: int, runs: int) -> float:
-    """Rows per second of the best of `runs`, each planned anew; a first one only warms up."""
+    """Return the rows per second of the best of `runs`, each planned anew, after a first run to warm up."""
     best = 0.0
     for run in range(runs + 1):
         began = time.perf_counter()
@@ -159,7 +159,7 @@ def rate_of(make: Callable[[], DataFrame], transactions: int, runs: int) -> floa
 
 
 class Bench:
-    """One session, one cluster, and the figures."""
+    """One Spark session and one cluster, with the figures measured on them."""
 
     def __init__(self, options: argparse.Namespace, root: Path) -> None:
         self.transactions: int = options.transactions
@@ -194,7 +194,7 @@ class Bench:
         self.told("hot, source", rate_of(lambda: self.source(coordinator), self.transactions, self.runs))
 
     def memory(self, coordinator: str) -> None:
-        """Resident memory of the Python worker that reads everything in one split, and a quarter of it."""
+        """Measure the resident memory of a Python worker that reads a quarter of the rows in one split, then all."""
         for share in (4, 1):
             count = self.transactions // share
             frame = self.source(coordinator, maxBytesPerSplit="100g", endingTransactions=f'{{"0": {count}}}')
@@ -217,7 +217,7 @@ class Bench:
         self.told("stream, inside a batch", best)
 
     def stream_latency(self, coordinator: str) -> None:
-        """Median of a micro-batch of 200 rows, over the same one from a source that only generates."""
+        """Measure the median time of a micro-batch of 200 rows, of the log and of a source that only generates."""
         generator = self.spark.readStream.format("generator").option("rows", "200").option("splits", "1").load()
         log = self.spark.readStream.format("polonaise").option("cluster", coordinator).schema(COLUMNS)
         log = log.option("maxTransactionsPerTrigger", "200").load()
@@ -232,7 +232,7 @@ class Bench:
         self.told("micro-batch, stream", medians["log"], "ms")
 
     def archive(self, coordinator: str) -> None:
-        """From storage nodes to verified fragments, without Spark and with the job."""
+        """Measure archiving from storage nodes to verified fragments, without Spark and with the job."""
         began = time.perf_counter()
         asyncio.run(archive_all(coordinator, self.store))
         self.told("archive run, one process", self.transactions / (time.perf_counter() - began))
@@ -326,7 +326,7 @@ GOALS = {
     "archive job": (2_000_000, ""),
     "sink": (200_000, ""),
 }
-"""From the design: rows per second, or a share of another figure of the same session."""
+"""The goals of the design: rows per second, or a share of another figure of the same session."""
 
 
 def write(figures: dict[str, float], options: argparse.Namespace) -> None:
@@ -352,7 +352,7 @@ def write(figures: dict[str, float], options: argparse.Namespace) -> None:
 
 
 def plot(figures: dict[str, float], path: Path) -> None:
-    """Bars of rows per second, with the goals as marks."""
+    """Draw bars of rows per second, with the goals as marks."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -52,7 +52,7 @@ BALANCE = select(accounts.c.balance).where(accounts.c.account == bindparam("at")
 
 
 class OneByOne(polonaise.SqlView):
-    """Applies each transaction by a statement of its own."""
+    """A view that applies each transaction by a statement of its own."""
 
     metadata = schema
 
@@ -62,7 +62,7 @@ class OneByOne(polonaise.SqlView):
 
 
 class Grouped(OneByOne):
-    """Adds up what a run does to each account, and writes that in one go."""
+    """A view that adds up a run's changes of each account, and writes the sums in one statement."""
 
     def apply_many(self, transactions: Sequence[polonaise.Transaction], db: Connection) -> None:
         sums: Counter[int] = Counter()
@@ -74,18 +74,18 @@ class Grouped(OneByOne):
 
 @dataclass
 class Result:
-    """What one load measured."""
+    """The figures of one load."""
 
     per_second: float
     processor_us: float
-    """Of this process, per transaction."""
+    """Processor time of this process in microseconds, per transaction."""
     p50_ms: float = 0.0
     cluster_us: float = 0.0
-    """Processor time of the cluster's processes, per transaction."""
+    """Processor time of the cluster's processes in microseconds, per transaction."""
 
 
 def cluster_s(cluster: LocalCluster) -> float:
-    """Processor time that the cluster's processes have had so far."""
+    """Return the processor seconds that the cluster's processes have used so far."""
     assert cluster.server is not None
     ticks = 0
     for node in (cluster.server, *cluster.storage):
@@ -96,7 +96,7 @@ def cluster_s(cluster: LocalCluster) -> float:
 
 @contextlib.contextmanager
 def database(kind: str, directory: Path) -> Iterator[str]:
-    """The address of a new database."""
+    """Make a new database and return its address."""
     if kind == "SQLite":
         yield f"sqlite:///{directory / 'view.db'}"
         return
@@ -123,7 +123,7 @@ def open_accounts(view: polonaise.SqlView, url: str) -> None:
 
 
 async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: float) -> Result:
-    """Withdrawals that read the balance from the view, with a WRITE lock each.
+    """Run withdrawals that read the balance from the view, with a WRITE lock each.
 
     From SQLite they read as plain functions do; a server is asked by coroutines, in threads, so that the loop goes on.
     """
@@ -169,7 +169,7 @@ async def fill(cluster: LocalCluster, count: int) -> None:
 
 
 async def catch_up(cluster: LocalCluster, view: polonaise.SqlView, url: str, count: int) -> Result:
-    """A new view, until it has applied everything."""
+    """Run a new view until it has applied the whole log."""
     open_accounts(view, url)
     began, processor = time.perf_counter(), time.process_time()
     async with polonaise.connect(cluster.coordinator, view=view) as log:

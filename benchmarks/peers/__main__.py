@@ -27,11 +27,11 @@ from benchmarks.peers.postgresql import PostgreSQL
 from benchmarks.peers.sittings import sittings
 
 SPACE_BYTES = 10_000_000_000
-"""Free space to begin with: the quickest peer writes a few gigabytes."""
+"""The free bytes needed to begin: the quickest peer writes a few gigabytes."""
 
 
 def peers() -> list[Peer]:
-    """Those that sync before they acknowledge first."""
+    """Return the peers; first those that sync before they acknowledge."""
     return [
         Polonaise(),
         PostgreSQL(synced=True),
@@ -44,7 +44,7 @@ def peers() -> list[Peer]:
 
 
 def chosen(only: str) -> list[Peer]:
-    """The peers that were asked for. A name that is none of theirs ends the program."""
+    """Return the peers that were asked for. An unknown name ends the program."""
     everybody = peers()
     if not only:
         return everybody
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """What is running is ended on the way out."""
+    """End the program; running servers are ended on the way out."""
     sys.exit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""What a sitting of a peer came to: its loads between two floors."""
+"""The results of a sitting of a peer: its loads, between two measurements of the floor."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from benchmarks.loads import Load
 NOISY = 2.0
 """A sitting is noisy when a floor after it is more than so many times one before it, or the other way round."""
 BUSY = 0.2
-"""It is noisy, too, when other programs had more than this part of the processors just before or just after it."""
+"""A sitting is also noisy if other programs used more than this share of the processors just before or after it."""
 
 
 @dataclass(frozen=True)
 class Floor:
-    """What the machine needs for the least that any peer must do, and how much of it others have."""
+    """The time that the machine needs for the least work of any peer, and how busy other programs keep it."""
 
     fdatasync_ms: float
     echo_ms: float
     busy: float = 0.0
-    """The part of the processors' time that others had while nothing of ours ran."""
+    """The share of the processors' time that other programs used while nothing of ours ran."""
 
     def differs(self, other: Floor) -> bool:
-        """Whether one of the two is more than `NOISY` times the other."""
+        """Whether one of the two figures is more than `NOISY` times the other."""
         pairs = ((self.fdatasync_ms, other.fdatasync_ms), (self.echo_ms, other.echo_ms))
         return any(max(pair) > NOISY * min(pair) for pair in pairs)
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One row of the table: a peer, set up so, which acknowledges a transaction at that point."""
+    """One row of the table: a peer in one set-up, with the point at which it acknowledges a transaction."""
 
     peer: str
-    """What `--only` calls it."""
+    """The peer's name in `--only`."""
     name: str
     acknowledged: str
     """Completes "it is acknowledged when"."""
@@ -41,7 +41,7 @@ class Configuration:
     """Whether what was acknowledged is synced to the disks of two copies."""
     client: str
     locks: str = ""
-    """How the client makes an append depend on what it has read; empty where the peer can't."""
+    """How the client makes an append depend on what it has read; empty if the peer can't do that."""
 
 
 @dataclass
@@ -53,15 +53,15 @@ class Sitting:
     before: Floor | None = None
     after: Floor | None = None
     runs: dict[int, list[Load]] = field(default_factory=dict)
-    """By how many transactions were outstanding."""
+    """The loads' runs, by the number of outstanding transactions."""
     withdrawals: dict[int, list[Load]] = field(default_factory=dict)
-    """By the number of accounts."""
+    """The withdrawals' runs, by the number of accounts."""
     missing: str = ""
     """Why there are no loads, or not all of them."""
 
     @property
     def noise(self) -> list[str]:
-        """Why its figures say little: one reason a line, none for a quiet sitting."""
+        """Return why the sitting's figures say little: one reason a line, none for a quiet sitting."""
         if self.before is None or self.after is None:
             return []
         busy = max(self.before.busy, self.after.busy)
@@ -70,7 +70,7 @@ class Sitting:
 
     @property
     def fdatasync_ms(self) -> float:
-        """The floor to compare with: the mean of before and after."""
+        """The floor to compare with, in ms: the mean of the floors before and after."""
         assert self.before is not None
         assert self.after is not None
         return statistics.mean((self.before.fdatasync_ms, self.after.fdatasync_ms))

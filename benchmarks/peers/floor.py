@@ -11,7 +11,7 @@ from benchmarks.peers.figures import Floor
 
 
 def busy(seconds: float = 0.5) -> float:
-    """The part of the processors' time that somebody uses while we sleep; 0 where the kernel doesn't say it."""
+    """Return the share of the processors' time that others use while we sleep; 0 if the kernel doesn't tell it."""
     before = _processor_time()
     time.sleep(seconds)
     used, total = (now - then for now, then in zip(_processor_time(), before, strict=True))
@@ -19,7 +19,7 @@ def busy(seconds: float = 0.5) -> float:
 
 
 def _processor_time() -> tuple[int, int]:
-    """What all processors have spent on something, waiting for a disk left out, and in all."""
+    """Return the time that all processors have spent working (not waiting for a disk), and their time in all."""
     try:
         spent = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except OSError:
@@ -33,7 +33,7 @@ def floor(directory: Path) -> Floor:
 
 
 def settled(directory: Path, reference: Floor | None, attempts: int = 5, pause_s: float = 2.0) -> Floor:
-    """The floor when the disk has nothing left to do: removing a peer's files slows syncs for seconds.
+    """Measure the floor once the disk is idle: removing a peer's files slows syncs for seconds.
 
     With a floor from earlier to compare with, wait and try again while this one differs from it, a few times.
     """

@@ -14,13 +14,13 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 BUILD = ROOT / "build" / "peers"
 SECONDS = 600.0
-"""How long one download may take."""
+"""Seconds that one download may take."""
 
 CONFLUENT_KAFKA = "confluent-kafka==2.16.1"
 
 
 def tool(name: str, needed_for: str, package: str) -> str:
-    """The path of a program. Raises `Missing` with what to install."""
+    """Return the path of a program. Raises `Missing` with what to install."""
     path = shutil.which(name)
     if not path:
         raise Missing(f"{needed_for} needs `{name}`, which this machine does not have (Debian: {package})")
@@ -28,7 +28,7 @@ def tool(name: str, needed_for: str, package: str) -> str:
 
 
 def kafka_jars() -> Path:
-    """The directory of Kafka's jars, of the version that pom.xml names."""
+    """Return the directory of Kafka's jars, of the version that pom.xml names."""
     return _once("kafka", HERE / "pom.xml", _fetch_jars)
 
 
@@ -39,7 +39,7 @@ def _fetch_jars(directory: Path) -> None:
 
 
 def kafka_python() -> Path:
-    """A Python with the client that people use with Kafka. It is no dependency of ours: it has an environment alone."""
+    """Return a Python with Kafka's usual client, in an environment of its own, as it is no dependency of ours."""
     return _once("python", Path(__file__), _make_environment) / "bin" / "python"
 
 
@@ -50,7 +50,7 @@ def _make_environment(directory: Path) -> None:
 
 
 def nats_programs() -> Path:
-    """The directory of `nats-server` and of our load, built from the versions that go.mod names."""
+    """Return the directory of `nats-server` and our load, built from the versions that go.mod names."""
     sources = HERE / "nats"
     newest = max(sources.iterdir(), key=lambda path: path.stat().st_mtime_ns)
     return _once("nats", newest, _build_nats)
@@ -80,7 +80,7 @@ def _fetch(
 
 
 def _once(name: str, newer_than: Path, make: Callable[[Path], None]) -> Path:
-    """The directory of that name, made anew when what it is made of has changed since, or when making it failed."""
+    """Return the directory of that name; make it again if its sources have changed or making it failed before."""
     directory, mark = BUILD / name, BUILD / f"{name}.made"
     if mark.exists() and mark.stat().st_mtime_ns >= newer_than.stat().st_mtime_ns:
         return directory

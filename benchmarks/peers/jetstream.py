@@ -85,6 +85,6 @@ class JetStream:
         self._servers = []
 
     def _client(self, *words: str, seconds: float) -> str:
-        """What our program in Go prints, told of all servers."""
+        """Run our program in Go with the addresses of all servers. Return what it prints."""
         servers = ",".join(f"{name}={url}" for name, url in self._urls.items())
         return run([self._programs / "nats-load", f"-servers={servers}", *words], seconds)

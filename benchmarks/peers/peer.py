@@ -11,11 +11,11 @@ from benchmarks.peers.figures import Configuration
 BODY_BYTES = 100
 OUTSTANDING = (1, 64, 1_024)
 ACCOUNTS = (1, 10_000)
-"""The accounts of the withdrawals: a hot one, or so many that hardly two meet."""
+"""The numbers of accounts of the withdrawals: one hot account, or so many that two rarely meet."""
 WITHDRAWING = 64
-"""Withdrawals outstanding."""
+"""The number of outstanding withdrawals."""
 GRACE_S = 60.0
-"""How much longer than its seconds a load may take before it is ended."""
+"""Seconds that a load may take beyond its duration before it is ended."""
 
 
 class Peer(Protocol):
@@ -29,16 +29,16 @@ class Peer(Protocol):
 
     @property
     def warming_s(self) -> tuple[float, float]:
-        """How long it is loaded before anything is measured, and before each load of the first run."""
+        """Seconds of load before the first measurement, and before each load of the first run."""
 
     def install(self) -> str:
-        """Make sure that its programs are there, and say their version."""
+        """Make sure that the peer's programs are installed, and return their version."""
 
     def start(self, directory: Path) -> None:
         """Set up three copies on an empty directory, and return when they take transactions."""
 
     def load(self, outstanding: int, seconds: float) -> Load:
-        """Keep so many transactions of `BODY_BYTES` bytes unanswered for so long."""
+        """Keep `outstanding` transactions of `BODY_BYTES` bytes unanswered for `seconds`."""
 
     def withdraw(self, accounts: int, outstanding: int, seconds: float) -> Load:
         """Keep so many withdrawals from random accounts going: read the balance, check it, and append, provided that

@@ -120,7 +120,7 @@ class PostgreSQL:
         return self._pgbench(WITHDRAW, outstanding, seconds, "-D", f"accounts={accounts}")
 
     def _pgbench(self, script: str, outstanding: int, seconds: float, *options: str) -> Load:
-        """Each connection runs the script again and again."""
+        """Run pgbench, in which each connection repeats the script."""
         connections = min(outstanding, CONNECTIONS)
         command = [_programs() / "pgbench", "-n", "-M", "prepared", "-f", "script.sql", "-l", *options]
         command += ["-c", str(connections), "-j", str(min(connections, 2)), "-D", f"body={'0' * BODY_BYTES}"]
@@ -152,7 +152,7 @@ class PostgreSQL:
 
 
 def _programs() -> Path:
-    """Where PostgreSQL's programs are: Debian's newest, those on the PATH, or those of the development extras."""
+    """Return the directory of PostgreSQL's programs: Debian's newest, those on the PATH, or the development extras'."""
     debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     directories = debian[::-1]
     if pgbench := shutil.which("pgbench"):
@@ -165,7 +165,7 @@ def _programs() -> Path:
 
 
 def _user() -> str | None:
-    """Whom its servers run as: they refuse to run as root. Raises `Missing` where root has no account for them."""
+    """Return the user that runs the servers, which refuse root. Raises `Missing` if root finds no account for them."""
     if os.geteuid() != 0:
         return None
     try:

@@ -17,21 +17,21 @@ from typing import Any
 from benchmarks.loads import Missing
 
 STOP_S = 20.0
-"""How long a server may take to end before it is killed."""
+"""Seconds that a server may take to end before it is killed."""
 START_S = 60.0
 TAIL = 400
-"""How much of what a program printed is told when it fails."""
+"""How much of a failed program's output is told."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listened at a moment ago, all different, chosen by the system."""
+    """Return different ports of loopback, chosen by the system, at which nothing listened a moment ago."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 
 def until(what: str, done: Callable[[], bool], seconds: float = START_S, *, servers: Sequence[Server] = ()) -> None:
-    """Wait until it is so. Raises `Missing` after the deadline, or as soon as one of the servers has ended."""
+    """Wait until `done()`. Raises `Missing` after the deadline, or as soon as one of the servers has ended."""
     deadline = time.monotonic() + seconds
     while not done():
         for server in servers:
@@ -56,7 +56,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     user: str | None = None,
 ) -> str:
-    """What a program prints on standard output. Raises `Missing` when it fails, can't be started or takes too long."""
+    """Run a program and return its output. Raises `Missing` if it fails, can't be started or takes too long."""
     name = Path(str(command[0])).name
     try:
         done = subprocess.run(
@@ -122,7 +122,7 @@ class Server:
             self._process.send_signal(self._ends_on)
 
     def stop(self) -> None:
-        """Ask it to end and wait; after `STOP_S` kill it with all that it started."""
+        """Ask the server to end and wait; after `STOP_S`, kill it with all that it started."""
         self.ask_to_stop()
         try:
             self._process.wait(STOP_S)
@@ -133,7 +133,7 @@ class Server:
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """Ask all of them first: they end at the same time, whoever waits for whom."""
+    """Stop all servers. Ask all of them first, so that they end together, even if one waits for another."""
     for server in servers:
         server.ask_to_stop()
     for server in servers:
@@ -153,7 +153,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
 
 
 def _ending_with_us(command: Sequence[object], ends_on: signal.Signals = signal.SIGKILL) -> list[str]:
-    """The command, such that the kernel sends its process that signal when we are gone, where there is `setpriv`."""
+    """Return the command wrapped by `setpriv`, if installed: the kernel then signals its process when we are gone."""
     setpriv = shutil.which("setpriv")
     prefix = [setpriv, "--pdeathsig", ends_on.name.removeprefix("SIG"), "--"] if setpriv else []
     return [*prefix, *map(str, command)]

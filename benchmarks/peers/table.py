@@ -14,7 +14,7 @@ from benchmarks.peers.peer import ACCOUNTS, OUTSTANDING, WITHDRAWING
 PAGE = Path(__file__).parent.parent.parent / "docs" / "why.md"
 NAME = "peers"
 PLACES = re.compile(r"\w+://\S+|(?<![\w.])~?/[^\s,;:)']+/[^\s,;:)']+")
-"""Addresses and absolute paths."""
+"""The pattern of network addresses and absolute paths."""
 HEADER = (
     "| | 1: median ms | ÷ fdatasync | 1: p99 ms | 64: per second | 1,024: per second | 1,024: p99 ms | fdatasync ms"
     " | echo ms | |"
@@ -23,7 +23,7 @@ RULE = "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
 
 
 def lines(sittings: Sequence[Sitting], command: str, machine: str) -> list[str]:
-    """All that stands between the marks."""
+    """Return the lines that stand between the page's marks."""
     durable = [sitting for sitting in sittings if sitting.configuration.durable]
     rest = [sitting for sitting in sittings if not sitting.configuration.durable]
     text = [f"{command} {machine}".strip()]
@@ -40,7 +40,7 @@ def lines(sittings: Sequence[Sitting], command: str, machine: str) -> list[str]:
 
 
 def write(sittings: Sequence[Sitting], command: str, machine: str, page: Path = PAGE) -> None:
-    """Replace what stood between the marks of the page."""
+    """Replace the lines between the marks of the page."""
     write_figures(NAME, lines(sittings, command, machine), page)
 
 
@@ -100,10 +100,10 @@ def _facts(sittings: Sequence[Sitting]) -> list[str]:
 
 
 def _cells(*cells: str) -> str:
-    """One row. What others printed may hold anything: a line of its own or a bar would end the table."""
+    """Return one row. Other programs' output may contain a line break or a bar, which would end the table."""
     return "| " + " | ".join(" ".join(cell.replace("|", "¦").split()) for cell in cells) + " |"
 
 
 def _told(reason: str) -> str:
-    """The reason as it may stand in a page: without places of this machine or of others."""
+    """Return the reason as the page may show it: without addresses and paths of this machine or of others."""
     return PLACES.sub("…", reason)

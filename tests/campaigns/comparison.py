@@ -12,13 +12,13 @@ from tests.campaigns.journal import Line
 
 @dataclass
 class Comparison:
-    """What was compared, and everything that is wrong."""
+    """How many operations were compared, and a text for each mistake."""
 
     asked: int = 0
     acknowledged: int = 0
     failed: int = 0
     unknown: int = 0
-    """Never answered, because the process was killed or gave up before: they may be in the log or not."""
+    """Operations never answered, because the process was killed or gave up first: the log may have them or not."""
     transactions: int = 0
     wrong: list[str] = field(default_factory=list)
 

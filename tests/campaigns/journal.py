@@ -9,35 +9,35 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 OPEN: Final = "open"
-"""The log is open."""
+"""Kind of a line: the process has opened the log."""
 ASK: Final = "ask"
-"""About to ask for this operation."""
+"""Kind of a line: the process is about to ask for this operation."""
 ACK: Final = "ack"
-"""It is in the log, under this id."""
+"""Kind of a line: the operation is in the log, under this id."""
 FAIL: Final = "fail"
-"""It is not in the log, and never will be."""
+"""Kind of a line: the operation is not in the log, and never will be."""
 UNKNOWN: Final = "unknown"
-"""It may be in the log or not."""
+"""Kind of a line: the operation may be in the log or not."""
 WRONG: Final = "wrong"
-"""What was read is not what may be read; the operation's place says what."""
+"""Kind of a line: a read gave something wrong; the field `operation` says what."""
 TASKS: Final = "tasks"
-"""So many tasks, by the place of the id, are in the process's event loop."""
+"""Kind of a line: the number of tasks in the process's event loop, in the field `id`."""
 END: Final = "end"
-"""The process ended cleanly."""
+"""Kind of a line: the process ended cleanly."""
 
 
 class Line(NamedTuple):
     """One step of one process."""
 
     at_s: float
-    """The machine's monotonic clock, which all processes share."""
+    """Seconds of the machine's monotonic clock, which all processes share."""
     kind: str
     operation: str = ""
     id: int = -1
 
 
 class Journal:
-    """One life of a process. A line is with the kernel before the step that follows it: only a power loss loses it."""
+    """The journal of one life of a process. The kernel has a line before the next step: only a power loss loses it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -53,10 +53,10 @@ class Reader:
         self._path = path
         self._offset = 0
         self.lines: list[Line] = []
-        """All but how many tasks there are."""
+        """All lines so far except those of kind `TASKS`."""
         self.opened = False
         self.tasks = -1
-        """As many as the process had when it last said so; -1 before."""
+        """The number of tasks in the process's event loop by the last `TASKS` line; -1 before the first."""
         self.pending: set[str] = set()
         """Operations that were asked for and have no answer yet."""
 

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 PATIENCE_S: Final = 60.0
-"""How long anything may take before a campaign gives up: the machine may be busy."""
+"""Seconds that any wait may take before a campaign gives up: long, because the machine may be busy."""
 ROOT: Final = Path(__file__).parents[2]
 
 
 class GaveUp(Exception):
-    """Something did not come about; the message says what."""
+    """An awaited event did not happen in time; the message says which."""
 
 
 def options(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of what every campaign takes."""
+    """Return a parser of the command-line options that every campaign takes."""
     parser = argparse.ArgumentParser(prog=program, description=description)
     parser.add_argument("--seed", type=int, default=1, help="of the moments and the victims")
     parser.add_argument(
@@ -33,7 +33,7 @@ def options(program: str, description: str | None) -> argparse.ArgumentParser:
 
 @contextlib.contextmanager
 def directory(keep: Path | None) -> Iterator[Path]:
-    """Make the directory that is kept or, if None, one that is removed in the end."""
+    """Make the campaign's directory: the given one, which is kept, or, if None, one that is removed at the end."""
     if keep is not None:
         keep.mkdir(parents=True)
         yield keep.resolve()
@@ -43,7 +43,7 @@ def directory(keep: Path | None) -> Iterator[Path]:
 
 
 def table(title: str, figures: Mapping[str, int | str]) -> Table:
-    """Return a table of figures by what they say."""
+    """Return a text table of figures, each with its label."""
     rows = Table("what", "figure", title=title)
     for name, figure in figures.items():
         rows.add_row(name, figure if isinstance(figure, str) else f"{figure:,}")
@@ -51,7 +51,7 @@ def table(title: str, figures: Mapping[str, int | str]) -> Table:
 
 
 def print_wrong(console: Console, wrong: list[str]) -> int:
-    """Print the first of what is wrong. Return the exit status: 1 if there is anything, else 0."""
+    """Print the first mistakes. Return the exit status: 1 if a mistake was found, else 0."""
     for each in wrong[:20]:
         console.print(f"[red]wrong:[/] {each}", soft_wrap=True)
     return int(bool(wrong))

@@ -28,16 +28,16 @@ TAKE_OVER_S_MAX = 2.0
 
 @dataclass
 class Report:
-    """What happened, and whether it was right."""
+    """The events of a campaign, and the mistakes found."""
 
     kills: int = 0
     host_kills: int = 0
     unacknowledged: int = 0
-    """Kills of a process that had appends without an answer."""
+    """The number of kills of a process that had appends without an answer."""
     take_overs_s: list[float] = field(default_factory=list)
-    """From each kill of the host to the first commit of something that was asked for after it."""
+    """Seconds from each kill of the host to the first commit of an operation that was asked for after the kill."""
     late: list[str] = field(default_factory=list)
-    """Take-overs above the bound."""
+    """A text for each take-over that took longer than `TAKE_OVER_S_MAX`."""
     comparison: Comparison = field(default_factory=Comparison)
 
     @property
@@ -53,7 +53,7 @@ class _Process:
         self._lives = 0
         self.name = name
         self.lines: list[Line] = []
-        """Of its earlier lives."""
+        """The journal's lines of the process's earlier lives."""
         self.errors = directory / f"{name}.errors"
         self.start()
 
@@ -80,7 +80,7 @@ class _Process:
 
 
 class Campaign:
-    """Use as a context manager: no process outlives it."""
+    """A campaign of kills. Use as a context manager: no process outlives it."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._log_directory = directory / "log"
@@ -99,7 +99,7 @@ class Campaign:
             each.process.wait()
 
     def run(self, kills: int, progress: Callable[[int], None] = lambda done: None) -> None:
-        """Kill so many times, stop everybody cleanly, and compare. Raises `GaveUp`."""
+        """Kill `kills` times, stop all processes cleanly, and compare. Raises `GaveUp`."""
         for done in range(kills):
             self._wait(lambda: len(self._open()) >= 2, "two processes with the log open")
             self._let_run(self._random.uniform(0.05, 0.5))
@@ -141,7 +141,7 @@ class Campaign:
         return [each for each in self._processes if each.journal.opened]
 
     def _caught_busy(self, process: _Process) -> _Process | None:
-        """The process, stopped while it has appends without an answer; None, and it goes on, if it had none."""
+        """Stop the process. Return it if it has appends without an answer; else let it go on, and return None."""
         process.process.send_signal(signal.SIGSTOP)
         self._wait(process.stopped, f"process {process.name} to stop")
         process.journal.follow()
@@ -151,7 +151,7 @@ class Campaign:
         return None
 
     def _host(self) -> _Process | None:
-        """By the id that is in the lock file."""
+        """Return the hosting process, by the process id in the lock file."""
         try:
             pid = int((self._log_directory / "host.lock").read_text())
         except (FileNotFoundError, ValueError):
@@ -191,7 +191,7 @@ class Campaign:
             each.lines += each.journal.lines
 
     async def compare(self) -> None:
-        """After `run`: what was told, and the log."""
+        """After `run`, compare what the processes were told with the log."""
         async with polonaise.connect(f"embedded:{self._log_directory}") as log:
             bodies = [tx.data async for tx in log.read(PARTITION, timeout=PATIENCE_S)]
         ledger = Ledger(self._directory / VIEW)
@@ -202,7 +202,7 @@ class Campaign:
 
 
 def _first_commit_s(processes: list[_Process], after_s: float) -> float | None:
-    """When the first operation that was asked for after that moment was known to be committed."""
+    """Return when the first operation asked for after `after_s` was known to be committed; None if none was."""
     first: float | None = None
     for each in processes:
         asked: set[str] = set()

@@ -18,13 +18,13 @@ from polonaise.errors import AppendUnknown, PolonaiseError
 from .ledger import ACCOUNTS, PARTITION, VIEW, Ledger, deposit, transfer
 
 BURST = 8
-"""Deposits that are on their way at once: a kill always finds some."""
+"""The number of deposits under way at once: so a kill always hits some."""
 PAUSE_S = 0.01
-"""Between bursts: what is tried is death, not speed."""
+"""Seconds between two bursts: the test is of kills, not of speed."""
 
 
 class Client:
-    """The work, and what is written down of it."""
+    """The work of the process, noted in its journal."""
 
     def __init__(self, log: polonaise.Log, ledger: Ledger, book: Journal, name: str) -> None:
         self._log = log

@@ -32,7 +32,7 @@ def transfer(operation: str, source: int, target: int, amount: int) -> bytes:
 
 
 def moves(data: bytes) -> list[tuple[int, int]]:
-    """(account, what is added to its balance); a deposit names one account twice."""
+    """Return the pairs (account, change of its balance). A deposit has the same account as source and target."""
     _, source, target, amount = data.decode().split()
     if source == target:
         return [(int(target), int(amount))]
@@ -40,7 +40,7 @@ def moves(data: bytes) -> list[tuple[int, int]]:
 
 
 def fold(bodies: Iterable[bytes]) -> dict[int, int]:
-    """The balances after these."""
+    """Return the balances after these operations."""
     balances: dict[int, int] = {}
     for data in bodies:
         for account, amount in moves(data):
@@ -71,7 +71,7 @@ class Ledger(polonaise.SqlView):
             return db.execute(select(accounts.c.balance).where(accounts.c.account == account)).scalar() or 0
 
     def state(self) -> tuple[int, dict[int, int]]:
-        """The high-water mark, and the balances at it."""
+        """Return the applied high-water mark, and the balances at it."""
         with self.reading() as db:
             mark = db.execute(select(self.marks.c.high_water_mark)).scalar_one()
             return mark, {row.account: row.balance for row in db.execute(select(accounts))}

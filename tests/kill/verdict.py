@@ -20,7 +20,7 @@ class View:
 
 
 def judge(log: Sequence[bytes], lines: Iterable[Line], view: View) -> Comparison:
-    """`log`: the data of all transactions, by id."""
+    """Compare the journals' lines with `log`, the data of all transactions by id, and with the view."""
     comparison = compare({PARTITION: dict(enumerate(log))}, lines, lambda _: PARTITION)
     _judge_serializability(log, comparison)
     if view.high_water_mark != len(log) - 1:
@@ -31,7 +31,7 @@ def judge(log: Sequence[bytes], lines: Iterable[Line], view: View) -> Comparison
 
 
 def _judge_serializability(log: Sequence[bytes], comparison: Comparison) -> None:
-    """A transfer takes half of what its source has: built on another balance, it takes something else."""
+    """Check that each transfer takes half of its source's balance: one built on a stale balance takes another sum."""
     balances: dict[int, int] = {}
     for id, data in enumerate(log):
         changed = moves(data)

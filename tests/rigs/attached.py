@@ -1,4 +1,4 @@
-"""A process that has an embedded log open and does what it is told: one line of JSON in, one out.
+"""A process with an embedded log open, which carries out commands: one line of JSON in, one line of JSON out.
 
 Its arguments: the log's address, and for how many seconds a peer may be silent before it is called dead.
 """
@@ -48,7 +48,7 @@ async def do(log: polonaise.Log, verb: str, given: Any) -> Any:
 
 
 async def append_one(address: str, body: str) -> None:
-    """In a process that was forked while its parent had the log open."""
+    """Append one transaction in a process that was forked while its parent had the log open."""
     async with polonaise.connect(address) as log:
         await log.run(lambda tx: tx.append(body.encode()), partition=0, timeout=30)
 

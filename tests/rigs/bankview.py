@@ -29,11 +29,11 @@ journal = Table(
     Column("account", Integer, nullable=False),
     Column("amount", BigInteger, nullable=False),
 )
-"""One row per application of a transaction: a second one breaks the key, a missing one is a gap."""
+"""The table with one row per applied transaction: applying it twice breaks the key, not at all leaves a gap."""
 
 
 class Bank(SqlView):
-    """Balances, and the journal of what made them. `poison` are the (partition, id)s that it can't apply."""
+    """A view of balances, with a journal of what was applied. `poison`: (partition, id)s that it can't apply."""
 
     metadata = schema
 
@@ -79,7 +79,7 @@ def engine_at(url: str) -> Iterator[Engine]:
 
 
 def open_accounts(url: str, partitions: int = 1) -> None:
-    """Tables, rows of marks and all accounts at 0, so that appliers of several partitions only update."""
+    """Make the tables, the rows of marks and all accounts at 0, so that appliers of several partitions only update."""
     view = Bank(url)
     view.prepare()
     with engine_at(url) as engine, engine.begin() as db:
@@ -88,7 +88,7 @@ def open_accounts(url: str, partitions: int = 1) -> None:
 
 
 def check_fold(url: str, lengths: dict[PartitionId, int]) -> None:
-    """Does the database hold just what follows from so many first transactions of each partition?"""
+    """Check that the database holds exactly the result of the first so many transactions of each partition."""
     with engine_at(url) as engine, engine.connect() as db:
         marks = Bank(engine).marks
         found = {row.partition: row.high_water_mark for row in db.execute(select(marks))}

@@ -1,4 +1,4 @@
-"""A client, a fake server and what is between them, for every test of this room."""
+"""Clients, fake servers and the simulated network between them, for the tests of the client."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ QUICK = ClientSettings(
     answer_s_max=2.0,
     mount_s_max=0.1,
 )
-"""Every pause short: tests wait for events, and for these where there is nothing else to wait for."""
+"""Client settings with short pauses, because some tests have to wait until a pause is over."""
 
 
 class Memo:
-    """A view that keeps what it is given, and fails where it is told to."""
+    """A view that keeps the transactions it is given, and fails where a test says so."""
 
     def __init__(self, mark: int = -1) -> None:
         self.mark = mark
@@ -57,7 +57,7 @@ class Memo:
 
 
 class World:
-    """One cluster of fakes and the clients of it."""
+    """A cluster of fake servers, with its clients."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.host = MemoryHost()

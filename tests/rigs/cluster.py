@@ -1,4 +1,4 @@
-"""A cluster of real processes, a writer that remembers what it was told, and the comparison of both."""
+"""A cluster of real processes, and a writer that compares what it was told with the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
 @contextlib.contextmanager
 def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
-    """A started cluster. At the end it stops cleanly, and has written no traceback in any of its lives."""
+    """Yield a started cluster. At the end, stop it cleanly, and check that no process has written a traceback."""
     cluster = LocalCluster(directory, **options)
     with cluster:
         yield cluster
@@ -51,7 +51,7 @@ class Writer:
         self.failed: set[bytes] = set()
         self.unknown: set[bytes] = set()
         self.told_s: list[float] = []
-        """When commits were told."""
+        """The times, in seconds, at which commits were told."""
 
     async def __aenter__(self) -> Writer:
         self._task = asyncio.create_task(self._write())
@@ -85,17 +85,17 @@ class Writer:
             self.failed.add(body)
 
     async def writes(self, count: int) -> None:
-        """Until so many more are committed."""
+        """Wait until `count` more appends are committed."""
         goal = len(self.committed) + count
         await wait_until(lambda: len(self.committed) >= goal, f"{count} more commits")
 
     def longest_pause_s(self, since_s: float) -> float:
-        """The longest time without a commit since then."""
+        """Return the longest time without a commit since `since_s`."""
         told = [since_s, *[s for s in self.told_s if s >= since_s]]
         return max(b - a for a, b in itertools.pairwise(told))
 
     async def check(self, log: polonaise.Log) -> int:
-        """Is what it was told true? How long the log is."""
+        """Check that what the writer was told is true of the log. Return the log's length."""
         bodies = [tx.data async for tx in log.read(0, timeout=PATIENCE_S)]
         times = Counter(bodies)
         assert all(bodies[id] == body for body, id in self.committed.items()), "committed, under the id that was told"

@@ -27,7 +27,7 @@ Work = Callable[[Coordinator], Awaitable[object]]
 
 
 class Scene:
-    """One machine of a simulated world with the directory on its disk."""
+    """One machine of a simulated world, with the coordinator's directory on its disk."""
 
     def __init__(self, seed: int = 1) -> None:
         self.world = World(seed)
@@ -37,7 +37,7 @@ class Scene:
         return self.world.run(scenario)
 
     async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, Coordinator]:
-        """A process that does nothing but have the directory open."""
+        """Start a process that only holds the directory open."""
         ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
 
         async def main(host: Host) -> None:
@@ -51,7 +51,7 @@ class Scene:
         return (await self.process())[1]
 
     async def crash_at(self, call: int, work: Work) -> bool:
-        """Do `work` in a process that is killed instead of making this call; False when it needs fewer calls."""
+        """Do `work` in a process that is killed before this call. Returns False if `work` needs fewer calls."""
 
         async def main(host: Host) -> None:
             with contextlib.suppress(CoordinatorUnavailable):
@@ -63,7 +63,7 @@ class Scene:
         return process.calls == call
 
     async def until(self, happens: Callable[[], bool]) -> None:
-        """Look again and again, so often that little can have happened since it became so."""
+        """Wait until `happens()`, looking so often that little else can happen between that moment and the return."""
         await wait_until(happens, every_s=0.00001)
 
     def put(self, name: str, contents: bytes) -> None:

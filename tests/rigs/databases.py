@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class Server:
-    """A database server as a child process. Refusing to run as root, it is given to an ordinary user then."""
+    """A database server as a child process. It refuses to run as root, so root's tests run it as an ordinary user."""
 
     name: str
     stop_signal: signal.Signals
@@ -44,7 +44,7 @@ class Server:
 
     @property
     def administration(self) -> str:
-        """A database that is always there."""
+        """The address of a database that always exists, for CREATE DATABASE."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -83,13 +83,13 @@ class Server:
             engine.dispose()
 
     def database(self, options: str = "") -> str:
-        """The address of a new, empty database, made with these options of CREATE DATABASE."""
+        """Create an empty database with these options of CREATE DATABASE. Return its address."""
         name = f"view_{next(_numbers)}"
         self._administer(f"CREATE DATABASE {name} {options}")
         return self.url(name)
 
     def stop(self, how: signal.Signals | None = None) -> None:
-        """Stop it, cutting every connection. `start` brings it back with what it held."""
+        """Stop the server, cutting every connection. `start` brings it back with its data."""
         if self._process is not None:
             self._process.send_signal(how or self.stop_signal)
             self._process.wait(30)
@@ -111,7 +111,7 @@ class Server:
 
 
 class PostgreSQL(Server):
-    """From a wheel that brings its programs."""
+    """A PostgreSQL server, from a wheel that brings its programs."""
 
     name = "postgresql"
     stop_signal = signal.SIGINT
@@ -149,7 +149,7 @@ class PostgreSQL(Server):
 
 
 class MariaDB(Server):
-    """From the Debian package `mariadb-server-core`, where it is installed."""
+    """A MariaDB server, from the Debian package `mariadb-server-core`, where that is installed."""
 
     name = "mariadb"
     stop_signal = signal.SIGTERM

@@ -1,4 +1,4 @@
-"""One partition's log, as a fake server has it: judged and ordered as an owner does it, and committed at once."""
+"""One partition's log in a fake server: appends are judged and ordered as by an owner, and committed at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class DecidedLog:
         return self._order.registers
 
     def append(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
-        """Judge these appends and commit, as one batch, those that are let in. Raises `ProtocolError`."""
+        """Judge these appends, and commit the accepted ones as one batch. Raises `ProtocolError`."""
         refusals = self._order.judge(client_id, appends, self.mark)
         if self._order.forming_count:
             self.time_us += STEP_US
@@ -73,7 +73,7 @@ class DecidedLog:
         return batch
 
     def from_id(self, first: TransactionId) -> list[Batch]:
-        """The batches from the one that holds `first` on."""
+        """Return the batches from the one that holds the id `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     def transactions(self) -> list[Transaction]:

@@ -15,7 +15,7 @@ from polonaise.demo.payments import Book, make_payments
 
 @contextmanager
 def bank(directory: Path, url: str, payments: int) -> Iterator[tuple[Log, Book]]:
-    """A log with so many payments of 50 accounts, all of them applied in the database at `url`."""
+    """Yield a log with so many payments among 50 accounts, all of them applied to the database at `url`."""
     book = make_payments(payments, accounts=50)
     with polonaise.blocking.connect(f"embedded:{directory}", view=Accounts(url)) as log:
         for account, balance in book.opening.items():
@@ -27,7 +27,7 @@ def bank(directory: Path, url: str, payments: int) -> Iterator[tuple[Log, Book]]
 
 
 def balances_of(book: Book) -> dict[int, int]:
-    """By plain arithmetic."""
+    """Return the balances after these payments, by plain arithmetic."""
     found = Counter(book.opening)
     for payment in book.payments:
         for account in payment.accounts:

@@ -37,7 +37,7 @@ def run(commands: str, directory: Path, within_s: float = 120) -> str:
 
 
 def said_by(text: str, directory: Path, within_s: float = 120) -> list[str]:
-    """What the commands of a document say, one after the other, without the first, which installs."""
+    """Run the commands of a document except the first, which installs. Return their output, one after the other."""
     install, *rest = steps(text)
     assert "pip install" in install.text
     said = []

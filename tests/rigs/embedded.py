@@ -18,7 +18,7 @@ from rigs.waiting import PATIENCE_S, wait_until
 
 TAKE_OVER_S_MAX = 2.0
 SILENCE_S = 2.0
-"""What a silent peer is given by these processes before they call it dead; applications give it 5 s."""
+"""Seconds after which these processes call a silent peer dead; the default for applications is 5 s."""
 CHILD = Path(__file__).with_name("attached.py")
 
 
@@ -54,7 +54,7 @@ class Attached:
             await self._process.wait()
 
     async def close(self) -> int:
-        """Let it close its log; the exit status."""
+        """Let the process close its log and end. Return its exit status."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         async with asyncio.timeout(PATIENCE_S):
@@ -62,13 +62,13 @@ class Attached:
 
 
 class Processes:
-    """All that a test has started; none outlives it."""
+    """All processes that a test has started; none outlives the test."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._started: list[Attached] = []
         self.strangers: list[int] = []
-        """Children of the processes, by pid."""
+        """Process ids of children of the processes, which are killed at the end."""
 
     async def start(self, options: str = "", *, wait: bool = True) -> Attached:
         process = await asyncio.create_subprocess_exec(
@@ -99,7 +99,7 @@ async def processes(directory: Path) -> AsyncIterator[Processes]:
 
 
 def host_of(directory: Path) -> int | None:
-    """The id of the process that hosts; None while nobody does."""
+    """Return the process id of the hosting process; None while no process hosts."""
     path = directory / "host.lock"
     if not path.exists():
         return None

@@ -25,11 +25,11 @@ from rigs.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 300.0
-"""Generous: a shared machine may take its time, for Spark above all."""
+"""Seconds that an example may take: long, because a shared machine may be slow, above all with Spark."""
 
 
 def command(example: str, program: str) -> list[str]:
-    """The words of the one command of the example's docstring that runs this program."""
+    """Return the words of the only command in the example's docstring that runs this program."""
     text = ast.get_docstring(ast.parse((EXAMPLES / example).read_text()))
     assert text is not None
     (line,) = re.findall(rf"^    ({program} .*)$", text, re.MULTILINE)
@@ -37,7 +37,7 @@ def command(example: str, program: str) -> list[str]:
 
 
 class Program:
-    """A process, with those that it starts. What it writes is in a file."""
+    """A process and the processes that it starts. Its output goes to files."""
 
     def __init__(self, words: list[str], directory: Path, environment: dict[str, str], number: int) -> None:
         if not (directory / "examples").exists():
@@ -63,7 +63,7 @@ class Program:
         return self._files[1].read_text()
 
     async def until_said(self, pattern: str, times: int = 1) -> str:
-        """Until it has written this so often, to either file; the last one."""
+        """Wait until the program has written this `times` times, to either file. Return the last match."""
 
         def said() -> list[str]:
             assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.output}{self.errors}"
@@ -73,7 +73,7 @@ class Program:
         return said()[-1]
 
     async def ask(self, line: str) -> str:
-        """The line that it answers to one of standard input."""
+        """Write a line to the program's standard input. Return the line that it answers."""
         stdin, known = self.process.stdin, len(self.output.splitlines())
         assert stdin is not None
         stdin.write(f"{line}\n".encode())
@@ -82,14 +82,14 @@ class Program:
         return self.output.splitlines()[known]
 
     async def end(self) -> int:
-        """Until it has ended; its exit status."""
+        """Wait until the program has ended. Return its exit status."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         await wait_until(lambda: self.process.poll() is not None, "its end", within_s=PATIENCE_S)
         return self.process.returncode
 
     def kill(self) -> None:
-        """End it with -9, and all that it has started."""
+        """Kill the program, and all that it has started, with -9."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
@@ -98,7 +98,7 @@ class Program:
             self.process.stdin.close()
 
     def living(self) -> list[str]:
-        """The names of its processes that run."""
+        """Return the names of the program's processes that still run."""
         names = []
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
@@ -124,7 +124,7 @@ class Programs:
 
 @contextlib.asynccontextmanager
 async def programs(directory: Path) -> AsyncIterator[Programs]:
-    """A test that passes has ended or killed all of them itself, and what they have started is gone, too."""
+    """Yield a starter of programs. Check that a passing test has ended all of them, and all that they started."""
     group = Programs(directory)
     try:
         yield group
@@ -136,7 +136,7 @@ async def programs(directory: Path) -> AsyncIterator[Programs]:
 
 
 async def request(url: str, key: str = "", asked: Any = None) -> tuple[int, Any]:
-    """A GET, or a POST with this body; status and answer. Raises `OSError` where the connection is lost."""
+    """Send a GET, or a POST with this body. Return status and answer. Raises `OSError` if the connection is lost."""
 
     def do() -> tuple[int, Any]:
         body = None if asked is None else json.dumps(asked).encode()

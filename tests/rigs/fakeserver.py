@@ -48,7 +48,7 @@ class FakeLog(DecidedLog):
     """One partition's committed log, shared by every fake server that is told to own it."""
 
     def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
-        """Somebody else's transactions: in one batch, or each in its own."""
+        """Commit transactions of another client: in one batch or, with `each`, in a batch each."""
         for chunk in [[body] for body in bodies] if each else [list(bodies)]:
             columns = Columns()
             for body in chunk:
@@ -72,7 +72,7 @@ class FakeMount:
 
 @dataclass
 class Heard:
-    """Everything a client said on streams, for tests that look at it."""
+    """The messages that clients sent, for tests that check them."""
 
     mounts: list[Mount] = field(default_factory=list)
     appends: list[tuple[Append, ReceivedAppends]] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Heard:
     credits: int = 0
     reads: list[Read] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
-    """First ids of the batches that were the answers to these."""
+    """The first ids of the batches that answered the reads."""
     fetches: list[list[int]] = field(default_factory=list)
 
 
@@ -103,7 +103,7 @@ class FakeServer:
         self.connections: list[Connection] = []
         self.hold = False
         self.listed: RegistersListed | None = None
-        """What it says of registers, whatever it is asked."""
+        """The answer to every listing of registers; None to answer from the log."""
         self.lose = False
         self.not_ready = 0
         self.silent_mounts = False
@@ -111,7 +111,7 @@ class FakeServer:
         self.answers_anybody = False
         self.damage_bodies = False
         self.lags_at = 2**63
-        """Reads are answered by a replica that lacks batches from this id on."""
+        """The first id that the replica which answers reads lacks."""
         self.refuse: FailureReason | None = None
         self.refuse_value = 0
         self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
@@ -131,7 +131,7 @@ class FakeServer:
         return connection
 
     def crash(self) -> None:
-        """Every connection breaks; nobody listens any more."""
+        """Break every connection and stop listening."""
         self.host.network.listening.pop(self.address, None)
         self.break_connections()
 
@@ -318,7 +318,7 @@ class FakeServer:
             connection.send(Flushed(log.mark), request=request, partition=log.partition)
 
     def order(self, mount: FakeMount, log: FakeLog, appends: ReceivedAppends) -> None:
-        """Judge and commit what a frame brought."""
+        """Judge and commit the appends of a frame."""
         refusals = log.append(mount.client, appends)
         if refusals:
             self.tell(mount, log, [(refusal.sequence, refusal.value, refusal.reason) for refusal in refusals])

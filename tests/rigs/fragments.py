@@ -1,4 +1,4 @@
-"""What the tests of fragments stand on: batches made to order, and fragments of them."""
+"""Tools for the tests of fragments: batches made to order, and fragments of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch
 
 
 def plain_batches(counts: Sequence[int], first: int = 0) -> list[Batch]:
-    """Batches of so many transactions each, every body different."""
+    """Return batches with these numbers of transactions, every body different."""
     plans = []
     for number, count in enumerate(counts):
         rows = [(1, 2, 100 * number + k, k % 5, b"%d/%d" % (number, k) * (k % 4), -1, []) for k in range(count)]
@@ -85,7 +85,7 @@ async def flip(store: ObjectStore, name: FragmentName) -> None:
 
 
 def rewritten(raw: bytes, change: Any, metadata: dict[bytes, bytes] | None = None) -> bytes:
-    """The fragment as a Parquet file of other contents: valid for any reader, and not what was written."""
+    """Return the fragment as a Parquet file with other contents: valid for any reader, but not what was written."""
     table = change(pq.read_table(pa.BufferReader(raw)))
     sink = pa.BufferOutputStream()
     kept = {**pq.ParquetFile(pa.BufferReader(raw)).metadata.metadata, **(metadata or {}), CRC_KEY: NO_CRC}

@@ -1,7 +1,7 @@
 """A well-behaved client as a process of its own: `python goodclient.py COORDINATOR`.
 
 Appends at a steady pace, and prints one line per window: median and 99th percentile of its commits' latencies in ms.
-Apart, so that it is disturbed only by what disturbs the cluster, not by those who make the disturbance.
+It is a process of its own, so that only the disturbed cluster slows it, and not the work of disturbing.
 """
 
 from __future__ import annotations

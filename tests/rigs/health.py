@@ -1,4 +1,4 @@
-"""What a log says of itself, waited for; on any kind of cluster, simulated ones as well."""
+"""Waits for a log's health, on any kind of cluster, simulated ones included."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rigs.waiting import PATIENCE_S, wait_until
 async def condition_when(
     log: polonaise.Log, wanted: Callable[[Condition], object], *, within_s: float = PATIENCE_S, every_s: float = 0.02
 ) -> Condition:
-    """Partition 0, as soon as it is like that."""
+    """Wait until the condition of partition 0 is as demanded. Return it."""
 
     async def look() -> Condition | None:
         (told,) = await conditions(log, [0], 10.0)
@@ -38,7 +38,7 @@ async def until_engaged(log: polonaise.Log, count: int, *, within_s: float = PAT
 
 
 async def until_waits_for(log: polonaise.Log, what: str) -> str:
-    """What partition 0 waits for, once it says this: a session that has just begun waits for a quorum first."""
+    """Wait until partition 0 says that it waits for `what`; a session that has just begun waits for a quorum first."""
 
     async def look() -> str:
         said = str((await log.health(0))["partitions"]["0"]["waits_for"])

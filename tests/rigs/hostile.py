@@ -1,4 +1,4 @@
-"""What hostile peers are made of: raw connections, frames right but for one thing; and a node's vital signs."""
+"""Tools of hostile peers: raw connections, frames with one mistake; and measurements of a node's processes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rigs.cluster import nodes
 
 RESIDENT_BYTES_MAX = 300 * 2**20
 SERVED_S_MAX = 20.0
-"""Generous, because it asks whether, not how fast: that is measured apart."""
+"""Seconds within which a client must be served: long, because speed is measured elsewhere."""
 ANSWER_S_MAX = 5.0
 GOOD_CLIENT = str(Path(__file__).with_name("goodclient.py"))
 
 
 class Target:
-    """One open port, and who may greet it."""
+    """One open port of a node, and the role and key with which a peer may say hello."""
 
     def __init__(self, cluster: LocalCluster, name: str, node: ChildNode, role: int, key: bytes) -> None:
         self.cluster = cluster
@@ -67,11 +67,11 @@ class Peer:
         return self.writer.get_extra_info("socket")
 
     def say(self, what: bytes | Message, *, request: int = 0, partition: int = -1) -> None:
-        """Send without waiting."""
+        """Send bytes or a message without waiting."""
         self.writer.write(what if isinstance(what, bytes) else bytes_of(what, request=request, partition=partition))
 
     async def hear(self, within_s: float = ANSWER_S_MAX) -> Message | None:
-        """The next message, keep-alives apart; None when the other side has ended the connection."""
+        """Return the next message that is no keep-alive; None when the other side has ended the connection."""
         deadline_s = time.monotonic() + within_s
         while True:
             while self._ready:
@@ -88,17 +88,17 @@ class Peer:
             self._ready += self._frames.feed(data)
 
     async def answer(self, message: Message, *, partition: int = 0, request: int = 7) -> Message | None:
-        """What is said to this."""
+        """Send a message and return the answer."""
         self.say(message, request=request, partition=partition)
         return await self.hear()
 
     async def refused(self, message: Message, *, partition: int = 0) -> str:
-        """The code with which this is refused; `closed` when the connection just ends."""
+        """Send a message and return the code of its refusal; `closed` if the connection ends without one."""
         answer = await self.answer(message, partition=partition)
         return answer.code if isinstance(answer, Refused) else "closed" if answer is None else type(answer).__name__
 
     async def ended(self, within_s: float = ANSWER_S_MAX) -> list[str]:
-        """Until the other side ends the connection; the codes of what it refused."""
+        """Wait until the other side ends the connection. Return the codes of its refusals."""
         codes: list[str] = []
         deadline_s = time.monotonic() + within_s
         while (message := await self.hear(deadline_s - time.monotonic())) is not None:
@@ -114,7 +114,7 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def dial(target: Target) -> AsyncIterator[Peer]:
-    """A connection on which nothing was said yet."""
+    """Open a connection on which nothing was said yet."""
     reader, writer = await asyncio.open_connection(target.host, target.port)
     try:
         yield Peer(reader, writer)
@@ -124,7 +124,7 @@ async def dial(target: Target) -> AsyncIterator[Peer]:
 
 @contextlib.asynccontextmanager
 async def greet(target: Target, **changes: Any) -> AsyncIterator[Peer]:
-    """A connection on which both sides have said hello."""
+    """Open a connection on which both sides have said hello."""
     async with dial(target) as peer:
         peer.say(target.hello(**changes))
         answer = await peer.hear()
@@ -144,7 +144,7 @@ def bytes_of(message: Message, *, request: int = 0, partition: int = -1) -> byte
 
 
 def raw_frame(kind: int, head: bytes = b"", payload: bytes = b"", **wrong: int) -> bytes:
-    """A frame with a right checksum over whatever fields are wrong."""
+    """Return a frame with these fields, however wrong, and a right checksum over them."""
     length = wrong.get("length", HEADER_BYTES + len(head) + len(payload))
     summed = struct.pack(
         "<IHHIiI", length, kind, wrong.get("flags", 0), wrong.get("request", 1), wrong.get("partition", 0),
@@ -154,7 +154,7 @@ def raw_frame(kind: int, head: bytes = b"", payload: bytes = b"", **wrong: int) 
 
 
 def resident_bytes(pid: int, *, peak: bool = False) -> int:
-    """Resident memory now, or its peak since `forget_peak`."""
+    """Return resident memory in bytes: now, or its peak since `forget_peak`."""
     name = "VmHWM" if peak else "VmRSS"
     with open(f"/proc/{pid}/status") as status:
         line = next(line for line in status if line.startswith(name))
@@ -171,7 +171,7 @@ def open_files(pid: int) -> int:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time that it has used so far."""
+    """Return the processor seconds that a process has used so far."""
     with open(f"/proc/{pid}/stat") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -179,7 +179,7 @@ def processor_s(pid: int) -> float:
 
 @contextlib.contextmanager
 def unharmed(cluster: LocalCluster) -> Iterator[None]:
-    """The processes that were there are there afterwards, never took too much memory, and wrote no traceback."""
+    """Check that the same processes run afterwards, never took too much memory, and wrote no traceback."""
     pids = [node.pid for node in nodes(cluster)]
     for pid in pids:
         assert pid is not None
@@ -196,14 +196,14 @@ def unharmed(cluster: LocalCluster) -> Iterator[None]:
 
 
 async def assert_served(cluster: LocalCluster) -> None:
-    """Somebody who behaves is served as if nothing had been."""
+    """Check that a well-behaved client is served as usual."""
     async with asyncio.timeout(SERVED_S_MAX), polonaise.connect(cluster.coordinator) as log:
         receipt = await log.append(b"served", partition=0)
         assert (await log.transaction(receipt.id, 0)).data == b"served"
 
 
 async def target_of(cluster: LocalCluster, name: str) -> Target:
-    """A port, and the key that lets a stranger in."""
+    """Return a node's port as a target, with the key that lets a stranger in."""
     host = RealHost()
     try:
         key = (await coordinator_at(host, cluster.coordinator).describe()).key
@@ -225,7 +225,7 @@ def one_append(
     operations: Sequence[tuple[int, bytes, bytes]] = (),
     data_crc: int | None = None,
 ) -> bytes:
-    """An append frame of one transaction to partition 0."""
+    """Return an append frame of one transaction for partition 0."""
     columns = AppendColumns()
     crc = crc32(data) if data_crc is None else data_crc
     columns.add(sequence, mark, 0, data, crc, locks, operations=operations)

@@ -59,7 +59,7 @@ async def _apply(view: Bank, runs: list[int], partition: int, begin: Callable[[]
 
 
 def run(*arguments: Any) -> int:
-    """The exit status of `apply_until_killed(*arguments)` in a process of its own: -9 if it was killed."""
+    """Run `apply_until_killed(*arguments)` in a process of its own. Return its exit status: -9 if it was killed."""
     process = context.Process(target=apply_until_killed, args=arguments)
     process.start()
     process.join(60)

@@ -1,4 +1,4 @@
-"""What a machine may lack: there a test is skipped, except in CI, which installs all of it."""
+"""Skips tests that need something the machine lacks, except in CI, which installs all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VARIABLE = "POLONAISE_CI"
 
 
 def lacking(what: str) -> NoReturn:
-    """Skip the test that needs this, or fail it where `POLONAISE_CI` is set: a skip that nobody sees tests nothing."""
+    """Skip the test that needs `what`, or fail it where `POLONAISE_CI` is set: there nobody would notice a skip."""
     if os.environ.get(VARIABLE):
         pytest.fail(f"{VARIABLE} is set, so this machine should have it: {what}", pytrace=False)
     pytest.skip(what)

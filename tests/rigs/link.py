@@ -28,7 +28,7 @@ SETTINGS = LinkSettings(frame_bytes_max=1 << 20)
 
 
 class Side:
-    """One end of connections, with what it heard. As a server it answers requests for the high-water mark."""
+    """One end of connections, with the messages received. As a server it answers requests for the high-water mark."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Side:
 
 
 class Raw(asyncio.Protocol):
-    """A peer that says exactly these bytes."""
+    """A peer that sends exactly these bytes."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -116,7 +116,7 @@ class Raw(asyncio.Protocol):
 
 
 class Rig:
-    """The server machine listens for clients; the scenario connects to it as it likes."""
+    """Two machines: the server's listens for clients, and the scenario connects to it."""
 
     def __init__(self, world: World, server: Process, client: Process) -> None:
         self.world = world
@@ -125,7 +125,7 @@ class Rig:
         self.client = Side(client.host, ROLE_CLIENT, (ROLE_SERVER,))
 
     def settle_for(self, **changes: Any) -> None:
-        """Change the settings of both sides, before anybody connects."""
+        """Change the settings of both sides, before a connection is made."""
         for side in (self.server, self.client):
             side.settings = replace(side.settings, **changes)
 
@@ -166,4 +166,4 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, T]], *, seed: int = 1, **n
 
 
 simulated = runs_tests(run)
-"""For tests of a connection between two machines."""
+"""Decorator of tests of a connection between two machines."""

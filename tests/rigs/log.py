@@ -1,4 +1,4 @@
-"""What the tests of the log stand on: batches made to order, and lives of a process on a simulated machine."""
+"""Tools for the tests of the log: batches made to order, and lives of a process on a simulated machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Open:
 
 
 async def life(machine: Machine, main: Callable[[Host], Awaitable[T]]) -> T:
-    """One life of a process: what `main` returned or raised."""
+    """Run `main` as one life of a process. Return or raise what `main` returns or raises."""
     results: list[T] = []
     errors: list[Exception] = []
 
@@ -109,7 +109,7 @@ async def life(machine: Machine, main: Callable[[Host], Awaitable[T]]) -> T:
 
 @contextlib.asynccontextmanager
 async def alive(machine: Machine) -> AsyncIterator[Host]:
-    """One life of a process, which does what is done with its host in here."""
+    """Yield the host of one life of a process, which lasts as long as the context."""
     host: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
     over = asyncio.Event()
 
@@ -132,7 +132,7 @@ def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 
 
 
 simulated = runs_tests(simulate)
-"""For tests of one machine, whose process lives when the test says."""
+"""Decorator of tests of one machine that start and end its process themselves."""
 
 
 @runs_tests
@@ -142,14 +142,14 @@ def in_one_life(test: Callable[[Machine, Host], Coroutine[Any, Any, None]], seed
 
 
 def write_synced(machine: Machine, path: str, offset: int, data: bytes) -> None:
-    """Write to a file of the disk, as somebody else would, and sync it."""
+    """Write to a file of the disk, as another program would, and sync it."""
     file = machine.disk.file(path)
     file.write(offset, data)
     file.end_sync(file.last, random.Random(0), done=True)
 
 
 async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:
-    """Every batch of the log."""
+    """Return every batch of the log."""
     found: list[Batch] = []
     while not found or found[-1].last < log.last:
         batches = await log.read(found[-1].last + 1 if found else 0, log.last, bytes_max)

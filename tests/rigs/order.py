@@ -1,4 +1,4 @@
-"""What clients ask for, as append frames, and what they are told: for tests of the order."""
+"""Append frames as clients send them, and the refusals they are told: for tests of the order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Tx:
 
 
 def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
-    """The frame as the owner gets it; the last transaction ends its group."""
+    """Return a frame of these transactions as the owner gets it; the last transaction ends its group."""
     columns = AppendColumns()
     for position, tx in enumerate(transactions):
         columns.add(
@@ -61,7 +61,7 @@ def order_of(
     entries: int = 1 << 16,
     evidence: bool = False,
 ) -> Order:
-    """The order of partition 2 in session 4, after `closing`."""
+    """Return the order of partition 2 in session 4, which continues after the id `closing`."""
     return Order(
         partition=2,
         generation=1,
@@ -77,7 +77,7 @@ def order_of(
 
 @dataclass
 class Log:
-    """What was sealed, opened again and checked: ids without gaps, a chain of CRCs, registers as the changes say."""
+    """The batches sealed, opened again and checked: ids without gaps, a chain of CRCs, registers as the changes say."""
 
     order: Order
     registers: dict[bytes, bytes]
@@ -120,7 +120,7 @@ A, B, C = lock("a"), lock("b"), lock("c")
 
 
 def refused(order: Order, *transactions: Tx, first_sequence: int = 0) -> list[tuple[int, FailureReason, int, int]]:
-    """(sequence, reason, value, what it rests on) of each that is refused."""
+    """Return (sequence, reason, value, the id that it rests on) of each refused append."""
     told = order.judge(CLIENT, frame(*transactions, first_sequence=first_sequence), order.next_id - 1)
     assert all(refusal.client_id == CLIENT for refusal in told)
     return [(r.sequence, r.reason, r.value, r.rests_on) for r in told]

@@ -66,18 +66,18 @@ READY = """
     > A B store 1
     answer x: ready at -1
 """
-"""A session in which x may append."""
+"""The transcript's beginning: a session in which the client x may append."""
 CLIENTS = {"x": 1, "y": 2, "z": 3}
 MEMBERS = ("A", "B", "C")
 
 
 class Talk:
-    """One owner, and everything that it has wanted done. Connections are words: `x1` is x's first."""
+    """One owner, and all the actions that it has asked for. Connections are named: `x1` is the client x's first."""
 
     def __init__(self, **settings: Any) -> None:
         self.owner = PartitionOwner(2, 1, OwnerSettings(lock_entries=64, **settings))
         self.sealed: dict[int, SealedBatch] = {}
-        """By the last id of each."""
+        """The sealed batches, by the last id of each."""
         self.now = Moment(100.0, 1_000)
         self._sessions = 0
         self._mounts = 0
@@ -243,7 +243,7 @@ def expected(transcript: str) -> str:
 
 
 def _connection(name: str, number: int) -> str:
-    """Connections are told apart by what they are, not by what they say."""
+    """Return the connection of this name: an interned string, because connections are compared by identity."""
     return sys.intern(f"{name}{number}")
 
 

@@ -94,12 +94,12 @@ def drawn(chart: Chart) -> ElementTree.Element:
 
 
 def labels(svg: ElementTree.Element) -> list[str]:
-    """What is written in a drawing."""
+    """Return the texts in a drawing."""
     return ["".join(each.itertext()) for each in svg.iter("text")]
 
 
 def titled(svg: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """What tells something where it is pointed at: the shape, by what it tells."""
+    """Return the shapes with a tooltip, by its text."""
     found = {}
     for group in svg.iter("g"):
         title, path = group.find("title"), group.find("path")
@@ -109,7 +109,7 @@ def titled(svg: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 class Box(NamedTuple):
-    """Where a shape is; `y` goes down."""
+    """The rectangle around a shape; `y` grows downwards."""
 
     left: float
     top: float
@@ -126,7 +126,7 @@ class Box(NamedTuple):
 
 
 def points(path: ElementTree.Element) -> list[tuple[float, float]]:
-    """The points of a shape, in order."""
+    """Return the points of a shape, in order."""
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", path.attrib["d"])]
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
@@ -137,7 +137,7 @@ def box(path: ElementTree.Element) -> Box:
 
 
 def extent(text: ElementTree.Element) -> Box:
-    """About where a text is."""
+    """Return about where a text is drawn."""
     x, y = float(text.attrib["x"]), float(text.attrib["y"])
     size = re.search(r"font-size: ([\d.]+)px", text.attrib["style"])
     assert size is not None
@@ -149,7 +149,7 @@ def extent(text: ElementTree.Element) -> Box:
 
 
 def check_inside(svg: ElementTree.Element) -> None:
-    """Nothing of a drawing is outside of it."""
+    """Check that no part of a drawing is outside of its bounds."""
     _, _, width, height = map(float, svg.attrib["viewBox"].split())
     boxes = [box(each) for each in svg.iter("path") if each.get("d", "").strip()]
     for each in [*boxes, *(extent(text) for text in svg.iter("text"))]:
@@ -158,7 +158,7 @@ def check_inside(svg: ElementTree.Element) -> None:
 
 
 def program(name: str, package: str) -> str:
-    """The path of a program; without it the test is skipped, or in CI fails."""
+    """Return the path of a program; if it is missing, skip the test, or fail it in CI."""
     found = shutil.which(name)
     if found is None:
         lacking(f"no {name} on this machine: Debian's package {package} has it")
@@ -166,7 +166,7 @@ def program(name: str, package: str) -> str:
 
 
 def browser(chromium: str, directory: Path) -> list[str]:
-    """The command of a browser that shows nothing and asks nobody for anything."""
+    """Return the command of a headless browser that makes no requests of its own."""
     return [
         chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",

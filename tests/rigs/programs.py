@@ -1,4 +1,4 @@
-"""Programs that are run to their end, and what they said."""
+"""Runs programs to their end, and returns their output."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 POLONAISE = (sys.executable, "-m", "polonaise.cli")
 STRICT = ("-X", "dev", "-W", "error")
-"""Options of Python: whatever it would warn of is an error."""
+"""Options of Python that make every warning an error."""
 
 
 def run_program(
     *command: object, within_s: float = 60.0, environment: Mapping[str, str] | None = None, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; `environment` is added to this process's own."""
+    """Run a program to its end; `environment` is added to this process's own."""
     options = {"capture_output": True, "env": {**os.environ, **(environment or {})}, **how}
     return subprocess.run([str(word) for word in command], text=True, timeout=within_s, check=False, **options)
 
@@ -30,6 +30,6 @@ def run_polonaise(*arguments: object, **how: Any) -> subprocess.CompletedProcess
 
 
 def output_of(ended: subprocess.CompletedProcess[str]) -> str:
-    """What a program printed that ended well."""
+    """Return the output of a program that must exit with status 0."""
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]
     return ended.stdout

@@ -1,4 +1,4 @@
-"""Exceptions that are raised again and again, and what hangs on them in the end."""
+"""Raises exceptions again and again, and counts the exceptions chained to them in the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def length(traceback: TracebackType | None) -> int:
 
 
 def chain(error: BaseException | None) -> int:
-    """How many exceptions hang on this one."""
+    """Return the number of exceptions chained to this one."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
@@ -29,7 +29,7 @@ def chain(error: BaseException | None) -> int:
 
 
 async def raised(make: Callable[[], Awaitable[Any]], times: int = TIMES) -> BaseException:
-    """What it raises the last time; each time while something else is being handled, as in a loop that tries again."""
+    """Call `make` repeatedly, each time while another exception is handled, as in a retry loop. Return the last one."""
     last: BaseException | None = None
     for _ in range(times):
         try:

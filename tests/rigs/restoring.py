@@ -1,4 +1,4 @@
-"""What the tests of restoring stand on: logs to archive, and everything that a restored one must have in common."""
+"""Tools for the tests of restoring: logs to archive, and all that a restored log must share with its origin."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sum:
 
 
 class Contents(NamedTuple):
-    """All that is in a partition."""
+    """The whole contents of a partition, for comparison."""
 
     batches: list[bytes]
     registers: dict[bytes, bytes]
@@ -56,7 +56,7 @@ async def contents(log: polonaise.Log, partition: int = 0) -> Contents:
 
 
 async def fill(log: polonaise.Log, count: int, partition: int = 0) -> None:
-    """So many transactions in several batches, with registers and locks."""
+    """Append so many transactions in several batches, with registers and locks."""
     for number in range(count // 10):
         changes = [polonaise.Change.set(b"step/%d" % (number % 7), b"%d" % number)]
         locks = [polonaise.Lock("account", next(_accounts))]
@@ -72,5 +72,5 @@ async def archived(log: polonaise.Log, store: ObstoreStore, **how: Any) -> None:
 
 
 async def verdicts(storage: Path) -> list[PartitionReport]:
-    """What `polonaise segment verify` says of a storage directory."""
+    """Return what `polonaise segment verify` says of a storage directory."""
     return [await verify(files) for files in find(str(storage))]

@@ -1,4 +1,4 @@
-"""`polonaise …` run in this process, on logs in memory."""
+"""Runs `polonaise …` commands in this process, on logs in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from polonaise.testing import MemoryCluster
 
 
 class Said(NamedTuple):
-    """What a command said, and how it ended."""
+    """A command's output and exit status."""
 
     status: int
     output: str
@@ -27,7 +27,7 @@ class Said(NamedTuple):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The table without its heading, cell by cell."""
+        """Return the cells of the printed table without its heading."""
         return [line.split() for line in self.output.splitlines()[1:]]
 
     @property
@@ -75,7 +75,7 @@ class Shell:
         return Said(status, *self._capfd.readouterr())
 
     def refuses(self, *arguments: object, code: str, naming: str = "", stdin: bytes = b"") -> None:
-        """It ends with exit status 1 and one line that names the fault."""
+        """Check that a command ends with exit status 1 and one line that names the fault."""
         said = self.run(*arguments, stdin=stdin)
         assert said.status == 1, said
         assert said.errors.startswith(f"polonaise: [{code}] "), said.errors

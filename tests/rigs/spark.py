@@ -1,4 +1,4 @@
-"""What the tests of reading stand on: an embedded log, fragments of it, and readers that are called without a Spark."""
+"""Tools for the tests of reading: an embedded log, fragments of it, and readers that are called without Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COLUMNS = StructType([
 """All columns of the source, as Spark makes them of its DDL."""
 
 BATCH = 25
-"""Transactions of a batch, at most."""
+"""The most transactions of a batch."""
 
 Row: TypeAlias = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Filled:
         self.store = str(directory / "fragments")
 
     def append(self, count: int, partition: int = 0, body: bytes = b"%d") -> None:
-        """So many transactions more, their headers 0, 1, 2 in turn, their ids in their bodies."""
+        """Append so many transactions, with headers 0, 1, 2 in turn and their ids in their bodies."""
         first = self.log.high_water_mark(partition) + 1
         for id in range(first, first + count):
             data = body % id if b"%d" in body else body
@@ -67,7 +67,7 @@ class Filled:
         self.log.flush(partition)
 
     def archive(self, partition: int = 0, *, fragment_bytes: int = 2_000) -> None:
-        """Everything committed, in fragments of about this size."""
+        """Archive all that is committed, in fragments of about this size."""
         asyncio.run(_archive(self.address, self.store, partition, fragment_bytes))
 
 
@@ -80,7 +80,7 @@ async def _archive(address: str, store: str, partition: int, fragment_bytes: int
 
 @contextmanager
 def filled(directory: Path, *counts: int) -> Iterator[Filled]:
-    """With so many transactions in each partition."""
+    """Yield an embedded log with so many transactions in each partition."""
     address = f"embedded:{directory / 'log'}?partitions={max(len(counts), 1)}"
     with polonaise.blocking.connect(address) as log:
         made = Filled(directory, log)
@@ -93,7 +93,7 @@ def filled(directory: Path, *counts: int) -> Iterator[Filled]:
 
 
 def forget() -> None:
-    """What this process was connected to by the source, which itself keeps it for as long as the process lives."""
+    """Close the connections that the source made in this process, and would keep as long as the process lives."""
     for log in clusters._logs.values():
         log.close()
     clusters._logs.clear()
@@ -110,7 +110,7 @@ def stream_reader(cluster: str, schema: StructType = COLUMNS, **options: object)
 
 
 def texts(cluster: str, options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Spark hands them over; a dot in a name is written `__`."""
+    """Return options as Spark hands them over; write `__` for a dot in a name."""
     said = {name.replace("__", "."): str(value) for name, value in options.items()}
     return {"cluster": cluster, **{key: value.lower() if value in ("True", "False") else value
                                    for key, value in said.items()}}  # fmt: skip
@@ -133,12 +133,12 @@ def ids(cluster: str, **options: object) -> list[tuple[int, int]]:
 
 
 def columns(**types: pa.DataType) -> StructType:
-    """Columns by name, all of which may be null."""
+    """Return nullable columns by name."""
     return from_arrow_schema(pa.schema(list(types.items())))
 
 
 def decoded_rows(bodies: Sequence[bytes], schema: StructType, **options: Any) -> list[Row]:
-    """What a decoder, JSON unless it is said, makes of bodies: transactions 100 and on of partition 4."""
+    """Return what a decoder, JSON by default, makes of these bodies of partition 4, whose ids begin at 100."""
     said = read_options(texts("embedded:x", {"decoder": "json", "decoderSchema": "id long", **options}))
     projection = projection_of(said, schema)
     count = len(bodies)

@@ -22,11 +22,11 @@ from rigs.waiting import block_until
 SOURCE = str(Path(polonaise.__file__).parents[1])
 STARTED_S = 300.0
 _PROGRAMS = ("sh", "bash", "dirname", "cat", "env", "uname", "ps")
-"""What Spark's scripts call."""
+"""Programs that Spark's scripts call."""
 
 
 def path_without_java(directory: Path) -> str:
-    """A `PATH` on which there is what Spark's scripts call, and no Java."""
+    """Return a `PATH` that has the programs which Spark's scripts call, but no Java."""
     directory.mkdir(exist_ok=True)
     for name in _PROGRAMS:
         if (program := shutil.which(name)) is not None and not (directory / name).exists():
@@ -37,7 +37,7 @@ def path_without_java(directory: Path) -> str:
 def run(
     script: str, tmp_path: Path, *, command: tuple[str, ...] = (sys.executable,), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script, with nothing of Spark's in its environment but what is given here."""
+    """Run a script, with no Spark variables in its environment but those given here."""
     file = tmp_path / "script.py"
     file.write_text(script)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK", "JAVA"))}
@@ -50,7 +50,7 @@ def run(
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """The address of a Spark Connect server."""
+    """Run a Spark Connect server. Yield its address."""
     settings = ("spark.ui.enabled=false", "spark.connect.grpc.binding.port=0", "spark.driver.host=127.0.0.1",
                 f"spark.driver.extraJavaOptions={QUICK_START}", "spark.log.level=INFO")  # fmt: skip
     command = [_spark("bin/spark-submit"), "--master", "local[2]"]
@@ -63,7 +63,7 @@ def connect_server(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def standalone_cluster(directory: Path) -> Iterator[str]:
-    """The address of the master of a cluster with one worker, of two cores."""
+    """Run a Spark cluster with one worker of two cores. Yield its master's address."""
     here = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     kind = "org.apache.spark.deploy"
     master = [_spark("bin/spark-class"), f"{kind}.master.Master", *here]
@@ -76,7 +76,7 @@ def standalone_cluster(directory: Path) -> Iterator[str]:
 
 
 def _spark(program: str) -> str:
-    """One of the programs that come with PySpark."""
+    """Return the path of a program that comes with PySpark."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
@@ -85,7 +85,7 @@ def _spark(program: str) -> str:
 
 @contextmanager
 def _server(command: list[str], directory: Path, name: str, started: str) -> Iterator[re.Match[str]]:
-    """A process that is there once it has said so, until it is killed with all that it has started."""
+    """Run a server: yield once it prints that it is ready, and kill it at the end with all that it has started."""
     log = directory / f"{name}.log"
     environment = {
         **os.environ, "JAVA_HOME": find_java().home, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": SOURCE,

@@ -23,7 +23,7 @@ CONF = {
 
 
 def begun(places: pytest.TempPathFactory) -> SparkSession:
-    """The session; skips the test that asks for it where there is no Java."""
+    """Return the session; skip the test if the machine has no Java."""
     try:
         find_java()
     except JavaMissing as error:

@@ -1,4 +1,4 @@
-"""The publishing code itself, run one step at a time: every request to the log or the store is a place to go wrong.
+"""Runs the real publishing code one step at a time: every request to the log or the store may go wrong.
 
 A *schedule* says what happens at each step: the attempt under way goes on, or another one does; it is killed; its
 append's answer is lost (and the append lands later, or never); the driver is started again, with another split, while
@@ -31,7 +31,7 @@ from polonaise.terms import ExpectationKind
 
 APP = "app"
 LIMITS = Limits(group_count_max=2)
-"""Two rows a group: few rows make a chain."""
+"""Limits of two rows for each group, so that few rows make a chain of groups."""
 STEPS_MAX = 400
 
 Rows = dict[int, list[bytes]]
@@ -49,7 +49,7 @@ def piece(bodies: Sequence[bytes]) -> RowColumns:
 
 
 def staged_by(tasks: Sequence[Rows], objects: dict[str, bytes], *, inline: bool = False) -> list[Staged]:
-    """What these tasks stage, with their objects in `objects`."""
+    """Stage the rows of these tasks, and put their objects into `objects`. Return what was staged."""
     found = []
     for number, rows in enumerate(tasks):
         stage = Stage(number, objects.__setitem__, 1_000_000 if inline else 0, LIMITS)
@@ -60,7 +60,7 @@ def staged_by(tasks: Sequence[Rows], objects: dict[str, bytes], *, inline: bool 
 
 
 class Step:
-    """What a coroutine waits for: the scheduler does it, and hands back what comes of it."""
+    """A request that a coroutine waits for: the scheduler carries it out and hands back the result."""
 
     def __init__(self, do: Callable[[], Any], *, append: bool = False) -> None:
         self.do = do
@@ -72,13 +72,13 @@ class Step:
 
 @dataclass
 class World:
-    """The log and the store, as they are."""
+    """The log and the store at present."""
 
     rows: dict[int, list[bytes]] = field(default_factory=dict)
     registers: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
     in_flight: list[Callable[[], None]] = field(default_factory=list)
-    """Appends whose senders know nothing of them any more; each may land, once, at any time."""
+    """Appends whose senders got no answer; each may land once, at any later time."""
 
     def append(
         self, partition: int, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
@@ -127,7 +127,7 @@ class SteppedStore:
 
 
 class SteppedPort(RealPublicationPort):
-    """The real port, with a log in memory and without tasks and clocks."""
+    """The real port on a log in memory, without tasks and clocks."""
 
     def __init__(self, world: World) -> None:
         super().__init__(None, SteppedStore(world), 1_000.0)  # type: ignore[arg-type]
@@ -160,11 +160,11 @@ PortOf = Callable[[World], SteppedPort]
 
 
 async def aborted(store: SteppedStore, staged: Sequence[Staged]) -> None:
-    """What the sink's `abort` does: nothing."""
+    """Do what the sink's `abort` does: nothing."""
 
 
 async def attempt(world: World, port: SteppedPort, batch: int, staged: Sequence[Staged]) -> None:
-    """As `publish`, its partitions one after the other; and as Spark, `abort` when it fails."""
+    """Do as `publish` does, with one partition after the other; on failure `abort`, as Spark does."""
     store = SteppedStore(world)
     try:
         used = [name for task in staged for name in task.objects]
@@ -181,7 +181,7 @@ async def attempt(world: World, port: SteppedPort, batch: int, staged: Sequence[
 
 @dataclass
 class Driver:
-    """A life of the driver: one attempt, driven by hand."""
+    """One life of the driver: one attempt, run step by step."""
 
     life: Coroutine[Any, Any, None]
     waits_for: Step | None = None
@@ -212,22 +212,22 @@ class Driver:
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it asks for anything any more."""
+    """Raised in the code of a killed driver, which makes no more requests."""
 
 
 Choose = Callable[[int], int]
-"""Of so many possibilities, the first of which is that nothing goes wrong."""
+"""Chooses one of so many possibilities by its index; at index 0 nothing goes wrong."""
 
 
 @dataclass
 class Scenario:
-    """Batches to be published in their order, and for each of them the splits that its attempts have."""
+    """Batches to be published in their order, and for each the splits into tasks that its attempts have."""
 
     batches: Sequence[Sequence[Sequence[Rows]]]
     inline: bool = False
 
     def orders(self, partition: int) -> list[list[bytes]]:
-        """The contents of a partition that are right: each batch once, whole, in the order of one of its splits."""
+        """Return the correct contents of a partition: each batch once, whole, in the order of one of its splits."""
         found: list[list[bytes]] = [[]]
         for splits in self.batches:
             each = [[body for task in tasks for body in task.get(partition, [])] for tasks in splits]
@@ -235,7 +235,7 @@ class Scenario:
         return found
 
     def play(self, choose: Choose, port_of: PortOf = SteppedPort) -> World:
-        """One schedule, to its end. Whatever has gone wrong, each batch is tried until an attempt succeeds."""
+        """Play one schedule to its end. Whatever goes wrong, each batch is tried until an attempt succeeds."""
         names = count()
         with (
             patch.object(staging, "_new_name", lambda: f"20260101T000000Z-{next(names):04d}"),
@@ -251,7 +251,7 @@ class Scenario:
         return play.world
 
     def check(self, world: World) -> None:
-        """Each row once, batch after batch."""
+        """Check that the log has each row once, batch after batch."""
         for partition in {partition for splits in self.batches for rows in splits[0] for partition in rows}:
             assert world.rows.get(partition, []) in self.orders(partition), (partition, world.rows)
 
@@ -261,7 +261,7 @@ async def _without_clock(_: float, asked: Awaitable[Any]) -> Any:
 
 
 class Play:
-    """One schedule on its way."""
+    """One schedule under way."""
 
     def __init__(self, scenario: Scenario, choose: Choose, port_of: PortOf) -> None:
         self.world = World()
@@ -284,7 +284,7 @@ class Play:
             assert self._steps < STEPS_MAX, "it does not come to an end"
 
     def end(self) -> None:
-        """What is late arrives, and those who were thought dead go on to their end."""
+        """Let late appends land, and drivers that were thought dead run to their end."""
         for life in self._lives:
             while self.world.in_flight:
                 self._deliver(0)
@@ -329,7 +329,7 @@ class Play:
         self._deliver(-1)
 
     def _fail(self) -> None:
-        """With an error after which it gives up: an append that was under way may land all the same."""
+        """Fail the driver's request with an error after which it gives up; an append under way may still land."""
         step = self._running.waits_for
         if step is not None and step.append:
             self.world.in_flight.append(step.do)
@@ -343,7 +343,7 @@ class Play:
 
 
 class Course:
-    """The choices of one schedule: those of `path`, and behind it that nothing goes wrong."""
+    """The choices of one schedule: those of `path`, and then always that nothing goes wrong."""
 
     def __init__(self, path: Sequence[int], deviations: int) -> None:
         self._path = path
@@ -360,7 +360,7 @@ class Course:
         return choice
 
     def next_path(self) -> list[int] | None:
-        """Of the schedule after this one; None behind the last."""
+        """Return the path of the schedule after this one; None after the last."""
         taken, possible = self.taken, self.possible
         while taken and taken[-1] + 1 >= possible[-1]:
             taken.pop()
@@ -369,7 +369,7 @@ class Course:
 
 
 def check_all(scenario: Scenario, deviations: int, port_of: PortOf = SteppedPort) -> int:
-    """Play and check every schedule in which at most so many things go wrong; how many there were."""
+    """Play and check every schedule with at most `deviations` mishaps. Return the number of schedules."""
     played = 0
     path: list[int] | None = []
     while path is not None:

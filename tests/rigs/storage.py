@@ -1,4 +1,4 @@
-"""A storage node in a simulated world, and an owner that says what the test's script has it say."""
+"""A storage node in a simulated world, and an owner that sends the messages of the test's script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Owner:
         self.acknowledged = 0
         """The number of the last `Store` that is known to be synced."""
         self.refusals: list[tuple[int, PolonaiseError]] = []
-        """Of `Store`s: their numbers and errors."""
+        """The refused `Store`s: their numbers and errors."""
         self._heard = asyncio.Event()
 
     @classmethod
@@ -121,7 +121,7 @@ class Owner:
         self.link.send(message, request=number, partition=self.partition)
 
     async def settled(self, number: int) -> None:
-        """Until the `Store` of this number, or one after it, is acknowledged. Raises what one is refused with."""
+        """Wait until the `Store` of this number, or a later one, is acknowledged. Raises the error of a refused one."""
         async with asyncio.timeout(DEADLINE_S):
             while self.acknowledged < number:
                 if self.refusals:
@@ -136,7 +136,7 @@ class Owner:
         await self.settled(number)
 
     async def store_each(self, batches: Sequence[Batch]) -> None:
-        """Store them one after the other, with the numbers from 1 on."""
+        """Store these batches one after the other, with the numbers from 1 on."""
         for number, batch in enumerate(batches, 1):
             await self.store(number, batch)
 
@@ -215,7 +215,7 @@ class Node:
         self.disk.fails = counting  # type: ignore[method-assign]
 
     def mend(self) -> None:
-        """From now on the disk works."""
+        """End the faults of the disk."""
         self.disk.__dict__.pop("fails", None)
         self.disk.mend()
 
@@ -242,16 +242,16 @@ def simulate(
 
 
 simulated = runs_tests(simulate)
-"""For tests that are a server's process beside a storage node."""
+"""Decorator of tests that run as a server's process beside a storage node."""
 
 
 async def serve(world: World, main: Callable[[Host], Awaitable[T]]) -> T:
-    """One life of a server's process."""
+    """Run one life of a server's process."""
     return await life(world.machine("server"), main)
 
 
 async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> Owner:
-    """As soon as the node is there."""
+    """Connect an owner as soon as the node listens."""
     for _ in range(200):
         with contextlib.suppress(PolonaiseError):
             return await Owner.connected(host, machine, key)
@@ -260,14 +260,14 @@ async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> O
 
 
 async def opened(host: Host, session: int = 1) -> Owner:
-    """An owner whose session has begun."""
+    """Return an owner whose session has begun."""
     owner = await connected(host)
     await owner.open(session)
     return owner
 
 
 async def filled(host: Host, batches: Sequence[Batch], *, at_once: int = 1) -> Owner:
-    """An owner in session 1 whose batches are acknowledged, `at_once` with each sync."""
+    """Return an owner in session 1 whose batches are acknowledged; each sync covers `at_once` of them."""
     owner = await opened(host)
     for number in range(0, len(batches), at_once):
         await owner.store(number + 1, *batches[number : number + at_once])

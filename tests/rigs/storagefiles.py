@@ -45,7 +45,7 @@ def make_storage(
     body: bytes | None = None,
     key: bytes = KEY,
 ) -> Path:
-    """Batches of two transactions, so many to a segment; the batch from `bad_body_at` has bodies not as summed."""
+    """Make segments of two-transaction batches; bodies of the one that begins at `bad_body_at` don't fit their CRCs."""
 
     async def make() -> None:
         async with control_file(directory, key) as control:
@@ -77,7 +77,7 @@ async def _opened(control: ControlFile, slot: ControlSlot, partition: int, per_s
 
 
 def promise(directory: Path, change: Callable[[ControlSlot], Awaitable[None]], partition: int = 0) -> None:
-    """Have the control file say something of a partition."""
+    """Change a partition's promises in the control file."""
 
     async def make() -> None:
         async with control_file(directory) as control:
@@ -89,7 +89,7 @@ def promise(directory: Path, change: Callable[[ControlSlot], Awaitable[None]], p
 
 
 def work_on(directory: Path, work: Callable[[PartitionLog], Awaitable[object]]) -> None:
-    """Have something done to the files of partition 0, as a node does it."""
+    """Work on the files of partition 0 as a node does."""
 
     async def do() -> None:
         async with control_file(directory) as control:

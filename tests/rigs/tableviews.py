@@ -1,4 +1,4 @@
-"""A log of changes of accounts, and what views of it have to hold."""
+"""A log of changes of accounts, and the expected contents of its views."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ changes = TableView("changes", lambda log: log.select("partition", "transaction_
 
 ACCOUNTS = 7
 COUNT = 100
-"""Transactions of each partition."""
+"""The number of transactions of each partition."""
 PARTITIONS = 2
 
 
 def body(partition: int, id: int) -> tuple[int, int]:
-    """(account, amount) of a transaction."""
+    """Return the (account, amount) of a transaction."""
     return (id + partition) % ACCOUNTS, (id * 37) % 101 - 50
 
 
 @contextmanager
 def bank_log(directory: Path, count: int = COUNT) -> Iterator[Log]:
-    """A log with so many transactions in each partition, and a few per batch. It can be appended to meanwhile."""
+    """Yield a log with so many transactions in each partition, a few per batch. More can be appended meanwhile."""
     with polonaise.blocking.connect(f"embedded:{directory}?partitions={PARTITIONS}") as log:
         more(log, 0, count)
         yield log
@@ -53,7 +53,7 @@ def more(log: Log, first: int, count: int) -> None:
 
 
 def expected_balances(*counts: int) -> list[tuple[int, int, int, int]]:
-    """What `balances` holds of so many first transactions of each partition."""
+    """Return the contents of `balances` after the first so many transactions of each partition."""
     found: dict[int, list[int]] = {}
     for partition, count in enumerate(counts):
         for account, amount in (body(partition, id) for id in range(count)):

@@ -41,7 +41,7 @@ class Fold(View):
 
 
 class Meeting:
-    """Nobody goes on before `count` have come; who comes later goes on at once."""
+    """A meeting point: holds everyone who arrives until `count` have; later arrivals pass at once."""
 
     def __init__(self, count: int) -> None:
         self._missing = count
@@ -72,7 +72,7 @@ class Town:
             node.machine.disk.fill(10)
 
     async def application(self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None) -> T:
-        """One life of an application: what `main(log)` returned."""
+        """Run one life of an application. Return what `main(log)` returns."""
         results: list[T] = []
 
         async def live(node: Node, host: Host) -> None:
@@ -89,7 +89,7 @@ class Town:
         return results[0]
 
     async def log(self) -> list[bytes]:
-        """The bodies of the whole log, as one who has seen nothing before reads them."""
+        """Return the bodies of the whole log, as a new client reads them."""
 
         async def read(log: Log) -> list[bytes]:
             return [tx.data async for tx in log.read(0)]

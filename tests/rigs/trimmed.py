@@ -51,7 +51,7 @@ class Cluster:
         await self.nodes.pop(number).close()
 
     async def start_server(self, store: ObjectStore | None, *, marked: bool = True, **settings: Any) -> Server:
-        """A server that takes over; `store` holds the fragments that it relies upon, and is marked as theirs."""
+        """Start a server that takes over. `store` holds its fragments and, if `marked`, the mark that says so."""
         coordinator = coordinator_in(self.host, str(self.directory / "coordinator"))
         self._coordinators.append(coordinator)
         opened: Callable[[bytes], FragmentHistory] | None = None
@@ -78,7 +78,7 @@ class Cluster:
         self.host.close()
 
     def first_held(self, number: int) -> int:
-        """The first id that a storage node holds, by its control file."""
+        """Return the first id that a storage node holds, by its control file."""
         with (self.directory / f"storage-{number}" / "polonaise-storage.ctl").open("rb") as file:
             file.seek(offset_of(0))
             found = newest_promises(file.read(PARTITION_BYTES), 0, file.name)
@@ -86,7 +86,7 @@ class Cluster:
         return found[0].trimmed.first
 
     def wipe(self, number: int) -> None:
-        """A new disk; the node must be stopped."""
+        """Give a stopped node an empty disk."""
         directory = self.directory / f"storage-{number}"
         for path in sorted(directory.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
@@ -94,7 +94,7 @@ class Cluster:
 
 @asynccontextmanager
 async def running(directory: Path, storage: int = 1) -> AsyncIterator[Cluster]:
-    """A cluster without a server yet."""
+    """Yield a cluster without a server."""
     cluster = Cluster(directory, storage)
     async with AsyncExitStack() as closing:
         closing.push_async_callback(cluster.close)
@@ -107,7 +107,7 @@ async def running(directory: Path, storage: int = 1) -> AsyncIterator[Cluster]:
 
 
 async def fill(log: polonaise.Log, count: int) -> None:
-    """So many transactions, in several batches and segments."""
+    """Append so many transactions, in several batches and segments."""
     for _ in range(count // 10):
         await asyncio.gather(*(log.append(b"%d" % n * 20, 0) for n in range(10)))
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""Generous: a shared machine may take its time. What must be quick is measured and asserted on its own."""
+"""Seconds that a wait may take: long, because a shared machine may be slow. Speed is measured elsewhere."""
 
 
 async def wait_until(
@@ -52,7 +52,7 @@ def _too_late(condition: Callable[[], object], what: str, within_s: float) -> st
 
 
 async def nothing_happens_for(seconds: float) -> None:
-    """Leave what must not happen the time for it: the test asserts afterwards that it did not."""
+    """Wait so long that what must not happen could happen; the test asserts afterwards that it did not."""
     await asyncio.sleep(seconds)
 
 

@@ -30,16 +30,16 @@ from .processes import Client, Node, Process
 from .sampling import Sample, look
 
 EVERY_S: Final = 0.5
-"""Between two looks at a process."""
+"""Seconds between two samples of a process."""
 SEGMENTS_CACHED: Final = 40
-"""More than a storage node keeps open."""
+"""The number of segments that the campaign fills first: more than a storage node keeps open."""
 ROLES: Final = ("storage 0", "storage 1", "storage 2", "server, owner", "server, standing by", "client a", "client b")
-"""Each of them has to be judged in at least one of its lives."""
+"""The processes, each of which must be judged in at least one of its lives."""
 
 
 @dataclass
 class Report:
-    """What happened, and whether it was right."""
+    """The events of a soak, and the mistakes found."""
 
     minutes: float
     server_kills: int = 0
@@ -48,9 +48,9 @@ class Report:
     courses: list[Course] = field(default_factory=list)
     comparison: Comparison = field(default_factory=Comparison)
     problems: list[str] = field(default_factory=list)
-    """What was wrong with a process, or with this campaign."""
+    """A text for each mistake of a process, or of this campaign."""
     unanswered: str = ""
-    """Why a server did not tell how it is, the last time."""
+    """Why the last request for a server's health got no answer."""
 
     @property
     def wrong(self) -> list[str]:
@@ -67,10 +67,10 @@ class Report:
 
 
 class Campaign:
-    """Use as a context manager: no process outlives it."""
+    """A soak. Use as a context manager: no process outlives it."""
 
     def __init__(self, directory: Path, minutes: float, seed: int = 1, leak: str = "") -> None:
-        """`leak`: what the clients lose on purpose; see `leaks`."""
+        """Prepare a soak. `leak` names what the clients leak on purpose; see `leaks`."""
         self._seconds = 60 * minutes
         self._random = random.Random(seed)
         self._coordinator = f"file:{directory / 'coordinator'}"
@@ -106,7 +106,7 @@ class Campaign:
         return [*self._storage, *self._servers, *self._clients]
 
     async def run(self, progress: Callable[[float], None] = lambda seconds: None) -> None:
-        """Everything, up to the report. Raises `GaveUp`."""
+        """Run the whole soak, which fills the report. Raises `GaveUp`."""
         await self._start()
         began_s = time.monotonic()
         disturbing = [
@@ -202,7 +202,7 @@ class Campaign:
             self._stretches.setdefault(which, []).append(sample)
 
     async def _health(self, server: Node) -> dict[str, Any] | None:
-        """What a server says of itself; None while it says nothing."""
+        """Return the health that a server reports; None if it does not answer."""
 
         def make() -> Connection:
             greeting = hello(ROLE_CLIENT, "soak", cluster_key=self._key)
@@ -223,7 +223,7 @@ class Campaign:
     # ------------------------------------------------------------------ disturbing
 
     async def _kill_servers(self) -> None:
-        """The owner, and its successor in turn; the last one has its time to be judged."""
+        """Kill the owner, then its successor, and so on; leave the last one running long enough to be judged."""
         for kill in range(max(1, round(self._seconds / self._server_every_s) - 1)):
             await asyncio.sleep(self._server_every_s)
             victim = self._servers[kill % 2]
@@ -233,7 +233,7 @@ class Campaign:
             await self._start_again(victim)
 
     async def _restart_clients(self) -> None:
-        """One of the two, by a kill and by a stop in turn."""
+        """Restart the second of the two clients again and again, by a kill and by a clean stop in turn."""
         client = self._clients[1]
         while True:
             await asyncio.sleep(self._client_every_s)
@@ -252,7 +252,7 @@ class Campaign:
         self._starting.discard(starting)
 
     async def _stop_storage(self) -> None:
-        """For a moment mostly; now and then for longer than its session waits for it."""
+        """Stop a storage node, mostly for a moment, now and then for longer than its session waits for it."""
         while True:
             await asyncio.sleep(self._storage_every_s * self._random.uniform(0.5, 1.5))
             node = self._random.choice(self._storage)

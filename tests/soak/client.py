@@ -26,15 +26,15 @@ from .node import PARTITIONS, body, until_stdin_ends
 
 ACCOUNTS: Final = 40
 PAUSE_S: Final = 0.02
-"""Between what a task does: what is tried is endurance, not speed."""
+"""Seconds between two steps of a task: the test is of endurance, not of speed."""
 BURST: Final = 4
 GIVEN_UP: Final = 0.15
-"""How often a wait is given up."""
+"""The share of waits that are given up."""
 UNDECIDED_MAX: Final = 500
-"""Fates that are waited for beside everything else."""
+"""The most undecided appends whose fates are awaited in the background."""
 PATIENCE_S: Final = 20.0
 STOPS_S_MAX: Final = 45.0
-"""Longer than any wait here may take, and shorter than the campaign's patience."""
+"""Seconds that stopping may take: longer than any wait in this process, shorter than the campaign's patience."""
 FOLLOWED_S_MAX: Final = 10.0
 LEAK_EVERY_S: Final = 0.5
 WANTED: Final = 1
@@ -51,7 +51,7 @@ SETTINGS: Final = polonaise.ClientSettings(
 
 
 class Follower:
-    """A view that keeps nothing but how far it is, and looks at what it is given."""
+    """A view that keeps only its applied high-water marks, and checks the transactions that it is given."""
 
     def __init__(self, marks: dict[int, int], wrong: Callable[[str], None], *, lazy: bool) -> None:
         self._marks = marks
@@ -73,7 +73,7 @@ class Follower:
 
 
 class Client:
-    """The work, and what is written down of it."""
+    """The work of the process, noted in its journal."""
 
     def __init__(self, log: polonaise.Log, book: Journal, name: str, life: str, coordinator: str) -> None:
         self._log = log
@@ -87,7 +87,7 @@ class Client:
         self.stopping = asyncio.Event()
 
     async def work(self) -> None:
-        """All eight tasks, until it is told to stop; then the fates that are still open."""
+        """Run all eight tasks until the process is told to stop; then await the fates that are still open."""
         tasks = [
             self.append, self.run_context, self.submit_context, self.read, self.produce, self.change_register,
             self.mount_lazily, self.ask,
@@ -104,7 +104,7 @@ class Client:
 
     @contextlib.contextmanager
     def _what_may_pass(self) -> Iterator[None]:
-        """Servers die here: that something can't be had now is no fault. Everything else ends this process."""
+        """Ignore errors that a server's death explains and a retry may cure. Any other error ends this process."""
         try:
             yield
         except PolonaiseError as error:
@@ -112,7 +112,7 @@ class Client:
                 raise
 
     async def _perhaps_given_up(self, doing: Coroutine[Any, Any, Any], after_s: float = 0.03) -> bool:
-        """Do it; now and then cancel it within that time. Whether it came to its end."""
+        """Await `doing`; now and then cancel it within `after_s` seconds. Return whether it came to its end."""
         if self._random.random() >= GIVEN_UP:
             await doing
             return True
@@ -160,7 +160,7 @@ class Client:
     # ------------------------------------------------------------------ the eight
 
     async def append(self, partition: int) -> None:
-        """Some appends at once; whoever waits for them gives up now and then, and they are decided all the same."""
+        """Make some appends at once; now and then give up waiting for them: they must be decided all the same."""
         await self._log.ready(partition, timeout=PATIENCE_S)
         for _ in range(BURST):
             operation = self._next(partition)
@@ -173,14 +173,14 @@ class Client:
             self._learn_later(operation, receipt)
 
     async def run_context(self, partition: int) -> None:
-        """A context with two locks that others want, too; a deadline that is often too short."""
+        """Run a context with two locks that other contexts also use, and a deadline that is often too short."""
         operation = self._next(partition)
         timeout = self._random.choice([0.005, 0.05, PATIENCE_S, PATIENCE_S])
         running = self._log.run(self._context, operation, partition=partition, timeout=timeout)
         await self._perhaps_given_up(self._learn(operation, running))
 
     async def submit_context(self, partition: int) -> None:
-        """The same behind its back, and ended now and then."""
+        """Run such a context in the background by `submit`; now and then cancel it."""
         operation = self._next(partition)
         submission = self._log.submit(self._context, operation, partition=partition, timeout=PATIENCE_S)
         if self._random.random() < GIVEN_UP:
@@ -200,7 +200,7 @@ class Client:
         return tx.append(body(operation))
 
     async def read(self, partition: int) -> None:
-        """From somewhere to the end, by objects, or the latest as they come; given up in the middle now and then."""
+        """Read from anywhere to the end, or follow the latest transactions; now and then give up half-way."""
         end = await self._log.high_water_mark(partition, timeout=PATIENCE_S)
         if self._random.random() < 0.2:
             following = self._log.read(partition, after=end, follow=True, timeout=PATIENCE_S)
@@ -226,7 +226,7 @@ class Client:
                     return
 
     async def produce(self, partition: int) -> None:
-        """A producer, opened anew: whoever had it open is fenced. Each number again and again until it is decided."""
+        """Open a producer, which fences its earlier opener, and append each number again until it is decided."""
         timeout = self._random.choice([0.01, PATIENCE_S])
         try:
             name = f"{self._name}/{partition}"
@@ -246,7 +246,7 @@ class Client:
             await asyncio.sleep(PAUSE_S)
 
     async def change_register(self, partition: int) -> None:
-        """A register of its own, changed, read, and found as it was acknowledged."""
+        """Change a register that only this client writes, read it, and check that it is as was acknowledged."""
         operation = self._next(partition)
         key = f"soak/{self._life}".encode()
         self._book.write(journal.ASK, operation)
@@ -267,7 +267,7 @@ class Client:
         await self._perhaps_given_up(self._log.list_registers(partition=partition), 0.002)
 
     async def mount_lazily(self, _: int) -> None:
-        """Another client of this process, whose bodies are fetched; given up at any moment of its life now and then."""
+        """Connect a second client whose view fetches bodies lazily; now and then give it up at any moment."""
         await self._perhaps_given_up(self._mounted_lazily(), 0.2)
 
     async def _mounted_lazily(self) -> None:
@@ -281,7 +281,7 @@ class Client:
                 await log.wait_applied(end, partition, timeout=PATIENCE_S)
 
     async def ask(self, partition: int) -> None:
-        """Every kind of request, and waits that end by their deadlines."""
+        """Make a request of every kind, and waits that end by their deadlines."""
         log = self._log
         end = await log.high_water_mark(partition, timeout=PATIENCE_S)
         soon = self._random.uniform(0.0005, 0.05)
@@ -308,7 +308,7 @@ async def _count_tasks(book: Journal) -> None:
 
 
 def _tell_what_is_waited_for() -> None:
-    """To standard error, which the campaign shows when this process does not stop."""
+    """Print what the tasks wait for to standard error: the campaign shows it if this process does not stop."""
     for task in asyncio.all_tasks():
         task.print_stack()
 

@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from .sampling import FIGURES, Sample
 
 SAMPLES_MIN: Final = 24
-"""A stretch with fewer looks after its warm-up is too short to be judged."""
+"""The least number of samples after the warm-up; a stretch with fewer is too short to be judged."""
 
 
 class Tolerance(NamedTuple):
-    """What a figure may grow by: so much, and that part of what it was."""
+    """The growth that a figure may have: a fixed amount, plus a share of its early value."""
 
     absolute: float
     relative: float
@@ -37,7 +37,7 @@ class Stretch(NamedTuple):
 
 
 class Course(NamedTuple):
-    """How one figure went over one stretch."""
+    """The course of one figure over one stretch."""
 
     stretch: str
     figure: str
@@ -47,14 +47,14 @@ class Course(NamedTuple):
     """The median of the last quarter."""
     growth: float
     grown: bool
-    """By more than is tolerated."""
+    """Whether the figure has grown by more than is tolerated."""
 
 
 def courses(stretch: Stretch, warm_up_s: float) -> list[Course]:
     """Every figure's course; none for a stretch that is too short to be judged.
 
-    A figure has grown when its usual value has, and its low ones too: work that happens to be heavier at the end
-    raises the first of them, and only what is never given back raises both.
+    A figure has grown if both its median and its low values have. Work that happens to be heavier at the end raises
+    only the median; what is never given back raises both.
     """
     since_s = stretch.samples[0].at_s + warm_up_s if stretch.samples else 0.0
     samples = [sample for sample in stretch.samples if sample.at_s >= since_s]

@@ -50,18 +50,18 @@ LEAKS: Final[dict[str, Callable[[], None]]] = {
     "tasks": _task,
     "memory_mb": _memory,
 }
-"""By the figure that grows."""
+"""The ways to leak, by the figure that grows."""
 
 
 async def leak(kind: str, every_s: float) -> None:
-    """Lose one of them again and again, until cancelled; nothing for no kind."""
+    """Leak one resource of this kind again and again, until cancelled; do nothing if the kind is empty."""
     while kind:
         LEAKS[kind]()
         await asyncio.sleep(every_s)
 
 
 async def _alone(kind: str) -> None:
-    """Say how many tasks there are, one line each time, for as long as somebody reads."""
+    """Leak, and print the number of tasks, one line each time, for as long as somebody reads."""
     leaking = asyncio.create_task(leak(kind, EVERY_S))
     while True:
         print(len(asyncio.all_tasks()), flush=True)  # noqa: T201

@@ -23,7 +23,7 @@ SEGMENT_BYTES: Final = 64 * 1024
 
 
 def body(operation: str, padding: int = 0) -> bytes:
-    """A transaction's body: whose it is, and bytes of no meaning."""
+    """Return a transaction's body: the operation that it belongs to, and meaningless bytes."""
     return f"{operation} ".encode() + bytes(padding)
 
 

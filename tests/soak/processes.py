@@ -34,12 +34,12 @@ class Process:
 
     @property
     def log(self) -> str:
-        """The end of what it wrote to standard error, over all its lives."""
+        """Return the end of what the process wrote to standard error, over all its lives."""
         return self._errors.read_text(errors="replace")[-3000:]
 
     @property
     def failed(self) -> bool:
-        """Whether it has ever written of a fault that nobody took care of."""
+        """Whether the process has ever written of a fault that no code handled."""
         return "Traceback" in self._errors.read_text(errors="replace")
 
     def _begin(self, module: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -55,7 +55,7 @@ class Process:
         return self._process
 
     def check(self) -> None:
-        """Raises `GaveUp` when it has ended by itself."""
+        """Check that the process runs. Raises `GaveUp` if it has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise GaveUp(f"{self.name} ended by itself with {self._process.returncode}: {self.log}")
 
@@ -72,17 +72,17 @@ class Process:
             self._process.send_signal(number)
 
     def go_on(self) -> None:
-        """After a SIGSTOP, if there was one."""
+        """Let the process go on after a SIGSTOP, if it got one."""
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """With -9; also one that is stopped."""
+        """Kill the process with -9, also while it is stopped."""
         if self._process is not None:
             self._process.kill()
             self._gone()
 
     async def stop(self) -> None:
-        """Ask it to stop. Raises `GaveUp` unless it does, and without an error."""
+        """Ask the process to stop. Raises `GaveUp` if it does not, or ends with an error."""
         if self._process is None:
             return
         process = self._process
@@ -114,7 +114,7 @@ class Node(Process):
         self._arguments = arguments
         self.address = ""
         self.asked: Connection | None = None
-        """On which a server of this life is asked how it is."""
+        """The connection on which the server of this life is asked for its health."""
 
     async def start(self) -> None:
         pipe = self._begin("node", self._arguments).stdout
@@ -150,7 +150,7 @@ class Client(Process):
 
     @property
     def lines(self) -> list[Line]:
-        """What all its lives asked and were told."""
+        """Return the journal's lines of all the client's lives."""
         return [*self._earlier, *self.journal.lines]
 
     async def start(self) -> None:

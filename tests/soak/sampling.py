@@ -19,16 +19,16 @@ class Sample(NamedTuple):
     """Descriptors of anything else: pipes, events, polls."""
     threads: int
     memory_mb: float
-    """Resident."""
+    """Resident memory in MB."""
     tasks: int
-    """In its event loop; -1 where the process does not say."""
+    """Tasks in the process's event loop; -1 if the process does not say."""
 
 
 FIGURES: Final = ("files", "sockets", "other", "threads", "tasks", "memory_mb")
 
 
 def look(pid: int, at_s: float, tasks: int = -1) -> Sample | None:
-    """What the process holds; None when it is gone."""
+    """Return what the process holds; None if it has ended."""
     try:
         kinds = Counter(_kind(f"/proc/{pid}/fd/{descriptor}") for descriptor in os.listdir(f"/proc/{pid}/fd"))
         status = dict(

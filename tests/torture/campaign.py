@@ -21,25 +21,25 @@ from .scenarios import Rig, three
 
 SPLITS = (SPLIT, FINER, BY_BYTES, {"minPartitions": "3"})
 PORT_STEPS = 12
-"""About as many as a commit of several groups has."""
+"""The steps among which a fault is drawn: about as many as a commit of several groups has."""
 FAULTS_MAX = 3
 LATEST_S = 4.0
-"""When faults of a round come at the latest, from its first micro-batch."""
+"""Seconds from a round's first micro-batch within which its faults come."""
 
 
 @dataclass
 class Report:
-    """What was seen so far; kept in a file, from which a later run goes on."""
+    """The figures so far; kept in a file, from which a later run goes on."""
 
     seed: int
     rounds: int = 0
     hit: Counter[str] = field(default_factory=Counter)
-    """Faults that found their target at work, by kind."""
+    """The number of faults that found their target at work, by kind."""
     rows: int = 0
     wrong: list[str] = field(default_factory=list)
 
     def keep(self, path: Path) -> None:
-        """Whole or not at all, whenever we are killed."""
+        """Write the report in one atomic step, so that a kill at any moment leaves a whole file."""
         new = path.with_suffix(".new")
         new.write_text(json.dumps(vars(self)))
         new.replace(path)
@@ -51,17 +51,17 @@ class Report:
 
 
 class Campaign:
-    """Rounds on one cluster. Each begins three copies, lets random faults happen, and looks at what came out."""
+    """Rounds on one cluster. Each begins three copies, lets random faults happen, and checks what was copied."""
 
     def __init__(self, ground: Ground, drivers: Drivers, report: Report) -> None:
         self._rig = Rig(ground, drivers)
         self._report = report
         self._chance = random.Random()
         self._zombies: list[Driver] = []
-        """Those that are stopped, of this round."""
+        """The drivers of this round that are stopped."""
 
     def round(self) -> None:
-        """One round; the report has what was seen."""
+        """Run one round, and add to the report what was seen."""
         report = self._report
         self._chance.seed(f"{report.seed}/{report.rounds}")
         sources, trigger = self._chance.choice([(FEW, 100), (FEW, 60), (MANY, None), (MANY, 12_000)])
@@ -108,7 +108,7 @@ class Campaign:
         return self._chance.choice(SPLITS)
 
     def _step(self, log: Copy) -> Fault:
-        """A fault at a random step of a task or commit of the sink's."""
+        """Draw a fault at a random step of a task or of a commit of the sink."""
         if self._chance.random() < 0.3:
             step = self._chance.choice(["write/half", "write/done"])
             return log.fault(step, self._chance.choice(["fail", "kill_worker"]))
@@ -136,10 +136,10 @@ class Campaign:
         self._report.hit["driver stopped, and woken after its successor"] += 1
 
     def _stop(self, driver: Driver) -> None:
-        """Not while it holds the lock of the coordinator's directory, for a millisecond as it connects.
+        """Stop a driver, except in the millisecond in which it connects and holds the coordinator directory's lock.
 
-        Whoever is stopped there holds up everybody who connects, which has an error of its own: a directory has no
-        other way to tell who may change it. No successor could do its work.
+        A process stopped with that lock holds up all others that connect, and they get an error that says so: the lock
+        is the only way to tell who may change the directory. No successor could do the stopped driver's work.
         """
         while True:
             driver.stop()
@@ -150,7 +150,7 @@ class Campaign:
             time.sleep(0.01)
 
     def _kill_worker(self, driver: Driver) -> None:
-        """One of the Python processes that work for it, whatever that does."""
+        """Kill one of the Python workers of the driver, whatever the worker does at the moment."""
         workers = [pid for pid in session_of(driver.pid) if pid != driver.pid and _is_worker(pid)]
         if workers:
             os.kill(self._chance.choice(sorted(workers)), signal.SIGKILL)
@@ -176,7 +176,7 @@ class Campaign:
 
 
 def _is_worker(pid: int) -> bool:
-    """Python, and none of Spark's shell scripts or its JVM."""
+    """Whether a process is a Python worker, and not one of Spark's shell scripts or its JVM."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().startswith("python")
     except (FileNotFoundError, ProcessLookupError):

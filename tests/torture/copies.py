@@ -21,7 +21,7 @@ BY_BYTES = {"maxBytesPerSplit": "300k"}
 
 
 class Copy(ABC):
-    """One query, through all its lives: source partitions, a checkpoint, and what comes out."""
+    """One query, through all its lives: its source partitions, its checkpoint and its output."""
 
     job = ""
 
@@ -43,14 +43,14 @@ class Copy(ABC):
         return (self.checkpoint / "offsets" / "0").exists()
 
     def fault(self, step: str, do: str, **narrower: Any) -> Fault:
-        """One that is done to this copy."""
+        """Make a fault for this copy."""
         self._faults += 1
         directory = self.directory / f"fault-{self._faults}"
         directory.mkdir()
         return Fault(step, do, str(directory), **narrower)
 
     def life(self, split: dict[str, str], fault: Fault | None = None, shuffle: int | None = None) -> dict[str, Any]:
-        """What a driver is told."""
+        """Return the job that a driver is told to do for one life of this query."""
         self.shuffled |= shuffle is not None
         return {
             "job": self.job,
@@ -69,15 +69,15 @@ class Copy(ABC):
 
     @abstractmethod
     def wrong(self, driver: Driver) -> list[str]:
-        """What is wrong with what came out; the driver can be asked. The copy is over then."""
+        """Return the mistakes in the output, which the driver may be asked to read. The copy is over afterwards."""
 
     def forget(self) -> None:
-        """Delete what it left on disk."""
+        """Delete what the copy left on disk."""
         shutil.rmtree(self.directory)
 
 
 class ToLog(Copy):
-    """By the sink, or one of `naive`, into partitions of the same log."""
+    """A copy by the sink, or by a sink of `naive`, into other partitions of the same log."""
 
     job = "to_log"
 
@@ -109,20 +109,20 @@ class ToLog(Copy):
         return judge(expected, rows_by_target, ordered=not self.shuffled)
 
     def written(self) -> dict[int, list[str]]:
-        """What has come into its targets."""
+        """The rows in the copy's target partitions."""
         return self.ground.written(self._marks)
 
     def staged(self) -> list[Path]:
-        """What its tasks have put into its own staging store."""
+        """The objects that the copy's tasks have put into its staging store."""
         return [path for path in Path(self._options["staging"], "staged").rglob("*") if path.is_file()]
 
     def count(self, partition: int) -> int:
-        """Rows that have come into one of its targets."""
+        """The number of rows in one of the copy's target partitions."""
         return self.ground.end(partition) - self._marks[partition]
 
 
 class ToParquet(Copy):
-    """By Spark's own sink, into files which Spark's reader reads."""
+    """A copy by Spark's own sink into files, which Spark's reader reads."""
 
     job = "to_parquet"
 
@@ -147,7 +147,7 @@ class ToParquet(Copy):
 
 
 class ToSql(Copy):
-    """By `foreachBatch` into a table, with or without a mark in the same transaction."""
+    """A copy by `foreachBatch` into a table, with or without a mark in the same SQL transaction."""
 
     job = "to_sql"
 

@@ -30,7 +30,7 @@ from .faults import Fault, Faults, signal_session
 from .faulty import FORMAT, TortureSource
 
 STREAM_S_MAX = 180.0
-"""A query that takes longer hangs."""
+"""Seconds after which a query counts as hanging."""
 TOO_SLOW = "Python worker failed to connect back"
 """How queries end when a process of Spark's needs more than ten seconds to start: the machine is busy."""
 STARTS_MAX = 10
@@ -39,7 +39,7 @@ TABLE = Shape("found", (Field("partition", "int"), Field("id", "bigint"), Field(
 
 
 class Overtaken(Exception):
-    """What was to be written is there, or something else is."""
+    """Another driver has written to the table: its mark is not where this batch begins."""
 
 
 def stream(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
@@ -54,14 +54,14 @@ def stream(spark: SparkSession, job: dict[str, Any]) -> DataFrame:
 
 
 def start(frame: DataFrame, job: dict[str, Any], sink: Callable[[Any], Any]) -> StreamingQuery:
-    """A query for everything that is there now, in micro-batches."""
+    """Start a query for all rows that the source has now, in micro-batches."""
     writer = frame.writeStream.trigger(availableNow=True).option("checkpointLocation", job["checkpoint"])
     query: StreamingQuery = sink(writer).start()
     return query
 
 
 def begun(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    """A query whose source has started: each starts a process, which Spark does not give much time."""
+    """Start a query and wait until its source has started: that takes a process, for which Spark allows little time."""
     query = QUERIES[job["job"]](spark, job)
     until_s = time.monotonic() + SOURCE_S_MAX
     while query.isActive and query.status["message"].startswith("Initializing") and time.monotonic() < until_s:
@@ -70,7 +70,7 @@ def begun(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 
 def outcome(spark: SparkSession, job: dict[str, Any], query: StreamingQuery) -> str | None:
-    """What a query has failed with; None when it is through."""
+    """Wait for a query's end; start it again if Spark was too slow. Return its error; None if it succeeded."""
     for _ in range(STARTS_MAX):
         error = ended(query)
         if error is None or TOO_SLOW not in error:
@@ -80,7 +80,7 @@ def outcome(spark: SparkSession, job: dict[str, Any], query: StreamingQuery) -> 
 
 
 def ended(query: StreamingQuery) -> str | None:
-    """What it has failed with, once it has ended; None when it is through."""
+    """Wait for a query's end. Return its error; None if it succeeded."""
     try:
         if query.awaitTermination(STREAM_S_MAX):
             return None
@@ -91,7 +91,7 @@ def ended(query: StreamingQuery) -> str | None:
 
 
 def to_log(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    """Into the log: a partition's rows into the partition `offset` further on."""
+    """Copy into the log: each partition's rows into the partition whose number is `offset` higher."""
     frame = stream(spark, job).select((F.col("partition") + job["offset"]).alias("partition"), "data")
     options = {"cluster": job["cluster"], "sink": job["sink"], **job["options"]}
     if job["fault"]:
@@ -100,13 +100,13 @@ def to_log(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 
 def to_parquet(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    """Into files, by Spark's own sink."""
+    """Copy into files, by Spark's own sink."""
     frame = stream(spark, job).select("partition", "transaction_id", "data")
     return start(frame, job, lambda writer: writer.format("parquet").option("path", job["path"]))
 
 
 def to_sql(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
-    """Into a table; with `marks`, each transaction once: how far it is made is kept in the same SQL transaction."""
+    """Copy into a table. With `marks`, each transaction is written once: its mark is in the same SQL transaction."""
     fault = Fault(**job["fault"]) if job["fault"] else None
     write = merge if job["marks"] else insert
 
@@ -121,7 +121,7 @@ def to_sql(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 
 def merge(job: dict[str, Any], rows: list[dict[str, Any]], faults: Faults) -> None:
-    """Rows and marks in one transaction, as the job `views` does it."""
+    """Write rows and marks in one SQL transaction, as the job `views` does."""
     with closing(MarkedTable(f"sqlite:///{job['database']}", TABLE, job["key"], "each transaction, a row")) as table:
         table.prepare()
         before = table.marks()
@@ -140,20 +140,20 @@ def merge(job: dict[str, Any], rows: list[dict[str, Any]], faults: Faults) -> No
 
 
 def insert(job: dict[str, Any], rows: list[dict[str, Any]], _: Faults) -> None:
-    """Rows alone: whatever is tried again is there again."""
+    """Write rows without marks: a batch that is tried again is written twice."""
     with closing(sqlite3.connect(job["database"])) as db, db:
         db.execute("CREATE TABLE IF NOT EXISTS found (partition INTEGER, id INTEGER, data TEXT)")
         db.executemany("INSERT INTO found VALUES (:partition, :id, :data)", rows)
 
 
 def parquet(spark: SparkSession, job: dict[str, Any]) -> Any:
-    """What Spark's reader finds in files: their rows, in their order."""
+    """Return the rows that Spark's reader finds in the files, in their order."""
     frame = spark.read.parquet(job["path"]).withColumn("file", F.input_file_name())
     return [[row.file, row.partition, row.transaction_id, bytes(row.data).decode()] for row in frame.collect()]
 
 
 def snapshot(spark: SparkSession, job: dict[str, Any]) -> Any:
-    """One `load()`, used again and again: (rows, largest id, sum of ids, bytes) each time, and every id's CRC once."""
+    """Use one `load()` repeatedly. Return (rows, largest id, sum of ids, bytes) of each time, and each id's CRC."""
     options = {"cluster": job["cluster"], "partitions": job["partitions"], **job["split"]}
     frame = spark.read.format("polonaise").options(**options).load()
     figures = frame.agg(F.count("*"), F.max("transaction_id"), F.sum("transaction_id"), F.sum(F.length("data")))
@@ -163,7 +163,7 @@ def snapshot(spark: SparkSession, job: dict[str, Any]) -> Any:
 
 
 def together(spark: SparkSession, job: dict[str, Any]) -> Any:
-    """Several queries at the same time: of each its outcome."""
+    """Run several queries at the same time. Return the outcome of each."""
     queries = [(query_job, begun(spark, query_job)) for query_job in job["jobs"]]
     return [outcome(spark, query_job, query) for query_job, query in queries]
 
@@ -199,7 +199,7 @@ def main() -> None:
 
 
 def _lines_until_the_end() -> Iterator[str]:
-    """The lines of standard input. When there are no more, the whole session ends, even in the middle of a job."""
+    """Yield the lines of standard input. When it ends, the whole session is killed, even in the middle of a job."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:

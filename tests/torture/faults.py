@@ -17,10 +17,10 @@ from polonaise.errors import ConnectionLost
 from polonaise.link.connection import Connection
 
 GATE_S = 170.0
-"""How long a gate waits to be opened: until the slowest of the other queries has come to its own step, on a busy
+"""Seconds that a gate waits to be opened: until the slowest of the other queries has come to its own step, on a busy
 machine, and less than a query may take (`driver.STREAM_S_MAX`), so that a forgotten gate says so itself."""
 DEAF_S = 0.05
-"""Between the first answer that is not heard and the end of the connection."""
+"""Seconds between the first answer that is not heard and the end of the connection."""
 
 
 class Planted(RuntimeError):
@@ -64,7 +64,7 @@ class Faults:
         self._reached: Counter[str] = Counter()
 
     def reach(self, step: str) -> None:
-        """Called at each step: the planted fault happens here, if this is its place."""
+        """Mark a step: the fault happens here, if this is its place. Called at every step."""
         fault, count = self._fault, self._reached[step]
         self._reached[step] += 1
         if fault is None or (fault.step, fault.at) != (step, count):
@@ -91,7 +91,7 @@ def session_of(leader: int) -> Iterator[int]:
 
 
 def signal_session(leader: int, number: signal.Signals) -> int:
-    """Send a signal to all of a session's processes; how many there were."""
+    """Send a signal to all of a session's processes. Return their number."""
     count = 0
     for pid in session_of(leader):
         count += 1
@@ -117,7 +117,7 @@ def _gate(fault: Fault) -> None:
 
 
 def _deaf(_: Fault) -> None:
-    """Hear nothing more on the connections that there are: each breaks a moment after something came in."""
+    """Receive nothing more on the open connections: each breaks a moment after something came in."""
     hear = Connection.data_received
     fresh: set[Connection] = set()
     deaf: set[Connection] = set()

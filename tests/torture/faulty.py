@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 FORMAT = "torture"
 _BATCH = "streaming.sql.batchId"
 READ_ROWS = 500
-"""Of one Arrow batch: few, so that there is something between two of them."""
+"""Rows of one Arrow batch: few, so that a fault can come between two batches."""
 
 
 def task_faults(fault: Fault | None) -> Faults:
-    """The steps of the task that runs here."""
+    """Return the steps, and the fault, of the Spark task that runs in this process."""
     context = TaskContext.get()
     assert context is not None
     return Faults(fault, int(context.getLocalProperty(_BATCH) or -1), context.partitionId())
 
 
 def halves(batches: Iterator[pa.RecordBatch], faults: Faults) -> Iterator[pa.RecordBatch]:
-    """The same rows; each batch in two, with a step between them."""
+    """Yield the same rows, with each batch cut in two and a step between the halves."""
     for batch in batches:
         middle = batch.num_rows // 2
         yield batch.slice(0, middle)
@@ -75,7 +75,7 @@ class TortureSource(PolonaiseSource):
 
 
 class FaultyReader(StreamReader):
-    """A stream of the log's."""
+    """The real stream reader, with steps."""
 
     def __init__(self, real: StreamReader, fault: Fault | None) -> None:
         self.__dict__.update(real.__dict__)
@@ -91,7 +91,7 @@ class FaultyReader(StreamReader):
 
 
 class FaultySink(StreamSink):
-    """The real sink."""
+    """The real sink, with steps."""
 
     def __init__(self, sink: Sink, fault: Fault | None) -> None:
         super().__init__(sink)
@@ -112,7 +112,7 @@ class FaultySink(StreamSink):
 
 
 class FaultyPort(publishing.RealPublicationPort):
-    """The real port; a step before and after each thing that is asked of the log or the staging store."""
+    """The real port, with a step before and after each request to the log or the staging store."""
 
     def __init__(self, faults: Faults, *real: Any) -> None:
         super().__init__(*real)

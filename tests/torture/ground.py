@@ -25,7 +25,7 @@ MANY = (2, 3)
 TARGETS = (4, 5)
 OTHER_TARGETS = (6, 7)
 BUSY = 8
-"""Appended to while it is read."""
+"""The source partition that is appended to while it is read."""
 PARTITIONS = 9
 FEW_ROWS = 250
 MANY_ROWS = 10_000
@@ -36,7 +36,7 @@ AWAY_S = 0.3
 
 
 class Ground:
-    """Use as a context manager."""
+    """The cluster with its source rows, and faults of its nodes. Use as a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -44,8 +44,8 @@ class Ground:
         self.local = LocalCluster(directory / "cluster", storage=3, partitions=PARTITIONS)
         self._scratch = 0
         self.accounted = dict.fromkeys(TARGETS + OTHER_TARGETS, -1)
-        """Up to which id the rows of target partitions have been compared: what comes after that, however late, is
-        held against the next copy."""
+        """By target partition: the id up to which its rows have been compared. Rows that come later, however late,
+        count as the next copy's."""
 
     def __enter__(self) -> Ground:
         self.local.__enter__()
@@ -67,7 +67,7 @@ class Ground:
         return self.local.coordinator
 
     def may_connect(self) -> bool:
-        """Whether the lock that changes in the coordinator's directory need can be had, within a second."""
+        """Whether the lock for changes of the coordinator's directory gets free within a second."""
         with (self.local.directory / "coordinator" / CHANGE_LOCK).open("ab") as file:
             until_s = time.monotonic() + 1.0
             while time.monotonic() < until_s:
@@ -85,7 +85,7 @@ class Ground:
             self.log.append_group(group, partition).result(60)
 
     def scratch(self, name: str) -> Path:
-        """A new directory."""
+        """Make a new directory, whose name contains `name`."""
         self._scratch += 1
         directory = self.directory / f"{self._scratch:03d}-{name}"
         directory.mkdir()
@@ -94,19 +94,19 @@ class Ground:
     # ------------------------------------------------------------------ what is there, and what should be
 
     def expected(self, sources: tuple[int, ...]) -> dict[int, list[str]]:
-        """The rows of source partitions."""
+        """Return the rows that these source partitions have."""
         return {each: bodies(each, FEW_ROWS if each in FEW else MANY_ROWS) for each in sources}
 
     def end(self, partition: int) -> int:
-        """The last id that is committed there; -1 for none."""
+        """Return the partition's last committed id; -1 for none."""
         return self.log.high_water_mark(partition, timeout=60)
 
     def account(self) -> None:
-        """What is in the target partitions now is not looked at any more."""
+        """Note that the rows now in the target partitions were compared: later comparisons begin after them."""
         self.accounted = {partition: self.end(partition) for partition in self.accounted}
 
     def written(self, marks: Mapping[int, int]) -> dict[int, list[str]]:
-        """What is in each of these partitions, after an id."""
+        """Return the rows of each of these partitions after the given id."""
         return {partition: self._after(mark, partition) for partition, mark in marks.items()}
 
     def _after(self, mark: int, partition: int) -> list[str]:
@@ -118,7 +118,7 @@ class Ground:
     # ------------------------------------------------------------------ what is done to it
 
     def break_server(self, meanwhile: Callable[[], None]) -> None:
-        """The server stops, takes what is sent to it for a moment, and is killed; a while later it is there again."""
+        """Stop the server, so that requests stay unanswered for a moment; then kill it, and later start it again."""
         server = self.local.server
         assert server is not None
         assert server.pid is not None
@@ -130,12 +130,12 @@ class Ground:
         server.start()
 
     def lose_storage(self, number: int) -> None:
-        """A storage node is killed, and its disk is gone."""
+        """Kill a storage node and delete its disk."""
         self.local.storage[number].kill()
         shutil.rmtree(self.local.storage_directories[number])
 
     def replace_storage(self, number: int) -> None:
-        """It is there again, with an empty disk; returns when the log rests on it too."""
+        """Start the lost storage node again with an empty disk, and wait until the log is replicated to it, too."""
         self.local.storage[number].start()
         wait_for(self._all_engaged, "the new replica", every_s=0.1)
 

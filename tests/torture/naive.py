@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AtOnce(FaultySink):
-    """`write` appends what it gets: whatever is tried again is there again."""
+    """A sink whose `write` appends what it gets: a task that is tried again appends its rows twice."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         faults = task_faults(self._fault)
@@ -33,7 +33,7 @@ class AtOnce(FaultySink):
 
 
 class ByTask(AtOnce):
-    """`write` appends everything exactly once under (application, batch, Spark partition): right, until a restart
+    """A sink whose `write` appends once under (application, batch, Spark partition): right, until a restart
     divides the batch in another way."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -25,7 +25,7 @@ ANSWERED_S_MAX = 240.0
 
 
 class Hangs(Exception):
-    """Something did not come about in time; the message says what."""
+    """An awaited event did not happen in time; the message says which."""
 
 
 class DriverDied(Exception):
@@ -33,11 +33,11 @@ class DriverDied(Exception):
 
 
 class AnsweredEarly(Exception):
-    """The driver has come to the end of its job without a step that was waited for; the message is its answer."""
+    """The driver ended its job without reaching the awaited step; the message is its answer."""
 
 
 def wait_for(holds: Callable[[], bool], what: str, within_s: float = ANSWERED_S_MAX, every_s: float = 0.005) -> None:
-    """Raises `Hangs`."""
+    """Wait until the condition holds. Raises `Hangs`."""
     until_s = time.monotonic() + within_s
     while not holds():
         if time.monotonic() >= until_s:
@@ -46,7 +46,7 @@ def wait_for(holds: Callable[[], bool], what: str, within_s: float = ANSWERED_S_
 
 
 def start(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """A module of this test as a process, in a session of its own and with nothing of Spark's in its environment."""
+    """Start a module of this test as a process in its own session, with no Spark variables in its environment."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
     sources = os.pathsep.join([str(Path(polonaise.__file__).parents[1]), str(ROOT)])
     return subprocess.Popen(
@@ -129,7 +129,7 @@ class Driver:
     # ------------------------------------------------------------------ what is done to it
 
     def stop(self) -> None:
-        """SIGSTOP to everything of it."""
+        """Send SIGSTOP to all processes of the driver."""
         signal_session(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -137,11 +137,11 @@ class Driver:
 
     @property
     def stopped(self) -> bool:
-        """Whether all that is left of it is stopped, or gone."""
+        """Whether all processes of the driver are stopped or gone."""
         return all(state(pid) in "TZX" for pid in session_of(self.pid))
 
     def kill(self) -> None:
-        """Kill everything of it with -9, and wait until it is gone."""
+        """Kill all processes of the driver with -9, and wait until they are gone."""
         wait_for(lambda: not signal_session(self.pid, signal.SIGKILL), f"the end of session {self.pid}")
         self._process.wait()
         self._reader.join()
@@ -154,7 +154,7 @@ class Driver:
 
 
 def state(pid: int) -> str:
-    """A process's state, as `ps` writes it; X when it is gone."""
+    """Return a process's state, as `ps` writes it; X if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -182,7 +182,7 @@ class Drivers:
         self._watchdog.wait()
 
     def current(self) -> Driver:
-        """The driver that does jobs; the next one, if it has died."""
+        """Return the driver that does jobs; if it has died, the next one."""
         if self._current is None or not self._current.alive:
             if self._current is not None:
                 self.over(self._current)
@@ -191,25 +191,25 @@ class Drivers:
         return self._current
 
     def prepare(self) -> None:
-        """Have the next one started meanwhile: the current one is about to die."""
+        """Start the next driver ahead, because the current one is about to die."""
         if self._spare is None:
             self._spare = self._start()
 
     def retire(self) -> Driver:
-        """The current driver, which is current no longer; `over` ends it."""
+        """Return the current driver, and have the next one take its place; end the returned one with `over`."""
         driver = self.current()
         self._current = None
         return driver
 
     def over(self, driver: Driver) -> None:
-        """Whatever there is left of it is killed."""
+        """Kill all that is left of the driver."""
         if driver in self._all:
             driver.kill()
             self._all.remove(driver)
             self._tell(f"-{driver.pid}")
 
     def end_all(self) -> None:
-        """None of them is left; `current` makes a new one."""
+        """Kill all drivers; `current` starts a new one."""
         for driver in list(self._all):
             self.over(driver)
         self._current = self._spare = None

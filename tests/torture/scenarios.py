@@ -16,7 +16,7 @@ from .ground import FEW, FEW_ROWS, MANY, OTHER_TARGETS, Ground
 from .processes import Driver, Drivers, wait_for
 
 LIVES_MAX = 4
-"""After its faults a copy comes to its end; it may fail a few times more, of what the faults have left behind."""
+"""The most tries that a copy may need after its faults: it may fail a few times more, because of their effects."""
 MIDDLE = 2
 BATCHES = len(FEW) * FEW_ROWS // 100
 """Of the queries that read those."""
@@ -31,18 +31,18 @@ class Rig:
         self.drivers = drivers
 
     def begin(self, lives: Mapping[Copy, Fault | None], split: Mapping[str, str] = SPLIT) -> Driver:
-        """Let copies run together, each with its fault; the driver that does it."""
+        """Let copies run together, each with its fault. Return the driver that runs them."""
         driver = self.drivers.current()
         jobs = [copy.life(dict(split), fault) for copy, fault in lives.items()]
         driver.ask({"job": "together", "jobs": jobs})
         return driver
 
     def through(self, lives: Mapping[Copy, Fault | None], split: Mapping[str, str] = SPLIT) -> list[str | None]:
-        """The same, to their ends: of each None, or what it failed with."""
+        """Let copies run together to their ends, each with its fault. Return None or the error of each."""
         return outcomes_of(self.begin(lives, split).answer(), len(lives))
 
     def finish(self, copies: Sequence[Copy], split: Mapping[str, str], shuffle: int | None = None) -> list[str]:
-        """Start them anew until they are through, and compare."""
+        """Start copies again until all are complete, then compare."""
         unfinished, failed = list(copies), ""
         for _ in range(LIVES_MAX):
             jobs = [copy.life(dict(split), shuffle=shuffle) for copy in unfinished]
@@ -60,7 +60,7 @@ class Rig:
 
 
 def outcomes_of(answer: Mapping[str, Any], count: int) -> list[str | None]:
-    """Of each copy that ran: None, or what it failed with."""
+    """Return, for each copy that ran, None or its error."""
     return list(answer["value"]) if answer["ok"] else [answer["error"]] * count
 
 
@@ -68,7 +68,7 @@ Scenario: TypeAlias = Callable[[Rig], list[str]]
 
 
 def three(ground: Ground, sources: tuple[int, ...] = (0, 1), trigger: int | None = 100) -> list[Copy]:
-    """One of each way."""
+    """Make one copy of each kind."""
     return [kind(ground, sources, trigger) for kind in (ToLog, ToParquet, ToSql)]
 
 
@@ -77,7 +77,7 @@ def missed(faults: Sequence[Fault | None]) -> list[str]:
 
 
 def all_hit(faults: Sequence[Fault], driver: Driver) -> None:
-    """Wait until each has happened. Raises `Hangs`, `DriverDied`, `AnsweredEarly`."""
+    """Wait until each of these faults has happened. Raises `Hangs`, `DriverDied`, `AnsweredEarly`."""
 
     def hit() -> bool:
         driver.check_at_work()
@@ -232,7 +232,7 @@ def caught(driver: Driver, files: ToParquet, first: int) -> bool:
 
 
 def half_done(rig: Rig, in_log: str, in_sql: str) -> tuple[list[Copy], list[Fault], Driver]:
-    """A driver that waits at a gate in each copy: in a chain of groups, in files half written, in a SQL transaction."""
+    """Start copies and stop each at a gate: in a chain of groups, in half-written files, in a SQL transaction."""
     log, files, table = copies = three(rig.ground, MANY, None)
     rig.drivers.prepare()
     lives = {

@@ -20,7 +20,7 @@ PAUSE_S = 0.01
 
 
 class Appender(threading.Thread):
-    """Appends for as long as it is used as a context manager, and waits for no answers."""
+    """A thread that appends while its context manager is open, without waiting for answers."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Appender(threading.Thread):
 
 
 def snapshots_agree(rig: Rig) -> list[str]:
-    """While 5,000 transactions a second are appended, and the server is killed among appends that nobody confirmed."""
+    """Check snapshots while 5,000 transactions a second are appended and the server is killed amid unanswered ones."""
     ground, driver = rig.ground, rig.drivers.current()
     job = {"job": "snapshot", "cluster": ground.cluster, "partitions": str(BUSY), "split": {"minPartitions": "3"}}
     seen: list[tuple[int, dict[str, Any]]] = []
@@ -67,7 +67,7 @@ def snapshots_agree(rig: Rig) -> list[str]:
 
 
 def judge_snapshot(answer: dict[str, Any], mark: int, ground: Ground) -> list[str]:
-    """What is wrong with a snapshot that was taken when `mark` was committed, now that everything is decided."""
+    """Return the mistakes of a snapshot that was taken when `mark` was committed, once all appends are decided."""
     final = [crc32(body.encode()) for body in ground.written({BUSY: -1})[BUSY]]
     return judge_figures(answer["figures"], [tuple(each) for each in answer["crcs"]], mark, final)
 

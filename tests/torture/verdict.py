@@ -10,7 +10,7 @@ Rows = Mapping[int, Sequence[str]]
 
 
 def judge(expected: Rows, found: Rows, *, ordered: bool = True) -> list[str]:
-    """What is wrong, in words; nothing if `found` is exactly what was expected.
+    """Return the mistakes, in words; none if `found` is exactly what was expected.
 
     Without `ordered` the order of a partition may be another: Spark has shuffled it.
     """
@@ -36,7 +36,7 @@ def _some(rows: Counter[str]) -> str:
 
 
 def judge_files(expected: Rows, rows: Sequence[tuple[str, int, int, str]], *, ordered: bool = True) -> list[str]:
-    """The same for files: a partition's rows lie in several, in each of them by their ids."""
+    """Do what `judge` does for files: a partition's rows lie in several files, in each by their ids."""
     wrong = []
     by_file: dict[tuple[str, int], list[int]] = {}
     for file, partition, id, _ in rows:

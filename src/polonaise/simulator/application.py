@@ -1,7 +1,7 @@
 """One application's memory: outlives the death of its process, as a database would.
 
-The ledger is its view of the log: the balances of each partition, applied together with the mark, so that each
-transaction counts once whatever dies when.
+The ledger is the application's view of the log: the balances of each partition, stored in one step with the applied
+high-water mark, so that each transaction counts once, whichever process dies at whichever moment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ UNWANTED_HEADER = 3
 
 
 class ViewTrouble(Exception):
-    """A failure of the application's view, which the client has to bear."""
+    """A failure of the application's view, on purpose: the client must go on in spite of it."""
 
 
 class Ledger:
-    """The view of an application: keeps balances. `slow_s` makes it slow, `trouble_chance` makes it fail."""
+    """The view of an application: keeps balances. `slow_s` (seconds) makes it slow, `trouble_chance` makes it fail."""
 
     def __init__(self, history: History, who: str, partitions: int, source: random.Random) -> None:
         self._history = history
@@ -64,7 +64,7 @@ class Ledger:
 
 
 class Application:
-    """The memory of one client machine: what is to be done still, and what is not settled."""
+    """The memory of one client machine: the steps that it has yet to take, and its appends of unknown fate."""
 
     def __init__(self, history: History, who: str, partitions: int, steps: int, source: random.Random) -> None:
         self.history = history
@@ -73,18 +73,18 @@ class Application:
         self.partitions = partitions
         self.steps_left = steps
         self.rush_steps_left = 80
-        """Steps on top of these, for the moments at which the nemesis wants many appends."""
+        """Steps in addition to `steps_left`, for the moments at which the nemesis wants many appends."""
         self.ledger = self.new_ledger()
         self.next_number = [0] * partitions
-        """By partition: the next number of this application's producer."""
+        """By partition: the number of the next append of this application's idempotent producer."""
         self.producing: list[Try | None] = [None] * partitions
-        """By partition: the producer's last append, under the number before the next, while its fate is not known."""
+        """By partition: the producer's last append, numbered `next_number - 1`, as long as its fate is not known."""
         self.following = 0
         """The number of receipts of undecided appends that are still awaited."""
         self.finished = False
-        """Whether all steps are done, and the last append and the last reading, too."""
+        """Whether all steps, the last append and the last reading of the whole log are done."""
         self.doing: dict[int, str] = {}
-        """By worker: what it is doing, for reports of schedules that hang."""
+        """By worker: the step that it is taking, for reports of schedules that hang."""
 
     def new_ledger(self) -> Ledger:
         return Ledger(self.history, self.who, self.partitions, self.random)

@@ -1,6 +1,6 @@
 """The archive of a schedule: adds a store, an archivist, servers that read fragments, and checks of all these.
 
-Few schedules have one: only those load Parquet.
+Few schedules have an archive, and only those load Parquet.
 """
 
 from __future__ import annotations
@@ -61,13 +61,14 @@ class Archiving:
     def scrub_s(self) -> float:
         """Virtual seconds within which rot in the store must be found.
 
-        Two rounds of the scrub: the one that is under way may have listed the fragments before the damaged one came.
+        It is the time of two rounds of the scrub: the round under way may have listed the fragments before the
+        damaged one was put there.
         """
         stored = sum(map(len, self.store.fragments().values()))
         return SCRUB_S + 2 * stored / self._cluster.knobs.server.scrub_bytes_per_s
 
     def rot_is_found(self) -> bool:
-        """Whether each damaged object was mended by a server's scrub, or is named in health as one it can't mend."""
+        """Whether each damaged object was mended by a server's scrub, or health says that it can't be mended."""
         scrubs = [server.health()["fragments_scrub"] for server in self._cluster.running_servers]
         told = {damage["path"] for scrub in scrubs if scrub for damage in scrub["damages"] if damage["why"]}
         return told.issuperset(self.store.damaged)
@@ -75,7 +76,7 @@ class Archiving:
     # ------------------------------------------------------------------ the verdict
 
     def check_trims(self) -> Iterator[Violation]:
-        """P1, at this moment: no replica has dropped what is not archived, or what it doesn't know to be committed."""
+        """Check P1 now: no replica has dropped what is not archived, or what it doesn't know to be committed."""
         fragments = self.store.fragments()
         for partition in range(self._cluster.knobs.partitions):
             archived = archived_up_to([name for name in fragments if name.partition == partition])
@@ -100,7 +101,7 @@ class Archiving:
         return [batch for _, batch in sorted(batches.items()) if batch.last < first]
 
     def check(self, log: FinalLog) -> Iterator[Violation]:
-        """P2: fragments hold the log's own batches, byte by byte, and nothing else."""
+        """Check P2: fragments hold the log's own batches, byte by byte, and nothing else."""
         batches = {batch.first: bytes(batch.view) for batch in log.batches}
         for name, written in self.store.fragments().items():
             if name.partition != log.partition:
@@ -114,7 +115,7 @@ class Archiving:
     # ------------------------------------------------------------------ a disaster
 
     def overtake(self, logs: Sequence[FinalLog], unmounted: bool) -> None:
-        """Put a fragment above the log of each partition, as if the replicas had gone back to an earlier day.
+        """Put a fragment above the end of each partition's log, as if the replicas had gone back to an earlier day.
 
         If `unmounted`, put an empty directory in the store's place, too, so that no fragment is seen.
         """

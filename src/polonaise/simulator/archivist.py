@@ -1,7 +1,7 @@
 """The archivist of a schedule: archives and trims the log at any moment, as an operator's script does, amid all faults.
 
-It is a process like any other, which dies and starts again. Whatever it asks for, nothing may be lost: half of its
-trims may ask for more than is archived, as an operator does who mistakes the number.
+The archivist is a process like any other, which dies and starts again. Whatever it asks for, nothing may be lost: half
+of its trims may ask for more than is archived, as an operator does who mistakes the id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polonaise.terms import PartitionId
 
 
 def history_settings(source: random.Random) -> HistorySettings:
-    """Draw settings so small that caches overflow and listings grow old."""
+    """Draw settings for reading the archive, so small that caches overflow and listings grow old."""
     return HistorySettings(
         cache_bytes_max=source.choice((1, 2_000, 1_000_000)),
         chunk_bytes=source.choice((500, 100_000)),
@@ -95,7 +95,7 @@ class Archivist:
     async def _ask_too_much(self, log: Log, partition: PartitionId) -> None:
         """Ask a server for a trim above what was verified, and perhaps above what is archived.
 
-        The server has to find out by itself, and refuse.
+        The server has to find out by itself that it must refuse.
         """
         before = self._random.randrange(1, 2 + max(0, self._history.told[partition]))
         listed = await self._store.list(partition_prefix(partition))

@@ -37,8 +37,8 @@ def check(logs: Sequence[FinalLog], history: History) -> list[Violation]:
 def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[str]) -> Iterator[Violation]:
     """P2: replicas agree byte by byte.
 
-    One whose disk was damaged (`spoilt`) may lack batches, but holds none other than the log's. The others hold all
-    of the log that is not trimmed (P1), and read without damage (P10).
+    A replica whose disk was damaged (`spoilt`) may lack batches, but holds none other than the log's. The other
+    replicas hold all of the log that is not trimmed (P1), and can be read without damage (P10).
     """
     batches = {batch.first: batch for batch in log.batches}
     for replica in replicas:
@@ -78,7 +78,7 @@ def check_trims(
 
 
 def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P4: every transaction that a client was given was committed then, so it is in the log in the end, unchanged."""
+    """P4: every transaction that a client was given had been committed, so the final log has it, unchanged."""
     for transaction, seen in sorted(history.seen[log.partition].items()):
         if transaction >= len(log):
             yield Violation(
@@ -90,7 +90,7 @@ def _seen_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P3: a transaction that a reader was not given is the library's own: none of an application's is left out."""
+    """P3: readers are given every transaction of an application; those left out are the library's own."""
     for transaction, who in sorted(history.left_out[log.partition].items()):
         if transaction < len(log) and not log.transactions[transaction].own:
             there = describe(log.transactions[transaction])
@@ -161,7 +161,7 @@ def _locks(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _groups(log: FinalLog) -> Iterator[tuple[TransactionId, TransactionId]]:
-    """Yield the ranges (first id, id after the last) of transactions that come from one try: a group, or a single."""
+    """Yield the range (first id, id after the last) of each group, and of each single transaction."""
     first = 0
     for transaction in range(1, len(log) + 1):
         here, before = log.bodies[transaction] if transaction < len(log) else None, log.bodies[transaction - 1]
@@ -213,7 +213,7 @@ def _producers(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _out_of_order(log: FinalLog, kind: Kind, fields: Struct, name: str, first: int) -> Iterator[tuple[str, str]]:
-    """Yield what was seen and expected where the numbers of one counter or producer do not follow each other."""
+    """Yield the number seen and the one expected, wherever numbers of a counter or producer are not consecutive."""
     following: dict[int, int] = {}
     for transaction, body in enumerate(log.bodies):
         if body is None or body.kind is not kind:

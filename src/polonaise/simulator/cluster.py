@@ -41,14 +41,15 @@ DIRECTORY: Final = "data"
 _STORAGE_PORT: Final = 9000
 _SERVER_PORT: Final = 7000
 _LEASE_SHARE: Final = 0.08
-"""The share, of seeds with several servers, that have real leases. Few: waiting for one takes as long as the rest."""
+"""The share of seeds with real leases, among those with several servers. Small, because waiting until a lease runs out
+takes as long as the rest of the schedule."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The settings of one seed's cluster."""
+    """The settings of the cluster of one seed."""
 
     storage: int
     servers: int
@@ -65,7 +66,7 @@ class Knobs:
     scrub_every_s: float
     files_max: int
     leases: bool = False
-    """Whether servers renew their leases as in production; else the simulator knows which are stopped or cut off."""
+    """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
 
@@ -98,9 +99,9 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with those that few seeds have: production's leases, closing windows, small listings.
+        """Return these settings with rare ones drawn: leases of production, closing append windows, small listings.
 
-        Each is drawn from a generator of its own, so that the seeds without it are what they were.
+        Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
         listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
         knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max))
@@ -182,7 +183,7 @@ class Node:
         self._may_run = asyncio.Event()
         self._may_run.set()
         self.away_since: float | None = None
-        """The time since when the coordinator does not hear from the node, which is paused or cut off; else None."""
+        """The virtual time at which the node was paused or cut off from the coordinator; None if it is neither."""
         self.restarts = 0
         self._main = main
         self._random = cluster.world.random(f"restarts/{name}")
@@ -196,11 +197,11 @@ class Node:
         return not self._may_run.is_set()
 
     def hold_down(self) -> None:
-        """Keep the node, once its process has ended, from being started again before `let_up`."""
+        """Do not start the node again, once its process has ended, until `let_up` is called."""
         self._may_run.clear()
 
     def let_up(self) -> None:
-        """Let the node be started again after `hold_down`."""
+        """Allow the node to start again after `hold_down`."""
         self._may_run.set()
 
     def crash(self) -> None:
@@ -258,7 +259,7 @@ class Cluster:
         self.store: SimulatedStore | None = None
         """The object store to which the log is archived; None in most seeds."""
         self.others: list[Node] = []
-        """Nodes that few clusters have: an archivist, an owner with two connections."""
+        """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """Opens the archive for a server, by the cluster key; None without an archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
@@ -279,7 +280,7 @@ class Cluster:
         return f"{node.name}:{_STORAGE_PORT}"
 
     def forgotten(self) -> str:
-        """Describe a node that has other files open than it uses; empty if there is none."""
+        """Describe a node that has more or fewer files open than it uses; return "" if no node has."""
         for node in self.nodes:
             if node.process is None or node.process.dead:
                 continue
@@ -313,7 +314,7 @@ class Cluster:
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
 
     def owns(self, node: Node) -> bool:
-        """Whether this server has a session in any partition, as it believes: it may have been replaced."""
+        """Whether this server believes that it has a session in any partition. It may have been replaced meanwhile."""
         server = self.owners.get(node.name)
         return server is not None and any(served.owner.session is not None for served in server.partitions.values())
 

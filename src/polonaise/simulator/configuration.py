@@ -1,7 +1,8 @@
 """The settings of a simulated world: how slow its links and disks are, and how often something fails by itself.
 
-The chances are for faults that strike anywhere; scenarios inflict the directed ones (crashes, partitions, damage)
-themselves. With the defaults nothing fails by itself. All times are in virtual seconds.
+A field named `…_chance` is the probability, from 0 to 1, that a fault strikes one call, connection or chunk (bytes
+that travel as one piece). Scenarios inflict faults with a chosen target (crashes, partitions, damage) themselves. With
+the defaults nothing fails by itself. All times are in virtual seconds.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ class NetworkConfiguration:
     """How links and connections behave."""
 
     latency_s: float = 0.0002
-    """The least time that a byte needs from one machine to another."""
+    """The least time that bytes travel from one machine to another."""
     jitter_s: float = 0.0003
-    """The most that is added to `latency_s`, drawn evenly from 0 on."""
+    """The upper bound of what is added to `latency_s` for each chunk: drawn uniformly between 0 and this."""
     loopback_s: float = 0.00002
-    """The least time that a byte needs within one machine; up to as much again is added."""
+    """The least time that bytes travel within one machine; a random time, up to as much again, is added."""
     delay_chance: float = 0.0
-    """The chance of a chunk to be delayed by up to `delay_s`. What is behind it on the same connection waits, too."""
+    """The chance that a chunk is delayed by up to `delay_s`. Later bytes of the same connection wait behind it."""
     delay_s: float = 0.3
+    """The longest delay that `delay_chance` causes."""
     split_chance: float = 0.05
-    """The chance of a write to arrive in two pieces."""
+    """The chance that the bytes of one write arrive in two chunks."""
     merge_chance: float = 0.5
-    """The chance of a read to get everything that lies ready in one piece."""
+    """The chance that one read returns all the bytes that have arrived, and not the next chunk alone."""
     window_bytes: int = 256 * 1024
-    """Bytes that may be on their way or unread in one direction of a connection; more waits at the sender."""
+    """The most bytes on their way or unread in one direction of a connection; the rest waits at the sender."""
     reset_chance: float = 0.0
-    """The chance of a write to have its connection reset."""
+    """The chance that a write is followed by a reset of its connection."""
     flip_chance: float = 0.0
-    """The chance of a chunk to arrive with one bit wrong."""
+    """The chance that a chunk arrives with one bit wrong."""
     partition_reset_chance: float = 0.3
-    """The chance of a connection to be ended by a partition that held something of it back: when the partition heals,
-    or before by a time-out of one end."""
+    """The chance that a connection ends because a network partition held some of its bytes back: by a time-out of one
+    end during the partition, or when the partition heals."""
     connect_tries: int = 6
-    """How many times in all a connect without an answer is tried; the pauses between are 1, 2, 4, … seconds."""
+    """The most attempts to connect while no answer comes; the pauses between them are 1, 2, 4, … seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ class DiskConfiguration:
     """How a disk behaves."""
 
     operation_s: float = 0.00005
-    """The least time that a call needs; up to as much again is added."""
+    """The least time that a call of the disk takes; a random time, up to as much again, is added."""
     sync_s: float = 0.0005
-    """The least time that a sync needs; up to twice as much again is added."""
+    """The least time that a sync takes; a random time, up to twice as much, is added."""
     spike_chance: float = 0.0
-    """The chance of a call to take up to `spike_s` longer."""
+    """The chance that a call takes up to `spike_s` longer."""
     spike_s: float = 0.5
+    """The most time that `spike_chance` adds to a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,9 @@ class ClockConfiguration:
     """How wrong the wall clocks of machines are."""
 
     offset_s_max: float = 0.5
-    """The most by which a wall clock is ahead or behind at the start."""
+    """The most seconds by which a wall clock is ahead or behind at the start."""
     drift_max: float = 0.0001
-    """The most that a wall clock gains or loses in each second."""
+    """The most seconds that a wall clock gains or loses in each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,6 @@ class Configuration:
     disk: DiskConfiguration = field(default_factory=DiskConfiguration)
     clock: ClockConfiguration = field(default_factory=ClockConfiguration)
     steps_max: int = 2_000_000
-    """The number of handles that a schedule may run before it counts as endless."""
+    """The most handles (callbacks of the event loop) that a schedule may run before it counts as endless."""
     record: bool = False
-    """Whether the trace is kept as readable lines, too."""
+    """Whether the trace is kept as readable lines, beside its fingerprint."""

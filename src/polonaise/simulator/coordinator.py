@@ -43,15 +43,15 @@ class CoordinatorConfiguration:
     """How slow and how faulty the way to the coordinator is. With the defaults nothing fails by itself."""
 
     latency_s: float = 0.0005
-    """The least time that a request or an answer needs."""
+    """The least virtual seconds that a request or an answer travels."""
     jitter_s: float = 0.002
-    """The most that is added to `latency_s`, drawn evenly from 0 on."""
+    """The upper bound of what is added to `latency_s`: drawn uniformly between 0 and this."""
     unavailable_chance: float = 0.0
-    """The chance of a request to be refused, and not carried out."""
+    """The chance that a request is refused, and not carried out."""
     lost_result_chance: float = 0.0
-    """The chance of a request to be carried out while its caller is told that the coordinator is unavailable."""
+    """The chance that a request is carried out but its caller is told that the coordinator is unavailable."""
     timeout_s: float = 0.5
-    """How long a client waits for an answer that does not come."""
+    """Virtual seconds after which a client stops waiting for an answer."""
 
 
 class SimulatedCoordinator:
@@ -62,8 +62,8 @@ class SimulatedCoordinator:
     ) -> None:
         """Make an empty service.
 
-        With `leases`, a server is known to live by its renewals alone, as in production; without them the service
-        knows which processes live.
+        With `leases`, servers tell by each other's renewals which of them live, as in production; without leases,
+        the service itself knows which processes live.
         """
         self.leases = leases
         self.configuration = configuration or CoordinatorConfiguration()
@@ -96,7 +96,7 @@ class SimulatedCoordinator:
         return dict(self._values)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Put a backup in place of all values, without telling anybody; an empty one wipes the coordinator."""
+        """Replace all values by a backup, without notice to the clients; an empty backup wipes the coordinator."""
         self._values = dict(snapshot)
 
     def damage(self, name: str) -> None:
@@ -167,7 +167,8 @@ class SimulatedCoordinator:
     def registered(self, folder: str) -> dict[str, Entry]:
         """Return the entries of the names in `folder` whose processes live, by name.
 
-        Without leases every look sees all of them renewed: the simulator, which stops processes, knows who works.
+        Without leases, every call returns all entries as just renewed, because the simulator itself decides which
+        processes count as living.
         """
         self._bury()
         self._looks += 1
@@ -272,7 +273,7 @@ class SimulatedBackend:
         _later(service.delay_s(), self._return, answer, settle, changed, lost)
 
     def _return(self, answer: asyncio.Future[T], settle: Callable[[], None], changed: bool, lost: bool) -> None:
-        """Give the answer to the caller by `settle`, unless it is lost on its way."""
+        """Call `settle` to give the answer to the caller, unless the answer is lost on its way."""
         if lost or not self._is_reachable():
             if changed:
                 self._service.census[LOST_RESULT] += 1
@@ -291,7 +292,7 @@ def _refuse_later(delay_s: float, answer: asyncio.Future[T], why: str) -> None:
 
 
 def _later(delay_s: float, callback: Callable[..., object], *arguments: object) -> None:
-    """Call it after the delay, in a context that belongs to no process."""
+    """Call `callback` after `delay_s` virtual seconds, in a context that belongs to no process."""
     asyncio.get_running_loop().call_later(delay_s, callback, *arguments, context=Context())
 
 

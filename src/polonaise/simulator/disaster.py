@@ -22,7 +22,7 @@ _LOOK_S = 0.05
 _LOOKS_MAX = 100
 _FINISHED_S = 60.0
 _UNMOUNTED_SHARE = 0.5
-"""The share, of disasters in which fragments are ahead, with a store that is not mounted, too."""
+"""The share of disasters with an unmounted store, among those whose fragments are ahead of the replicas."""
 
 
 class Disaster:
@@ -36,7 +36,7 @@ class Disaster:
         self._random = self._cluster.world.random("disaster")
 
     async def strike(self, overtake: Callable[[bool], None] | None = None) -> None:
-        """Lose what can't be made up for, and check that nothing is accepted afterwards, and that health says why.
+        """Lose more than can be made up for, and check that nothing is accepted afterwards and that health says why.
 
         Either the coordinator forgets its sessions, or a quorum of the disks of each partition is wiped, or, with
         `overtake`, the fragments are ahead of the replicas; `overtake(True)` puts an empty directory in the store's
@@ -61,9 +61,9 @@ class Disaster:
         self._check_health(reasons)
 
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
-        """Let applications try for a while. Raises `Violation` if anything of theirs is accepted.
+        """Let applications append for a while. Raises `Violation` if one of their appends is accepted.
 
-        A producer's append does not count: it may repeat one that was committed before, and is told so.
+        A producer's append does not count: it may repeat one that was committed earlier, and then it is told that.
         """
         first_try = len(self._history.tries)
         # Work first, then the nodes: the applications try as soon as they live, while servers still recover.

@@ -17,13 +17,13 @@ class SimulatedDisk:
     def __init__(self, environment: Environment, name: str, source: random.Random) -> None:
         self.configuration = environment.configuration.disk
         self.capacity_bytes: int | None = None
-        """The room for all files together; None for no limit."""
+        """The bytes that all files together may have; None for no limit."""
         self.trace = environment.trace
         self.subject = environment.trace.subject(f"disk of {name}")
         self.random = source
         self.locks: dict[FileImage, Process] = {}
         self.users: set[Process] = set()
-        """The living processes."""
+        """The living processes of the machine."""
         self.epoch = 0
         """The number of power losses so far: a sync that began before one does not end after it."""
         self._faults = environment.faults
@@ -36,13 +36,14 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 
     def fail_syncs(self, count: int | None = 1) -> None:
-        """Let the next `count` syncs fail (None: all, until it is set to 0); what they cover may be lost."""
+        """Let the next `count` syncs fail (None: all, until the next call); what they cover may be lost."""
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
-        """Let the next `count` syncs of a write fail where nothing was yet, or zeros: there is no room for the blocks.
+        """Let the next `count` syncs of writes into new or zeroed space fail: the disk has no blocks for them.
 
-        That can happen to several machines at once, if they share a volume that promises more room than it has.
+        None stands for all, until the next call. This can happen to several machines at once, if they share a volume
+        that promises more space than it has.
         """
         self._failures["append"] = -1 if count is None else count
 
@@ -98,7 +99,7 @@ class SimulatedDisk:
         self._damage(path, start, bytes(size), "corrupt_file")
 
     def overwrite(self, path: str, offset: int, data: bytes) -> None:
-        """Put other bytes in the place of those that were written, as a misdirected write or a stale block does."""
+        """Put other bytes in place of the written ones, as a misdirected write or a stale block does."""
         self._damage(path, offset, data, "corrupt_file")
 
     def truncate(self, path: str, length: int) -> None:
@@ -115,7 +116,7 @@ class SimulatedDisk:
         return self._root.copy()
 
     def restore(self, snapshot: DirectoryImage) -> None:
-        """Put an older state back: all that was written since is gone. No process may run on the machine."""
+        """Put the older state `snapshot` back: all later writes are gone. No process may run on the machine."""
         before = self._replace(snapshot.copy())  # a copy, so that a snapshot can be restored again
         if before != self.files():
             self._faults.count("stale_disk")
@@ -222,7 +223,7 @@ class SimulatedDisk:
         return delay
 
     def fails(self, kind: str) -> bool:
-        """Whether this call, which is a read, write, sync or append, is to fail."""
+        """Whether this call is to fail; `kind` is read, write, sync or append. Counts the failure."""
         due = self._failures[kind]
         if due > 0:
             self._failures[kind] = due - 1
@@ -246,7 +247,7 @@ class SimulatedDisk:
         self.trace.add(Event.WRITE, self.subject, offset, data)
 
     def write_part(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Write some first bytes of a write that is broken off."""
+        """Write the first bytes of a write that is broken off: a random number of them."""
         part = data[: int(self.random.random() * (len(data) + 1))]
         if part:
             file.write(offset, part)

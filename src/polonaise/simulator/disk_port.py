@@ -20,7 +20,7 @@ from polonaise.simulator.trace import Event
 T = TypeVar("T")
 
 _UNDER_WAY: Final = object()
-"""Returned by an act that goes on, such as a sync: its future is resolved later."""
+"""Returned by the `act` of a call that goes on, such as a sync: the call's future is resolved later."""
 
 
 class _Call(NamedTuple):
@@ -52,8 +52,9 @@ class DiskPort:
     ) -> Future:
         """Start a call and return the future of its result.
 
-        After a while `act` runs. If the process is killed before, `partly` may run instead. The call happens also if
-        the task that waits for it is cancelled: then `give_back` gets the result.
+        `act` runs after a random time. If the process is killed before that, `partly` may run instead, which does only
+        a part of the work. The call also happens if the task that waits for it is cancelled: then `give_back` gets
+        the result.
         """
         self.process.call()
         future = self._loop.create_future()
@@ -63,7 +64,7 @@ class DiskPort:
         return future
 
     async def obtain(self, make: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """Make something that has to be given back, such as a lock. It is given back if the caller is cancelled."""
+        """Call `make` for what must be given back, such as a lock, and give it back if the caller is cancelled."""
         future = self.submit(lambda _: make(), give_back=give_back)
         try:
             made: T = await future
@@ -76,9 +77,9 @@ class DiskPort:
         return made
 
     def sync(self, future: Future, settle: Callable[[bool], None], *, fresh: bool = False) -> object:
-        """Begin a sync; at its end `settle` is called with whether it succeeded, even if the process has died.
+        """Begin a sync; at its end, call `settle` with whether it succeeded, even if the process has died.
 
-        `fresh` says that it syncs a write into space that held nothing yet (see `SimulatedDisk.fail_appends`).
+        `fresh` says that the sync covers a write into space that held nothing yet (see `SimulatedDisk.fail_appends`).
         """
         ends_at = self._loop.now + self.disk.delay_s(sync=True)
         self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, fresh)
@@ -117,7 +118,7 @@ class DiskPort:
             future.set_result(None)
 
     def _break_off(self, powerless: bool) -> None:
-        """Let each call under way happen, or not, or in part, because the process was killed; without power, none."""
+        """Let each call under way of the killed process happen, or not, or in part; none after a power loss."""
         self.disk.users.remove(self.process)
         calls, self._under_way = self._under_way, {}
         for call in () if powerless else calls.values():

@@ -48,9 +48,9 @@ def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> li
 
 
 def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
-    """Return the promises that would be left if the power went now; None if none can be read.
+    """Return the promises that would be left if the power went now; None if no copy can be read.
 
-    Of two copies that read, the later one counts.
+    If both copies can be read, the later one counts.
     """
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():

@@ -20,7 +20,7 @@ _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
 
 
 class DiskFaults:
-    """Faults of a cluster's disks, within the fault atlas (`nemesis`): at most a minority is ever spoilt."""
+    """Faults of a cluster's disks, within the fault atlas (`nemesis`): at most a minority of disks is ever spoilt."""
 
     def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
         self._cluster = cluster
@@ -41,7 +41,7 @@ class DiskFaults:
         return self._random.choice(scale) * (0.5 + self._random.random())
 
     def spoilable(self) -> Node | None:
-        """Choose a node whose disk the atlas lets us spoil; None in a cluster without a replica to spare."""
+        """Choose a node whose disk may be spoilt by the fault atlas; None in a cluster without a replica to spare."""
         if not self._spoilable:
             return None
         return self.some(self._spoilable)
@@ -50,7 +50,7 @@ class DiskFaults:
         self.spoilt.add(node.name)
 
     def is_whole(self, node: Node) -> None:
-        """Count a node as never spoilt, because its disk was seen to hold everything again, readable."""
+        """Count a node as never spoilt, because its disk was seen to hold the whole log again, readable."""
         self.spoilt.discard(node.name)
 
     def crash_or_power_loss(self, node: Node) -> None:
@@ -90,7 +90,7 @@ class DiskFaults:
         fail(0)
 
     async def fail_appends(self) -> None:
-        """Let syncs of what is new fail on a majority at least, at once; then perhaps stop those nodes, too."""
+        """Let syncs of writes into new space fail on a majority of nodes at once; perhaps stop those nodes, too."""
         storage = self._cluster.storage
         nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
         disks = [node.machine.disk for node in nodes]
@@ -117,7 +117,7 @@ class DiskFaults:
             self._rot_at(node, _witnessed(node.machine.disk))
 
     def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
-        """Damage the header of a segment: the next start finds it, and much above it has to be repaired."""
+        """Damage the header of a segment: the node's next start finds that, and much above it has to be repaired."""
         ranges = [each for each in _witnessed(node.machine.disk) if each[0].endswith(".seq")]
         self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in ranges])
 
@@ -147,7 +147,7 @@ class DiskFaults:
             disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
 
     async def rot_promises(self) -> None:
-        """Damage one of the two copies of a node's promises, while both say the same.
+        """Damage one of the two copies of a node's promises, at a moment when both say the same.
 
         While they differ, only the later one has the latest promises: without it, the node would go back to the older
         ones and nobody could tell.

@@ -40,7 +40,7 @@ class _Conversation:
         self._heard = asyncio.Event()
         self.link: Connection
         self.acknowledged = 0
-        """The highest number of a `Store` that was acknowledged here."""
+        """The highest number of a `Store` that was acknowledged on this connection."""
         self.sent: dict[int, Batch] = {}
         """By number: the batch in each `Store` of the session that had one."""
 
@@ -82,7 +82,7 @@ class _Conversation:
             await self._heard.wait()
 
     def lose(self, number: int, batch: Batch) -> None:
-        """Break the connection as if this batch had been on its way."""
+        """Break the connection as if this batch had been on its way to the node."""
         self.sent[number] = batch
         self.link.abort(ConnectionLost("broken off"))
 
@@ -126,7 +126,7 @@ class DoubleOwner:
     # ------------------------------------------------------------------ mischief
 
     async def join_elsewhere(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Join with another end of the copy than the node has, as if an old answer were still true."""
+        """Join a session with another end of the log than the node's copy has, as if an old answer were still true."""
         info = await self._begin(first)
         prepared, crc = self._random.choice(
             ((info.max_synced + 1, info.last_crc), (info.max_synced, info.last_crc ^ 1))
@@ -158,7 +158,7 @@ class DoubleOwner:
         self._check(node, first)
 
     async def wake_up_late(self, node: Node, first: _Conversation, second: _Conversation) -> None:
-        """Go on with a session that a later one has fenced out; half of the time, begin it again before."""
+        """Go on with a session that a later one has fenced out; half of the time, try to begin it again first."""
         following = await self._write(node, first)
         fenced = self._session
         self._session += 1

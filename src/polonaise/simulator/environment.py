@@ -1,7 +1,7 @@
-"""The environment of a simulated world: what all of its parts share, whatever else they know of each other.
+"""The environment of a simulated world: the time, randomness, trace and fault census that all its parts share.
 
-Everything random comes from the seed, through one generator per component: one draw more in one component leaves all
-others as they were.
+Everything random comes from the seed, through one generator per component: an additional draw in one component
+leaves the draws of all others as they were.
 """
 
 from __future__ import annotations

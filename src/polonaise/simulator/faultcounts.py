@@ -1,4 +1,4 @@
-"""The census of faults: counts what was really done to a schedule, and not what was asked for.
+"""The census of faults: counts the faults that took effect in a schedule, and not those that were asked for.
 
 A fault counts only if it had an effect: a partition if it held back a byte or a connect, a torn write if the disk
 differs from the whole write. A schedule whose census is empty has shown nothing.

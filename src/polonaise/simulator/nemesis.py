@@ -1,10 +1,10 @@
 """The nemesis: injects a mix of faults, drawn per seed, now and then while clients work.
 
 Its limits are the *fault atlas*. At most a minority of the storage nodes of a seed ever has its disk damaged, restored
-from an old state, wiped, or made to fail any syncs, reads and writes. Syncs of what is new in a file may fail on all
-nodes at once: no node has acknowledged that. No damage is done that the design calls undetectable: rot of bytes where
-nothing durable says that they were synced, and an old disk from the very session that is current. So every promise has
-to hold in spite of everything here, and whatever breaks one is a bug.
+from an old state, wiped, or made to fail any syncs, reads and writes. Syncs of writes into new space may fail on all
+nodes at once, because no node has acknowledged those writes. No damage is done that the design calls undetectable: rot
+of bytes where nothing durable says that they were synced, and an old disk from the current session itself. So every
+promise has to hold in spite of all these faults, and whatever breaks one is a bug.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Nemesis(DiskFaults):
         self._network = cluster.world.network
         self._under_way: list[asyncio.Task[None]] = []
         self._uncornered = asyncio.Event()
-        """Set while no corner is under way (see `corner`)."""
+        """Set while no `corner` action is under way."""
         self._uncornered.set()
         # A seed has only some of the actions, and much more of some than of others: what one fault brings to light,
         # another one may hide. No weight is 0, or an action that was drawn might never come.
@@ -53,7 +53,7 @@ class Nemesis(DiskFaults):
     async def run(self, duration_s: float) -> None:
         """Start actions at random moments for `duration_s` virtual seconds. They may overlap.
 
-        Returns once no corner is under way: one that is broken off half-way shows nothing.
+        Returns once no `corner` is under way: one that is broken off half-way tests nothing.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
@@ -68,7 +68,7 @@ class Nemesis(DiskFaults):
         await self._uncornered.wait()
 
     async def heal(self) -> None:
-        """End all faults, and let everything run again. What was damaged stays damaged."""
+        """End all faults, and let every node run again. What was damaged stays damaged."""
         # First: faults that are under way would go on to cut links and stop processes.
         for task in self._under_way:
             task.cancel()
@@ -412,8 +412,8 @@ ACTIONS: Final[tuple[tuple[Action, float, float], ...]] = (
     (Nemesis.wipe, 0.35, 1.0),
     (Nemesis.restore, 0.35, 1.0),
 )
-"""By action: the chance that a seed has it, and its weight among the actions of such a seed.
+"""Each action with the chance that a seed has it, and its weight among the actions of such a seed.
 
-Those that need several things to fall together (`corner`, `minority_write`, `depose`) have more of both: weighed like
-the others, they would meet what only they can find in one seed of hundreds.
+Actions that need several coincidences (`corner`, `minority_write`, `depose`) have a higher chance and weight. Without
+that, only one seed in hundreds would reach the bugs that those actions alone can find.
 """

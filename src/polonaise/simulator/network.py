@@ -22,7 +22,7 @@ from polonaise.simulator.trace import Event
 from polonaise.simulator.transport import Connections, Pipe, SimulatedTransport
 
 Machines: TypeAlias = str | Iterable[str]
-"""The name of a machine, or those of several."""
+"""The name of a machine, or the names of several."""
 Endpoint: TypeAlias = tuple[str, int | str]
 """A machine's name, and a port of it or the path of a Unix socket on it."""
 
@@ -31,7 +31,7 @@ _FIRST_FREE_PORT: Final = 49_152
 
 
 class SimulatedListener:
-    """The listener at one endpoint: a process, and what makes the protocol of each connection that it accepts."""
+    """The listener at one endpoint: a process, and the factory of the protocol of each connection that it accepts."""
 
     def __init__(
         self, network: SimulatedNetwork, process: Process, endpoint: Endpoint, factory: ProtocolFactory
@@ -204,7 +204,7 @@ class SimulatedNetwork:
             self.link(*pair).extra_s = seconds
 
     def reset(self, these: Machines, those: Machines) -> int:
-        """Break the connections between `these` and `those`, and return how many those were.
+        """Break the connections between `these` and `those`. Return the number of connections.
 
         Part of what is on its way is lost.
         """
@@ -241,7 +241,7 @@ class SimulatedNetwork:
         return listener
 
     def pair(self, process: Process, listener: SimulatedListener, there: Link, back: Link) -> SimulatedTransport:
-        """Connect a process with a listener. The accepting end stands at once; return the connecting end."""
+        """Connect a process with a listener. The accepting end is open at once; return the connecting end."""
         forth_pipe, back_pipe = Pipe(self.connections, there, back), Pipe(self.connections, back, there)
         number = self._ports[there.source] = self._ports.get(there.source, _FIRST_FREE_PORT) + 1
         near = (there.source, number)
@@ -266,7 +266,7 @@ class SimulatedNetwork:
         self.connections.process_ended(process, powerless=powerless)
 
     def powered_on(self, machine: str) -> None:
-        """Let what peers kept sending to this machine arrive, now that it answers again: it is refused.
+        """Let the bytes that peers kept sending to this machine arrive and be refused, because it answers again.
 
         No connection outlives a loss of power, and the peers learn that only now.
         """

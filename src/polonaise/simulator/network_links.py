@@ -17,7 +17,7 @@ class Partition:
         self._name = name
         self._faults = faults
         self.felt = False
-        """Whether it has held something back: a cut through which nothing wanted to go has shown nothing."""
+        """Whether the cut has held something back. A cut that never did has tested nothing."""
 
     def hold_back(self) -> None:
         """Note that the cut holds something back."""
@@ -36,11 +36,11 @@ class Link:
         self.blocked: Partition | None = None
         """The cut that lets nothing through; None while the link carries."""
         self.extra_s = 0.0
-        """Seconds that everything takes longer, by `SimulatedNetwork.delay`."""
+        """Seconds by which everything is delayed; set by `SimulatedNetwork.delay`."""
         self.flips = configuration.flip_chance > 0.0
-        """Whether a bit may ever have to be flipped: spares most links a test for each chunk."""
+        """Whether this link may ever flip a bit; False spares a test for each chunk."""
         self.flips_due = 0
-        """Chunks that are still to arrive with one bit wrong, by `SimulatedNetwork.flip_byte`."""
+        """The number of next chunks that arrive with one bit wrong; raised by `SimulatedNetwork.flip_byte`."""
         self._faults = environment.faults
         self.draw = environment.random(f"link/{self.name}").random
         local = source == target
@@ -48,7 +48,7 @@ class Link:
         self._jitter_s = configuration.loopback_s if local else configuration.jitter_s
 
     def latency_s(self) -> float:
-        """Draw the seconds that the next chunk or packet is on its way."""
+        """Draw the seconds that the next chunk or packet travels."""
         delay = self._base_s + self._jitter_s * self.draw() + self.extra_s
         if self.extra_s:
             self._faults.count("delay")
@@ -65,7 +65,7 @@ class Link:
         return self.latency_s() + 0.2 * self.draw()
 
     def strikes(self, chance: float) -> bool:
-        """Whether something that has this chance happens now. A chance of 0 draws nothing from the generator."""
+        """Draw whether something with this chance happens now. A chance of 0 takes nothing from the generator."""
         return chance > 0.0 and self.draw() < chance
 
     def flip(self, data: bytes) -> bytes:

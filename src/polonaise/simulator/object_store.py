@@ -16,14 +16,14 @@ from polonaise.simulator.process import Process
 
 _LATENCY_S: Final = 0.002
 _FAR_S: Final = 0.05
-"""The most that one call in twenty takes, instead of `_LATENCY_S`."""
+"""The most virtual seconds that a slow way takes (one in twenty), instead of `_LATENCY_S`."""
 
 
 class SimulatedStore:
     """One object store for all processes of a world: `fragments.store.ObjectStore`.
 
-    What was put is durable, as it is in real stores. A call whose caller dies may have been carried out. The store
-    itself never loses an object: `damage` is what the disks below it do, and `restore` is an operator with a copy.
+    An object that was put is durable, as in real stores. A call whose caller dies may have been carried out. The store
+    itself never loses an object: `damage` stands for the disks below it, and `restore` for an operator with a copy.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -31,13 +31,13 @@ class SimulatedStore:
         self._random: random.Random = environment.random("store")
         self._objects: dict[str, bytes] = {}
         self._sound: dict[str, bytes] = {}
-        """The damaged objects, as they were written."""
+        """The damaged objects' contents as they were written, by path."""
         self.away = False
         """Whether the store answers nobody."""
         self.unmounted = False
         """Whether an empty directory is in the store's place, as where a file system is not mounted."""
         self._unmounted_objects: dict[str, bytes] = {}
-        """The objects in that directory."""
+        """The objects that were put while the store was unmounted."""
 
     def __str__(self) -> str:
         return "the store"
@@ -106,7 +106,7 @@ class SimulatedStore:
         return raw
 
     async def _travel(self) -> None:
-        """Take one way to the store or back, which lasts a while in which the caller may die.
+        """Wait as long as one way to the store or back takes; the caller may die meanwhile.
 
         Raises `StoreUnavailable` while the store is away.
         """

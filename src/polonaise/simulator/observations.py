@@ -1,4 +1,4 @@
-"""The history of a schedule: everything that its clients asked for, were told, and saw.
+"""The history of a schedule: notes all that its clients asked for, were told, and saw.
 
 Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
 Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, a feed
@@ -37,7 +37,7 @@ _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 _NOT_TAKEN: Final = "too many appends wait there"
 """Stands in the text of an error which says that the owner had no room for the append."""
 _BODY: Final = struct.Struct("<IHBB")
-"""The beginning of a body: the number of the try, the transaction's place in it, its `Kind`, and 0."""
+"""The beginning of a body: the number of the try, the transaction's place in the try, its `Kind`, and 0."""
 MOVE: Final = struct.Struct("<HHiii")
 """A transfer: the account from, the account to, the amount, and the two balances as its context saw them."""
 COUNT: Final = struct.Struct("<HI")
@@ -88,16 +88,16 @@ class Try:
     floor: TransactionId
     """The highest id of this partition that was known to be committed when the try was made."""
     mark: TransactionId | None = None
-    """The client high-water mark by which the try was to be judged; None if that was left to the client."""
+    """The client high-water mark by which the try was to be judged; None if the client library chose it."""
     marks: list[TransactionId] = field(default_factory=list)
-    """By place: the mark that each transaction was built on, where they differ; `mark` is the oldest of them then."""
+    """By place: the mark that each transaction was built on, if those differ: then `mark` is the lowest of them."""
     locks: list[list[tuple[int, int]]] = field(default_factory=list)
-    """By place: the locks of each transaction, as a batch's evidence has them; empty if none has any."""
+    """By place: the locks of each transaction, as a batch's evidence has them; empty if no transaction has locks."""
     position: TransactionId | None = None
     """The id that the append demanded; None for any."""
     fate: Fate = Fate.PENDING
     id: TransactionId = -1
-    """The first id, as the application was told it; -1 if it was not."""
+    """The first id that the application was told; -1 if it was told none."""
     why: str = ""
     """Why the append failed, or why its fate is unknown."""
     rests_on: TransactionId | None = None
@@ -115,7 +115,7 @@ class Try:
 
 
 class Body(NamedTuple):
-    """A body, taken apart: the try it came from, and its place there."""
+    """A body, taken apart: the number of the try that it came from, and its place in that try."""
 
     number: int
     place: int
@@ -124,7 +124,7 @@ class Body(NamedTuple):
 
 
 def parse_body(data: bytes) -> Body | None:
-    """Take a body apart. Returns None for one that no application of this schedule wrote."""
+    """Take a body apart. Returns None for a body that no application of this schedule wrote."""
     if len(data) < _BODY.size:
         return None
     number, place, kind, _ = _BODY.unpack_from(data)
@@ -169,14 +169,14 @@ class History:
         """The most registers in one page of a listing."""
         self.violations: list[Violation] = []
         self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
-        """By partition: each id that a reader was not given, and that reader. Only the library's own may be."""
+        """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
         self.told: list[TransactionId] = [-1] * partitions
-        """By partition: the highest id that is known to be committed: a client was told so, or saw it."""
+        """By partition: the highest id known to be committed, because a client was told so or saw the transaction."""
         self.reads = 0
         self.refusal_is_right = False
-        """Whether more was lost than can be made up for, so that clients are rightly told of contradictions."""
+        """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
         self.window_is_kept = False
-        """Whether owners have room for all that clients may send, so that they may refuse no append for want of it."""
+        """Whether owners have room for all appends that clients may send: then none may be refused for want of it."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
@@ -229,7 +229,7 @@ class History:
             attempt.fate, attempt.why = Fate.UNKNOWN, why
 
     def died(self, client: str, kept: Sequence[Try]) -> None:
-        """Note that a client's process died: the fates of its pending appends stay unknown, but for those `kept`."""
+        """Note that a client's process died: the fates of its pending appends stay unknown, except those in `kept`."""
         for attempt in self.tries:
             if attempt.client == client and attempt.fate is Fate.PENDING and attempt not in kept:
                 self.unknown(attempt, "its application died")
@@ -259,7 +259,7 @@ class History:
 
 
 class ReadCheck:
-    """A check of what one reader is given: ids rise from a mark on, none comes twice, and those left out are noted."""
+    """A check of what one reader is given: ids rise from a mark on, no id comes twice, and ids left out are noted."""
 
     def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
         self._history = history
@@ -272,7 +272,7 @@ class ReadCheck:
         self._history.saw(self._who, transaction)
 
     def skip(self, transaction: Transaction) -> None:
-        """Take a transaction without its body, which stayed behind."""
+        """Take a transaction that came without its body."""
         history = self._history
         history.reads += 1
         if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:

@@ -1,4 +1,4 @@
-"""The observer: looks at a cluster's disks and coordinator, and waits until they are as they have to be."""
+"""The observer: looks at a cluster's disks and coordinator, and waits for the state that promises demand of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Observer:
     # ------------------------------------------------------------------ waiting
 
     async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
-        """Wait until `reached()` is true. Raises `Violation` of the `promise` if it is not within `seconds`."""
+        """Wait until `reached()` is true. Raises `Violation` of the `promise` if that takes over `seconds`."""
         until_s = self.cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
@@ -84,7 +84,7 @@ class Observer:
         return any(len(set(each)) > 1 for each in lasts)
 
     async def repaired(self, node: Node | None = None) -> None:
-        """Wait until all replicas are engaged and level, and the node, if given, holds all. Raises `Violation`."""
+        """Wait until all replicas are engaged and level, and `node`, if given, holds all. Raises `Violation`."""
         await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
         await self.level()
 

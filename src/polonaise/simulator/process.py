@@ -20,7 +20,7 @@ Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 class Process(Life):
-    """One life of a process on a machine. It knows nothing of the machine: what it holds there is told of its end."""
+    """One life of a process on a machine. It knows nothing of the machine: its ports there register in `at_end`."""
 
     host: Host
 
@@ -33,13 +33,13 @@ class Process(Life):
         self.calls = 0
         """The number of calls so far to the disk, the network or a connection."""
         self.crash_on_call: int | None = None
-        """The number of the call that the process crashes at and does not make; a sweep over them tries every gap."""
+        """The number of the call before which the process crashes. Trying all numbers hits every gap between calls."""
         self.left_open: list[str] = []
-        """The files and locks that it had still open when `main` returned, which it ought to have closed."""
+        """The files and locks that the process had still open when `main` returned: it ought to have closed them."""
         self.open_files: dict[object, str] = {}
         """The files and locks that the process has open, each with its path."""
         self.at_end: list[Callable[[bool], None]] = []
-        """Called in order when the process has died, with whether its machine has lost power: its ports break off."""
+        """Functions called in order when the process has died, with whether its machine lost power: its ports close."""
         self._may_fail = may_fail
         self._supervised: dict[VirtualTask, None] = {}
         self._ended = asyncio.Event()
@@ -58,7 +58,7 @@ class Process(Life):
 
     @property
     def handles(self) -> list[str]:
-        """The paths of the files that it has open or locked."""
+        """The paths of the files that the process has open or locked."""
         return list(self.open_files.values())
 
     @property
@@ -132,7 +132,7 @@ class Process(Life):
         return task
 
     def failed(self, error: BaseException) -> None:
-        """End the process because of an error; end the schedule, too, unless the scenario allows this error."""
+        """End the process because of an error; also end the schedule, unless the scenario allows this error."""
         self.check_alive()
         self.failure = error
         if not isinstance(error, self._may_fail):

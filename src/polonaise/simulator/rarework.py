@@ -31,7 +31,7 @@ from polonaise.wire.appends import CHANGE, AppendColumns, Operation
 
 _THINGS: Final = 6
 _AGES: Final = (0, 0, 1, 3, 8)
-"""By how many ids the marks of a group's transactions may lie behind the view."""
+"""The numbers of ids, one drawn per transaction, by which a mark in a group lies below the applied high-water mark."""
 
 
 class MarkedGroup(Group):

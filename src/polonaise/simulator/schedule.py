@@ -1,7 +1,7 @@
 """One schedule: a cluster drawn from a seed, clients at work amid faults, healing, and a check of every promise.
 
-`run` is the way in; `Schedule.play` has the whole course. A share (`_..._SHARE`) is the part of all seeds that have
-something, where nothing else is said.
+`run` is the way in; `Schedule.play` has the whole course. A share (`_..._SHARE`) is the fraction of all seeds that
+have a feature, unless its text says otherwise.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _STEPS_MAX: Final = 600_000
 _ARCHIVE_SHARE: Final = 0.15
 """The share of seeds with an archive: few, because writing Parquet takes long."""
 _OVERTAKEN_SHARE: Final = 0.3
-"""The share, of seeds with an archive, that end with fragments which are ahead of the replicas."""
+"""Among the seeds with an archive, the share of those that end with fragments ahead of the replicas."""
 _STOP_SHARE: Final = 0.6
-"""The chance that one more clean stop of a storage node follows."""
+"""The chance, drawn before each, that another clean stop of a storage node follows."""
 _SERVER_STOP_SHARE: Final = 0.3
-"""The chance that one more clean stop of a server follows."""
+"""The chance, drawn before each, that another clean stop of a server follows."""
 _RARE_SHARE: Final = 0.25
-"""The chance of each rare step to be among a seed's work."""
+"""The chance that a rare step is among a seed's work, drawn for each such step."""
 _DOUBLE_OWNER_SHARE: Final = 0.12
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
-"""The share, of seeds without a disaster, that end with replicas of an earlier moment under a living owner."""
+"""Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
 
 
 @dataclass(slots=True)
@@ -263,7 +263,7 @@ class Schedule:
     async def _nothing_forgotten(self) -> None:
         """Check that nodes have only files open that they use, and close all when they end. Raises `Violation`.
 
-        P11: a node that keeps files open which it does not use can open none any more one day.
+        P11: a node that keeps unused files open will run out of them one day.
         """
         until_s = self.world.now + LAG_S
         while forgotten := self.cluster.forgotten():
@@ -279,8 +279,8 @@ class Schedule:
     async def _watch(self) -> None:
         """Check P1 again and again: what is known to be committed is durable on a quorum.
 
-        Known is what an application was told or saw, and what a disk has noted as confirmed. Disks that were spoilt
-        are not looked at: each counts as one that holds it, as it may have done.
+        What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
+        disks are not read: each counts as holding it, because it may have held it.
         """
         quorum = self.knobs.storage // 2 + 1
         while True:

@@ -32,11 +32,11 @@ class Connections:
         self.powerless: set[str] = set()
         """Names of the machines without power, which answer nothing."""
         self.standing: dict[Pipe, Pipe] = {}
-        """Every connection: the pipe from the connecting end, and the pipe to it."""
+        """Every connection: its pipe from the connecting end, mapped to its pipe back."""
         self.transports: dict[SimulatedTransport, None] = {}
-        """The ends whose processes live and have not been told yet that they are over."""
+        """The ends whose processes live and have not been told yet that the connection is over."""
         self._stalled: dict[Pipe, None] = {}
-        """Pipes that hold something back until a link carries again. In order, which a set has not."""
+        """Pipes that hold something back until a link carries again. A dict, because a set would have no order."""
 
     def stall(self, pipe: Pipe, link: Link) -> None:
         """Note that the pipe holds something back until the link carries again."""
@@ -45,7 +45,7 @@ class Connections:
             link.blocked.hold_back()
 
     def revive(self) -> list[Pipe]:
-        """Ask every stalled pipe to go on, and return them all. Those that can't stall again."""
+        """Ask every stalled pipe to go on, and return all of them. A pipe that can't go on stalls again."""
         stalled, self._stalled = list(self._stalled), {}  # a new one first: pipes enter themselves while this runs
         for pipe in stalled:
             pipe.revive()
@@ -78,7 +78,7 @@ class Connections:
 
 
 class Pipe:
-    """One direction of a connection, with what is on its way there, in order."""
+    """One direction of a connection, with what is on its way in it, in order."""
 
     def __init__(self, connections: Connections, link: Link, back: Link) -> None:
         self.connections = connections
@@ -90,12 +90,12 @@ class Pipe:
         self.room = link.configuration.window_bytes
         """Bytes that may still be sent before the receiver has read some."""
         self._owed = 0
-        """Bytes that the receiver has read, which the sender does not know while the link back is cut."""
+        """Bytes that the receiver has read while the link back was cut: the sender has not learned it yet."""
         self._flying: deque[tuple[float, Item]] = deque()
-        """What is on its way, each with the moment at which it arrives."""
+        """The items on their way, each with the virtual time at which it arrives."""
         self._last_ready = 0.0
         self._armed = False
-        """Whether a call of `_arrive` is to come, by a timer or once the link carries again."""
+        """Whether a call of `_arrive` is due, by a timer or once the link carries again."""
         self._stalled = False
         self._ended = False
 
@@ -117,13 +117,13 @@ class Pipe:
         self._put(item)
 
     def answer_as_gone(self) -> None:
-        """Send a reset, once: bytes came for the end that this pipe leads from, and that is gone."""
+        """Send a reset, once, because bytes came for the end that this pipe leads from, and that end is gone."""
         if not self._ended:
             self._ended = True
             self._put(ConnectionResetError("connection reset by peer"))
 
     def lose_some(self) -> None:
-        """Lose what is on its way, but for some first part of it."""
+        """Lose what is on its way, except a first part of random length."""
         keep = int(self.link.draw() * (len(self._flying) + 1))
         while len(self._flying) > keep:
             self._flying.pop()
@@ -203,9 +203,9 @@ class SimulatedTransport(asyncio.Transport):
         self._subject = self._trace.subject(f"{process.name} {local[0]}:{local[1]}-{peer[0]}:{peer[1]}")
         self._protocol: asyncio.BaseProtocol | None = None
         self._arrived: deque[Item] = deque()
-        """What has arrived and the process has not read."""
+        """What has arrived but was not read by the process."""
         self._draining = False
-        """Whether a call of `_drain` is to come."""
+        """Whether a call of `_drain` is due."""
         self._reading = False
         self._broken: OSError | None = None
         """The breaking of the connection, known to the kernel and not yet to the process."""
@@ -215,7 +215,7 @@ class SimulatedTransport(asyncio.Transport):
         self._low = _HIGH_WATER // 4
         self._writer_paused = False
         self._flushing = False
-        """Whether a call of `_flush` is to come."""
+        """Whether a call of `_flush` is due."""
         self._eof_asked = False
         self._eof_sent = False
         # A transport ends in three steps, as asyncio's do: no new writes, then nothing read or written at all, then
@@ -354,7 +354,7 @@ class SimulatedTransport(asyncio.Transport):
     # -------------------------------------------------------------- for the network, inside the process
 
     def establish(self, protocol: asyncio.BaseProtocol) -> None:
-        """Give the connection, which stands now, to its protocol, and let that read."""
+        """Give the connection, which is open now, to its protocol, and let the protocol read."""
         self._protocol = protocol
         protocol.connection_made(self)
         if not self._closing:
@@ -437,7 +437,7 @@ class SimulatedTransport(asyncio.Transport):
             self._loop.soon(self._loop.enter, self.process, self._flush)
 
     def kernel_close(self, *, killed: bool = False) -> None:
-        """Close this end, because the process closed it or has died (`killed`).
+        """Close this end, because the process closed the connection or has died (`killed`).
 
         The peer gets the end of the stream, or a reset if bytes lay unread.
         """

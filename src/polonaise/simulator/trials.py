@@ -23,19 +23,19 @@ from polonaise.simulator.waiting_client import WaitingClient
 _ROT_SHARE: Final = 0.25
 """The share of seeds in which a bit of a sealed segment rots at the end, where nothing reads it but a scrub."""
 _IN_TURN_SHARE: Final = 0.07
-"""The share, of seeds with three replicas, in which one disk after the other goes bad."""
+"""Among the seeds with three replicas, the share of those in which one disk after the other goes bad."""
 _TAKE_OVER_S: Final = 5.0
 """Virtual seconds within which a partition has its next owner once the lease of the last one has run out."""
 _MENDED_LOOK_S: Final = 0.5
 """Virtual seconds between two looks at a disk: seldom, as each look reads everything on it."""
 _MENDED_STEPS: Final = 400_000
-"""Handles that the schedule may run in addition for each strike. An idle owner may take a minute to notice one, and
-scrubs read everything each second meanwhile: they have been seen to need 235 000."""
+"""Additional handles that the schedule may run for each strike. An idle owner may take a minute to notice a strike, and
+scrubs read everything each second meanwhile: up to 235 000 handles were measured."""
 _LATER_S: Final = 0.5
-"""Virtual seconds between the moments at which one server and the next go on."""
+"""Virtual seconds between the moments at which one paused server and the next resume."""
 
 _TOLD_S: Final = 15.0
-"""Virtual seconds within which a client that waits is told what it waits for."""
+"""Virtual seconds within which a waiting client must be told which nodes it waits for."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
 
@@ -207,7 +207,7 @@ class Trials:
     async def _working_servers_keep_what_they_own(self) -> None:
         """Pause all servers for longer than a lease, as when their machines are suspended; none may lose what it owns.
 
-        The one that goes on first must not take the others for dead: it has not looked at them all the while.
+        The server that resumes first must not take the others for dead, because it has not looked at them for as long.
         """
         await asyncio.sleep(LEASE_S)  # or a lease that ran out during the faults could still change owners
         owned = self._owned()
@@ -225,7 +225,7 @@ class Trials:
             raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
 
     async def _stopped_servers_are_replaced(self) -> None:
-        """Pause an owner for longer than its lease: a server that works must take over, and the owner come too late."""
+        """Pause an owner for longer than its lease: a working server must take over, and the owner resume too late."""
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
@@ -243,7 +243,7 @@ class Trials:
         await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
-        """Return, by partition, the server that has a session there; of two, the one of the later generation."""
+        """Return, by partition, the server that has a session in it; if two have, the one of the later generation."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():

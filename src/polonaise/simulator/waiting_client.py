@@ -1,4 +1,4 @@
-"""A client that mounts, waits, and then appends: to see what it is told while its append can't be committed."""
+"""A client that mounts, waits and then appends, to find what a client is told while its append can't be committed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WaitingClient:
 
     @property
     def trouble(self) -> str:
-        """The trouble of partition 0 as the client is told it at this moment; empty if there is none."""
+        """The trouble of partition 0 as the client is told it now; empty if the partition has none."""
         return str((self._log.trouble(0) if self._log is not None else None) or "")
 
     async def run(self, node: Node, host: Host) -> None:

@@ -61,7 +61,7 @@ class ClientLife:
         return self.random.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + self.random.random())
 
     async def settle(self, attempt: Try, receipt: Receipt) -> None:
-        """Wait a while for the fate of an append; if it does not come, go on, and note it when it comes."""
+        """Wait a while for the fate of an append; if it is not told by then, go on, and note it when it is told."""
         self.unsettled.append(receipt)
         try:
             async with asyncio.timeout(self.timeout_s()):
@@ -70,7 +70,7 @@ class ClientLife:
             self.follow(attempt, receipt)
 
     def follow(self, attempt: Try, receipt: Receipt) -> None:
-        """Note the fate of an append when it comes, in a task of its own."""
+        """Note the fate of an append as soon as it is told, in a task of its own."""
 
         async def run() -> None:
             await self._note(attempt, receipt)
@@ -97,7 +97,7 @@ class ClientLife:
     # ------------------------------------------------------------------ contexts
 
     async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
-        """Run a transaction context. Each of its runs is a new try, and a run means that the try before has failed."""
+        """Run a transaction context. Each of its runs is a new try, and means that the previous try has failed."""
         tries: list[Try] = []
 
         async def context(tx: Draft) -> None:
@@ -166,7 +166,7 @@ async def group(session: ClientLife, partition: PartitionId) -> None:
 async def step_counter(session: ClientLife, partition: PartitionId) -> None:
     """Raise a counter by compare-and-set of a register, so that it reaches each value once.
 
-    A second register beside it is there while the value is odd: so registers are also made and deleted.
+    A second register exists while the value is odd, so that registers are also made and deleted.
     """
     counter = session.random.randrange(_COUNTERS)
     key, neighbour = b"counter/%d" % counter, b"odd/%d" % counter
@@ -226,7 +226,7 @@ def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
 
 
 async def append(session: ClientLife, partition: PartitionId) -> None:
-    """Make several appends without waiting for each, half of them with locks and marks of any age."""
+    """Make several appends without waiting for each; half of them have locks, and marks of any age."""
     pending: list[tuple[Try, Receipt]] = []
     for _ in range(session.random.choice((1, 1, 2, 6))):
         locks: list[Lock] = []
@@ -408,7 +408,7 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (  # with their weights, which each
 
 
 async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
-    """Take one step. Faults and time-outs are answers like others, unless they tell of a contradiction."""
+    """Take one step. Faults and time-outs are answers like others, unless a fault's code names a contradiction."""
     try:
         await step(session, partition)
     except (TimeoutError, Closed):

@@ -67,7 +67,7 @@ class Machine:
 
     @property
     def powered(self) -> bool:
-        """Whether the machine has power. Without power it is silent: it does not even refuse connections."""
+        """Whether the machine has power. Without power, it does not even refuse connections."""
         return self.name not in self.world.network.connections.powerless
 
     def power_loss(self) -> None:
