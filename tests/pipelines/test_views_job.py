@@ -124,7 +124,7 @@ def test_what_cannot_be_meant_is_refused(spark: SparkSession, log: Log, address:
         rebuild(spark, address, balances, table, until=Until(ids={0: 10}))
     with pytest.raises(BadOption, match=r"the query of view v: .*UNRESOLVED_COLUMN"):
         rebuild(spark, address, TableView("v", "SELECT nothing FROM {log}"), table)
-    with pytest.raises(BadOption, match="what becomes of amount"):
+    with pytest.raises(BadOption, match="how is amount merged"):
         rebuild(
             spark,
             address,

@@ -24,7 +24,7 @@ FRESH = (
 try:
     spark.read.format("polonaise").load()
 except Exception as error:
-    assert "which log? Say .option('cluster'" in str(error), error
+    assert "name the log, .option('cluster'" in str(error), error
     print("found")
 """
 )

@@ -259,7 +259,7 @@ def told(error: BaseException) -> str:
     [
         ({"startingTransactins": "0"}, "[bad_option] no option is named 'startingtransactins': did you mean"),
         ({"startingTransactions": '{"0": 999}'}, "[beyond_log] startingTransactions: 999 in partition 0"),
-        ({"decoder": "json"}, "[bad_option] decoder='json' of which columns? Say decoderSchema"),
+        ({"decoder": "json"}, "[bad_option] decoder='json' without decoderSchema: name its columns"),
         ({"decoder": "no.such:thing", "decoderSchema": "id long"}, "[bad_option] decoder='no.such:thing' can't be"),
         ({"decoder": "json", "decoderSchema": "id string"}, "[body_undecodable] transaction 0 of partition"),
         ({"cluster": "embedded:/no/such/log"}, "[not_initialized] there is no log at embedded:/no/such/log"),
