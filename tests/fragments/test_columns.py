@@ -144,7 +144,7 @@ def test_ids_that_are_not_dense_are_refused() -> None:
     footer, raw = fragment_of(plain_batches([6]))
     with pytest.raises(FragmentDamaged, match="ids"):
         read(rewritten(raw, with_column("transaction_id", 3)), footer)
-    with pytest.raises(FragmentDamaged, match="ids of row group 0"):
+    with pytest.raises(FragmentDamaged, match="the rows of row group 0"):
         read(rewritten(raw, with_column("partition", 3)), footer)
     with pytest.raises(FragmentDamaged, match="ends with 4"):
         read(rewritten(raw, lambda table: table.slice(0, 5)), footer)

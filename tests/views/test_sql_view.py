@@ -241,7 +241,7 @@ def test_a_coroutine_for_apply_is_refused(sqlite_url: str) -> None:
 async def test_a_view_without_apply_says_so(sqlite_url: str, views: Callable[..., Any]) -> None:
     view = views(sqlite_url, SqlView)
     assert await view.high_water_mark(0) == -1
-    with pytest.raises(NotImplementedError, match="SqlView has to say how"):
+    with pytest.raises(NotImplementedError, match="SqlView has to define how"):
         await view.apply_run(transactions(1))
 
 

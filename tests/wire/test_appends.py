@@ -171,7 +171,7 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
             columns_of(1) + struct.pack("<IIQB", 1, 0, 5, 3) + bytes(7), 1, LOCKS, "lock mode", id="unknown lock mode"
         ),
         pytest.param(columns_of(2) + b"\1\0" + bytes(6), 2, GROUPS, "within a group", id="group without an end"),
-        pytest.param(columns_of(2) + b"\2\1" + bytes(6), 2, GROUPS, "neither 0 nor 1", id="odd end of a group"),
+        pytest.param(columns_of(2) + b"\2\1" + bytes(6), 2, GROUPS, "other than 0 and 1", id="odd end of a group"),
         pytest.param(
             columns_of(1) + struct.pack("<I", 2**32 - 1), 1, OPERATIONS, "shorter", id="4 GiB of operations"
         ),
