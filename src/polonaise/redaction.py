@@ -26,8 +26,11 @@ _SPACED: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[
 """`user:password@` with blanks in it, only where a scheme shows that an address begins."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
 """A user without a password, where the user is itself the token."""
-_QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40)[^\s&;'\"]*")
-"""A percent-encoded address within an address, or text that resembles one and holds no secret."""
+_QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
+"""A percent-encoded address within an address, or text that resembles one and holds no secret.
+
+Often only its delimiters are encoded: in `fragments=s3://bucket?aws_secret_access_key%3D…` the equals sign is.
+"""
 
 
 def redacted(text: object) -> str:
@@ -44,7 +47,7 @@ def _within(quoted: str) -> str:
     """Return the percent-encoded text redacted, or as it was when it holds no secret."""
     unquoted = unquote(quoted)
     shown = redacted(unquoted)
-    return quoted if shown == unquoted else quote(shown, safe=HIDDEN)
+    return quoted if shown == unquoted else quote(shown, safe=HIDDEN + "/:" if "/" in quoted else HIDDEN)
 
 
 def redacted_repr(cls: type[T]) -> type[T]:

@@ -219,6 +219,6 @@ def test_a_new_table_is_not_made_among_the_files_of_something_else(
     for directory in (tmp_path / "table", store):
         before = sorted(directory.rglob("*"))
         for work in (rebuild, update):
-            with pytest.raises(ViewUnfit, match="choose a new directory, or an empty one"):
+            with pytest.raises(ViewUnfit, match="choose a new or empty directory"):
                 work(spark, address, changes, f"{kind}:{directory}")
         assert sorted(directory.rglob("*")) == before

@@ -67,6 +67,7 @@ STORES = [
 ]
 LOGS = [
     *(["embedded:/no/such/log?host=no&fragments=" + quote(store, safe="{}") for store in STORES]),
+    "embedded:/no/such/log?host=no&fragments=s3://bucket/path%3Faws_secret_access_key%3D{}",
     "embedded:/no/such/log?fragments=s3://key:{}@bucket&nothing=1",
     "embedded:/no/such/log?fragments=s3://key:{}@bucket&storage=x",
     "embedded:/no/such/log?fragments=s3://key:{}@bucket&host=perhaps",
@@ -361,6 +362,7 @@ def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> No
         ("jdbc:postgresql://h/db;password=s;a=b", f"jdbc:postgresql://h/db;password={HIDDEN};a=b"),
         ("'postgres://a:s@h' is none: ask", f"'postgres://a:{HIDDEN}@h' is none: ask"),
         ("embedded:/x?fragments=s3%3A%2F%2Fa%3As%40b", f"embedded:/x?fragments=s3%3A%2F%2Fa%3A{HIDDEN}%40b"),
+        ("embedded:/x?fragments=s3://b%3Fkey%3Ds&host=no", f"embedded:/x?fragments=s3://b%3Fkey%3D{HIDDEN}&host=no"),
         (b"redis://:s@h", f"redis://:{HIDDEN}@h"),
     ],
 )
