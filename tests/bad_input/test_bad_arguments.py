@@ -150,7 +150,7 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
 
 @pytest.mark.parametrize(("mistake", "naming"), [pytest.param(m, n, id=i) for i, m, n in MISTAKES])
 @in_a_town
-async def test_an_argument_that_cannot_be_meant(log: Log, *, mistake: Callable[[Log], Any], naming: list[str]) -> None:
+async def test_an_invalid_argument(log: Log, *, mistake: Callable[[Log], Any], naming: list[str]) -> None:
     before = log.append(b"before", 0)
     with pytest.raises(BadOption) as raised:
         await called(lambda: mistake(log))
@@ -171,7 +171,7 @@ async def test_an_argument_that_cannot_be_meant(log: Log, *, mistake: Callable[[
     ],
 )
 @in_a_town
-async def test_a_producers_argument_that_cannot_be_meant(log: Log, *, arguments: tuple[Any, ...], naming: str) -> None:
+async def test_an_invalid_producers_argument(log: Log, *, arguments: tuple[Any, ...], naming: str) -> None:
     producer = await log.producer("p", partition=0)
     *plain, options = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
     with pytest.raises(BadOption) as raised:
@@ -194,7 +194,7 @@ async def test_a_producers_argument_that_cannot_be_meant(log: Log, *, arguments:
         ({"header_filter": 3}, ["header_filter=3", "(mask, value)"]),
     ],
 )
-async def test_an_option_of_connect_that_cannot_be_meant(
+async def test_an_invalid_option_of_connect(
     options: dict[str, Any], naming: list[str], tmp_path: Path
 ) -> None:
     with pytest.raises(BadOption) as raised:
@@ -204,8 +204,8 @@ async def test_an_option_of_connect_that_cannot_be_meant(
 
 
 @pytest.mark.parametrize("address", [None, 5, Path("bank"), b"file:bank", "file:\0"])
-async def test_an_address_that_cannot_be_meant(address: Any) -> None:
-    with pytest.raises(BadOption, match=r"file:PATH|a path has no zero byte"):
+async def test_an_invalid_address(address: Any) -> None:
+    with pytest.raises(BadOption, match="file:PATH"):
         async with polonaise.connect(address):
             pass
 

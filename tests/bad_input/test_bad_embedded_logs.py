@@ -80,7 +80,7 @@ def contents(directory: Path) -> dict[str, bytes | None]:
         ("{}?storage=1&storage=3", "unknown or repeated option 'storage'"),
     ],
 )
-async def test_an_address_that_cannot_be_meant(tmp_path: Path, rest: str, naming: str) -> None:
+async def test_an_invalid_address(tmp_path: Path, rest: str, naming: str) -> None:
     await refuses("embedded:" + rest.format(tmp_path / "new"), BadOption, naming)
     assert not (tmp_path / "new").exists()
 

@@ -162,7 +162,7 @@ async def test_a_producer_that_skips_a_number_or_was_opened_again(log: Log) -> N
     ],
 )
 @after
-async def test_an_append_that_cannot_be_meant(log: Log, *, options: dict[str, Any]) -> None:
+async def test_an_invalid_append(log: Log, *, options: dict[str, Any]) -> None:
     with pytest.raises(BadOption) as raised:
         log.append(partition=0, **options)
     checked(raised, "bad_option", Retry.NEVER)

@@ -157,7 +157,7 @@ def test_the_first_that_fails_ends_it(shell: Shell) -> None:
         (["--write-lock", "a\udcff:1"], "NAME:ID"),
     ],
 )
-def test_an_append_that_cannot_be_meant(shell: Shell, options: list[str], naming: str) -> None:
+def test_an_invalid_append(shell: Shell, options: list[str], naming: str) -> None:
     shell.cluster()
     shell.refuses("log", "append", LOG, "body", *options, code="bad_option", naming=naming)
     assert bodies(shell) == []
@@ -336,7 +336,7 @@ def test_an_append_that_is_not_decided_in_time_may_still_commit(shell: Shell) ->
     "arguments",
     [["--limit", "-1"], *[["--timeout", wrong] for wrong in ("0", "nan", "inf", "x")], ["--nonsense"], ["a", "b"]],
 )
-def test_a_command_line_that_cannot_be_meant_is_exit_status_2(shell: Shell, arguments: list[str]) -> None:
+def test_an_invalid_command_line_is_exit_status_2(shell: Shell, arguments: list[str]) -> None:
     shell.cluster()
     assert shell.run("log", "read", *arguments).status == 2
 

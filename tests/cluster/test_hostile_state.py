@@ -98,7 +98,7 @@ async def test_a_second_mount_takes_the_place_of_the_first(server: Target) -> No
         pytest.param({"credit": -1}, id="negative credit"),
     ],
 )
-async def test_a_mount_that_cannot_be_meant_closes_its_connection(server: Target, changes: dict[str, int]) -> None:
+async def test_an_invalid_mount_closes_its_connection(server: Target, changes: dict[str, int]) -> None:
     async with greet(server) as peer:
         assert await peer.refused(mount(**changes)) == "protocol_error"
         assert await peer.hear() is None

@@ -293,7 +293,7 @@ async def test_unix_sockets_carry_too(here: Here) -> None:
 
 @pytest.mark.parametrize("address", ["", "nothing", "a:b", "a:70000", ":1", "unix:", "::1:5", "a:-1"])
 @on_every_network
-async def test_an_address_that_cannot_be_meant_is_refused(here: Here, *, address: str) -> None:
+async def test_an_invalid_address_is_refused(here: Here, *, address: str) -> None:
     with pytest.raises(BadOption):
         await here.network.listen(address, Peer)
     with pytest.raises(BadOption):

@@ -86,7 +86,7 @@ def test_more_bodies_than_a_column_can_hold_are_refused(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("columns", [[], ["data", "price"], ["data", "data"]])
-def test_columns_that_cannot_be_meant_are_refused(columns: list[str]) -> None:
+def test_invalid_columns_are_refused(columns: list[str]) -> None:
     footer, raw = fragment_of(batches_of(PLAN))
     with pytest.raises(BadOption, match="transaction_id"):
         columns_in(raw, footer, ALL, columns)
@@ -94,7 +94,7 @@ def test_columns_that_cannot_be_meant_are_refused(columns: list[str]) -> None:
         columns_of(batches_of(PLAN), columns)
 
 
-def test_batches_of_no_rows_cannot_be_meant() -> None:
+def test_batches_of_no_rows_are_refused() -> None:
     footer, raw = fragment_of(batches_of(PLAN))
     with pytest.raises(BadOption, match="1 or more"):
         columns_in(raw, footer, ALL, COLUMNS, rows_max=0)

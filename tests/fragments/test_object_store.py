@@ -213,7 +213,7 @@ async def test_deleting_is_deleting_whether_it_is_there_or_not(store: ObstoreSto
 
 
 @pytest.mark.parametrize("url", ["", "foo://bucket", "file://elsewhere/path", "s3://", "a\0b"])
-def test_a_store_that_cannot_be_meant(url: str) -> None:
+def test_an_invalid_store(url: str) -> None:
     with pytest.raises(BadOption):
         open_store(url)
 

@@ -390,7 +390,7 @@ async def test_two_restores_into_one_directory_do_not_meet(
         ({"partitions": 5_000}, "invalid number of partitions"),
     ],
 )
-async def test_what_cannot_be_meant(
+async def test_invalid_arguments(
     log: polonaise.Log, store: ObstoreStore, target: Path, how: dict[str, Any], said: str
 ) -> None:
     await fill(log, 10)

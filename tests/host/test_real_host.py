@@ -40,7 +40,7 @@ def test_an_address_reads_as_it_is_written(text: str, address: HostPort | UnixPa
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"])
-def test_an_address_that_cannot_be_meant_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(BadOption):
         parse_address(text)
 

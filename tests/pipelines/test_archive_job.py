@@ -118,7 +118,7 @@ def test_an_archive_up_to_ids_or_a_time_holds_just_that(spark: SparkSession, add
     assert max(batch.commit_time_us for batch in late) <= middle.commit_time_us
 
 
-def test_what_can_not_be_meant_is_refused_before_anything_is_written(
+def test_invalid_arguments_are_refused_before_anything_is_written(
     spark: SparkSession, address: str, tmp_path: Path
 ) -> None:
     url = str(tmp_path / "store")

@@ -328,7 +328,7 @@ def test_no_text_is_taken_for_markup(text: str) -> None:
         (lambda: Flows("f", {("a", "b"): 1}, marks=[Mark(("b", "a"), "")]), "nothing is drawn"),
     ],
 )
-def test_what_can_not_be_meant_is_refused(make: Any, hint: str) -> None:
+def test_invalid_arguments_are_refused(make: Any, hint: str) -> None:
     with pytest.raises(BadOption, match=hint):
         make()
 

@@ -1,4 +1,4 @@
-"""Declarations of views: what can't be meant is refused when it is declared, by name."""
+"""Declarations of views: an invalid one is refused when it is declared, by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SQL = "SELECT account, amount FROM {log}"
         ({"read": {"cluster": "embedded:x"}}, "read has the option cluster"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: dict[str, Any], told: str) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, Any], told: str) -> None:
     with pytest.raises(BadOption, match=told):
         TableView(**{"name": "v", "query": SQL, **given})
 

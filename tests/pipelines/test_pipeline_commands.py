@@ -148,7 +148,7 @@ def test_the_banks_log_is_whole_as_a_program_of_its_own_says(directory: Path, bo
         (("views", "LOG", f"{VIEWS}:accounts", "parquet:x", "--follow", "--report", "y"), "--follow runs until"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(
+def test_an_invalid_argument_is_one_line(
     directory: Path, book: Book, pipeline: Run, arguments: tuple[str, ...], told: str
 ) -> None:
     status, _, errors = pipeline(*(each.replace("LOG", f"embedded:{directory / 'log'}") for each in arguments))

@@ -102,7 +102,7 @@ def test_a_report_is_of_one_snapshot_and_an_application_adds_to_it(
     assert "&lt;not markup&gt;" in found.page.read_text(encoding="utf-8")
 
 
-def test_what_can_not_be_meant_is_refused(spark: SparkSession, address: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession, address: str, tmp_path: Path) -> None:
     with pytest.raises(BadOption, match="second, minute, hour, day, month"):
         report(spark, address, str(tmp_path), HowToReport(period="fortnight"))
     with pytest.raises(BadOption, match="no column kind"):

@@ -102,6 +102,7 @@ def test_tasks_do_not_host_an_embedded_log_and_have_its_whole_path(
     assert tasks_address(address) == f"embedded:{tmp_path / 'log'}?partitions=2&host=no"
     assert full_address("embedded:log?fragments=store") == f"embedded:{tmp_path / 'log'}?fragments={tmp_path / 'store'}"
     assert tasks_address(f"embedded:{tmp_path}") == f"embedded:{tmp_path}?host=no"
+    assert tasks_address("embedded:/host=x?host=yes&storage=3") == "embedded:/host=x?storage=3&host=no"
     assert tasks_address("file:/c") == "file:/c"
     for wrong in ("log", "file:", "s3://bucket"):
         with pytest.raises(BadOption, match="no address of a log"):

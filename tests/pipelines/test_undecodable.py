@@ -226,7 +226,7 @@ def test_the_run_says_it_or_else_the_view() -> None:
         (TableView("plain", "SELECT data FROM {log}"), "table", "view plain has no decoder"),
     ],
 )
-def test_what_can_not_be_meant_is_refused(view: TableView, said: str | None, why: str) -> None:
+def test_invalid_arguments_are_refused(view: TableView, said: str | None, why: str) -> None:
     with pytest.raises(BadOption, match=why):
         policy_of(view, said)
 

@@ -114,7 +114,7 @@ def test_a_table_that_is_followed_gets_what_is_committed_later(
     assert rows_in(spark, f"parquet:{tmp_path / 'table'}", balances, log) == expected_balances(COUNT + 5, COUNT + 5)
 
 
-def test_what_cannot_be_meant_is_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
     table = f"parquet:{tmp_path / 'table'}"
     with pytest.raises(BadOption, match="can't be brought up to date: rebuild it"):
         update(spark, address, TableView("v", "SELECT count(*) AS n FROM {log}", whole=True), table)

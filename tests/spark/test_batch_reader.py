@@ -1,4 +1,4 @@
-"""A batch query reads just what was asked for, from servers and fragments alike; what can't be meant is refused."""
+"""A batch query reads just what was asked for, from servers and fragments alike; an invalid option is refused."""
 
 from __future__ import annotations
 

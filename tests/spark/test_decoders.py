@@ -165,7 +165,7 @@ def test_a_column_that_is_not_null_may_be_missing_where_such_bodies_are_left_out
         ({"onUndecodable": "skip", "failOnDecodeError": "true"}, "give onUndecodable only"),
     ],
 )
-def test_what_can_not_be_meant_of_undecodable_bodies_is_refused(options: dict[str, str], said: str) -> None:
+def test_invalid_options_of_undecodable_bodies_are_refused(options: dict[str, str], said: str) -> None:
     with pytest.raises(BadOption, match=said):
         decoded([], **options)
     with pytest.raises(BadOption, match="onUndecodable without a decoder"):
@@ -307,7 +307,7 @@ def test_a_function_of_ones_own() -> None:
         ({"decoder": "protobuf", "decoder__message": "Message"}, "'Message' is not known: write module:Name"),
     ],
 )
-def test_a_decoder_that_can_not_be_meant_is_refused(options: Any, said: str) -> None:
+def test_an_invalid_decoder_is_refused(options: Any, said: str) -> None:
     with pytest.raises(BadOption, match=said):
         decoded([], **options)
 

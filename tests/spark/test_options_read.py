@@ -1,4 +1,4 @@
-"""An option that can't be meant is refused by name, before anything runs."""
+"""An invalid option is refused by name, before anything runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"cluster": "fragments:/x", "fragments": "/y"}, "given twice"),
     ],
 )
-def test_an_option_that_can_not_be_meant_is_refused_with_what_to_write(options: dict[str, str], hint: str) -> None:
+def test_an_invalid_option_is_refused_with_what_to_write(options: dict[str, str], hint: str) -> None:
     with pytest.raises(BadOption) as refused:
         said(**options)
     assert hint in str(refused.value)

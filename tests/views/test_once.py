@@ -186,7 +186,7 @@ async def test_another_request_under_the_same_key_is_told(sqlite_url: str) -> No
         assert raised.value.first == first.id
 
 
-async def test_what_cannot_be_meant_is_refused(sqlite_url: str) -> None:
+async def test_invalid_arguments_are_refused(sqlite_url: str) -> None:
     async with testing.log() as log:
         with pytest.raises(BadOption, match="once_table"):
             await log.once("key", pay, 1)

@@ -193,7 +193,7 @@ def columns_of(count: int, *, sequences: list[int] | None = None, ends: list[int
         ),
     ],
 )  # fmt: skip
-def test_appends_that_cannot_be_meant_are_refused(columns: bytes, count: int, flags: int, what: str) -> None:
+def test_invalid_appends_are_refused(columns: bytes, count: int, flags: int, what: str) -> None:
     with pytest.raises(ProtocolError, match=what):
         as_columns(columns, count, flags, b"ab")
 

@@ -27,6 +27,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import DirectoryLock, Host
+from polonaise.host.wholefiles import opened_file
 from polonaise.log.openfiles import SharedSync
 
 FORMAT: Final = 1
@@ -189,11 +190,8 @@ class ValueDirectory:
         unfinished = self.path(name + UNFINISHED)
         if await self.disk.exists(unfinished):
             await self.disk.remove(unfinished)
-        file = await self.disk.open(unfinished, create=True)
-        try:
+        async with opened_file(self.disk, unfinished, create=True) as file:
             await file.write(0, [contents], sync=True)
-        finally:
-            await file.close()
         await self.disk.rename(unfinished, self.path(name))
 
     async def put_all(self, contents: Mapping[str, bytes]) -> None:

@@ -43,6 +43,7 @@ from polonaise.errors import (
     PolonaiseError,
 )
 from polonaise.host import DirectoryLock, Host
+from polonaise.host.wholefiles import opened_file
 
 _INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
@@ -234,12 +235,9 @@ class FileBackend:
         except DirectoryInUse:
             return False
         try:
-            file = await self._disk.open(path, create=True)
-            try:
+            async with opened_file(self._disk, path, create=True) as file:
                 await file.truncate(0)
                 await file.write(0, [seal(name, *entry)])
-            finally:
-                await file.close()
         except PolonaiseError:
             lock.release()
             raise
@@ -253,11 +251,8 @@ class FileBackend:
             return
         own.beats += 1
         with translated_errors(f"renewing {self.place(name)}", changes=False):
-            file = await self._disk.open(self.place(name + _BEAT), create=True)
-            try:
+            async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
-            finally:
-                await file.close()
 
     async def leave(self, name: str) -> None:
         """Give up one's own name."""

@@ -1,9 +1,10 @@
-"""Addresses of coordinators and storage nodes, as command-line options and `polonaise.connect` take them."""
+"""Addresses of logs, coordinators, storage nodes and fragment stores, as options and `polonaise.connect` take them."""
 
 from __future__ import annotations
 
 import os
 from typing import Final
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
@@ -16,6 +17,29 @@ MARKER: Final = "polonaise-embedded"
 """The name of the file that makes a directory an embedded log's."""
 COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
+
+
+def absolute_address(address: str) -> str:
+    """Return a log's address, `embedded:PATH?…` or `file:PATH`, with absolute paths, its fragment store's included.
+
+    So it means the same to a process with another working directory. An address of another kind is returned as it is.
+    """
+    scheme, _, rest = address.partition(":")
+    if scheme not in ("embedded", "file"):
+        return address
+    path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
+    options = [
+        (name, absolute_store(value) if name == "fragments" and value else value)
+        for name, value in parse_qsl(query, keep_blank_values=True)
+    ]
+    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options, safe='/:')}"
+
+
+def absolute_store(url: str) -> str:
+    """Return the URL of a fragment store as it is, and a path, or `file:PATH`, as an absolute path."""
+    if "://" in url:
+        return url
+    return os.path.abspath(unquote(url.removeprefix("file:")) if url.startswith("file:") else url)
 
 
 def coordinator_at(host: Host, address: str) -> Coordinator:

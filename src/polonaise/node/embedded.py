@@ -25,7 +25,7 @@ import posixpath
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
@@ -46,7 +46,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
 from polonaise.host.wholefiles import write_whole
 from polonaise.log.control import LOCK_FILE
-from polonaise.node.addresses import COORDINATOR, MARKER
+from polonaise.node.addresses import COORDINATOR, MARKER, absolute_store
 from polonaise.node.processes import cluster_at, give_store, history_in
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.server.node import Server
@@ -137,8 +137,7 @@ def _store_address(address: str, url: str | None) -> str | None:
         raise BadOption(
             f"{redacted(address)!r}: invalid fragments={redacted(url)!r}: write a directory, or s3://…, gs://…, az://…"
         )
-    scheme = urlsplit(url).scheme
-    return url if len(scheme) > 1 else os.path.abspath(url)
+    return absolute_store(url)
 
 
 def _count(address: str, options: dict[str, str], option: str, most: int) -> int | None:

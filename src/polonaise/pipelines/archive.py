@@ -21,12 +21,13 @@ from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragme
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
+from polonaise.node.addresses import absolute_store
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark import clusters
-from polonaise.spark.options import absolute, microseconds
+from polonaise.spark.options import microseconds
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def archive(
     Raises `BadOption` for invalid options, `BeyondLog` for ids that are not committed, what `own_fragments_of` raises
     for a store of another log, and what reading and the store raise.
     """
-    how, progress, url = how or HowToArchive(), progress or Silence(), absolute(store)
+    how, progress, url = how or HowToArchive(), progress or Silence(), absolute_store(store)
     if how.delta:
         from polonaise.pipelines.deltaarchive import register  # raises `ExtraMissing`, before anything is written
     if how.until is not None and how.until_time is not None:

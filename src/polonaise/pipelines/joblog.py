@@ -9,9 +9,9 @@ import polonaise.blocking
 from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
+from polonaise.node.addresses import absolute_address
 from polonaise.node.embedded import SCHEME, is_there
 from polonaise.redaction import redacted
-from polonaise.spark.options import absolute_address
 
 
 def full_address(address: str) -> str:
@@ -25,14 +25,16 @@ def full_address(address: str) -> str:
         raise BadOption(f"{shown!r} is no address of a log: write file:PATH (a coordinator) or embedded:PATH")
     if address.startswith(SCHEME) and not is_there(address):
         raise NotInitialized(f"no embedded log at {shown}: correct the path, or append to it, which makes one")
-    return absolute_address(scheme, rest)
+    return absolute_address(address)
 
 
 def tasks_address(address: str) -> str:
     """Return the address for tasks: they leave it to the driver to host an embedded log."""
-    if not address.startswith(SCHEME) or "host=" in address:
+    if not address.startswith(SCHEME):
         return address
-    return f"{address}{'&' if '?' in address else '?'}host=no"
+    path, _, query = address.partition("?")
+    options = [option for option in query.split("&") if option and not option.startswith("host=")]
+    return f"{path}?{'&'.join([*options, 'host=no'])}"
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.log.batch import Batch
+from polonaise.node.addresses import absolute_store
 from polonaise.pipelines.chains import (
     BLOCK_IDS,
     Walk,
@@ -28,7 +29,6 @@ from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.redaction import redacted
 from polonaise.spark import clusters
-from polonaise.spark.options import absolute
 from polonaise.storage.files import find
 from polonaise.terms import PartitionId, TransactionId
 
@@ -120,7 +120,7 @@ def audit_log(
     and `NotFound` or `BadOption` for a store of fragments that does not exist or is empty.
     """
     progress, full = progress or Silence(), full_address(address)
-    url = None if fragments is None else absolute(fragments)
+    url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
         find(directory)  # raises for a directory that is not a storage node's
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):

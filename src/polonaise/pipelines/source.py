@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
 from polonaise.fragments.objects import footer_of
+from polonaise.node.addresses import absolute_store
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.spark import clusters
-from polonaise.spark.options import FRAGMENTS, absolute, read_options
+from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId, TransactionId
 
@@ -66,12 +67,12 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
     if address.startswith(FRAGMENTS):
         if fragments is not None:
             raise BadOption("the store of fragments is given twice: the address fragments:URL names it, too")
-        url = absolute(address.removeprefix(FRAGMENTS))
+        url = absolute_store(address.removeprefix(FRAGMENTS))
         yield LogSource(FRAGMENTS + url, {}, _cluster_of(url))
         return
     full = full_address(address)
     with open_log(full) as log:
-        options = {} if fragments is None else {"fragments": absolute(fragments)}
+        options = {} if fragments is None else {"fragments": absolute_store(fragments)}
         yield LogSource(tasks_address(full), options, log.cluster_key.hex())
 
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, urlencode
 
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
+from polonaise.node.addresses import absolute_address, absolute_store
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -283,23 +283,10 @@ def _where(texts: _GivenOptions) -> tuple[str, str | None]:
     if scheme == "fragments":
         if fragments is not None:
             raise BadOption("fragments is given twice: cluster=fragments:URL names it, too")
-        return FRAGMENTS + absolute(rest), absolute(rest)
-    return absolute_address(scheme, rest), None if fragments is None else absolute(fragments)
-
-
-def absolute_address(scheme: str, rest: str) -> str:
-    """Return a log's address with absolute paths, its fragment store's included."""
-    path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
-    options = [
-        (name, absolute(value) if name == "fragments" and value else value)
-        for name, value in parse_qsl(query, keep_blank_values=True)
-    ]
-    return f"{scheme}:{os.path.abspath(path)}{mark}{urlencode(options, safe='/:')}"
-
-
-def absolute(url: str) -> str:
-    """Return a URL as it is, and a path as an absolute one: Spark's workers may run in other directories."""
-    return url if "://" in url else os.path.abspath(url.removeprefix("file:"))
+        return FRAGMENTS + absolute_store(rest), absolute_store(rest)
+    if scheme == "storage":
+        return STORAGE + os.path.abspath(rest), None if fragments is None else absolute_store(fragments)
+    return absolute_address(cluster), None if fragments is None else absolute_store(fragments)
 
 
 def _undecodable_in(texts: _GivenOptions) -> OnUndecodable:

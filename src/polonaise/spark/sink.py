@@ -12,8 +12,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import BadOption, PolonaiseError
+from polonaise.node.addresses import absolute_store
 from polonaise.spark import clusters, publishing, staging
-from polonaise.spark.options import WriteOptions, absolute
+from polonaise.spark.options import WriteOptions
 from polonaise.spark.protocol.plans import Staged
 from polonaise.spark.protocol.sinkprogress import register_key
 from polonaise.spark.rows import SinkColumns, divided, sink_columns
@@ -62,7 +63,7 @@ class Sink:
             register_key(options.app_id)
         columns = sink_columns(schema, options.partition_by)
         partition_count = clusters.log_at(options.cluster).partition_count
-        where = absolute(options.staging) if options.staging is not None else staging.staging_of(options.cluster)
+        where = absolute_store(options.staging) if options.staging is not None else staging.staging_of(options.cluster)
         clusters.store_at(where, make=True)
         return cls(options, columns, partition_count, where)
 
