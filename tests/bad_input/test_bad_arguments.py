@@ -194,9 +194,7 @@ async def test_an_invalid_producers_argument(log: Log, *, arguments: tuple[Any, 
         ({"header_filter": 3}, ["header_filter=3", "(mask, value)"]),
     ],
 )
-async def test_an_invalid_option_of_connect(
-    options: dict[str, Any], naming: list[str], tmp_path: Path
-) -> None:
+async def test_an_invalid_option_of_connect(options: dict[str, Any], naming: list[str], tmp_path: Path) -> None:
     with pytest.raises(BadOption) as raised:
         async with polonaise.connect(f"file:{tmp_path}", **options):
             pass

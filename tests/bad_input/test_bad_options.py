@@ -81,9 +81,7 @@ def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "::1:7100", "unix:"])
-def test_an_invalid_storage_address_makes_no_cluster(
-    command: Command, tmp_path: Path, address: str
-) -> None:
+def test_an_invalid_storage_address_makes_no_cluster(command: Command, tmp_path: Path, address: str) -> None:
     """A description is written once: a cluster that names a node which can't exist is one that never works."""
     command.refuses(
         "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", f"127.0.0.1:7100,{address}",
@@ -142,9 +140,7 @@ def test_a_damaged_coordinator(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["storage", "server"])
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "::1:1", "unix:"])
-def test_an_invalid_address_to_listen_on(
-    command: Command, tmp_path: Path, kind: str, address: str
-) -> None:
+def test_an_invalid_address_to_listen_on(command: Command, tmp_path: Path, kind: str, address: str) -> None:
     command.refuses(*started(kind, tmp_path), "--listen", address, code="bad_option", naming=address)
     assert list(tmp_path.iterdir()) == []
 

@@ -283,7 +283,7 @@ def restore(
     from polonaise.admin import restore as restores
     from polonaise.fragments.store import open_store
 
-    how = how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
+    how = _how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
 
     def tell(restored: RestoredPartition) -> None:
         number, last, cut = restored.partition, restored.last, restored.cut
@@ -295,14 +295,14 @@ def restore(
             if restored.in_store_up_to != NO_TRANSACTION:
                 more = f"; the store holds up to {restored.in_store_up_to}" if last < restored.in_store_up_to else ""
                 say(f"partition {number} restored up to {last}{more}", now=True)
-            say_left_out(restored)
+            _say_left_out(restored)
 
     with tidy():
         asyncio.run(restores.restore(open_store(store, make=False), directory, how, tell))
-    warn_of_key(how)
+    _warn_of_key(how)
 
 
-def warn_of_key(how: HowToRestore) -> None:
+def _warn_of_key(how: HowToRestore) -> None:
     """Warn, on standard error, that the restored log must not go on beside the archived one: it has the same key.
 
     Nothing is printed if the user chose a key. Whether the archived log still exists can't be found out from here.
@@ -315,7 +315,7 @@ def warn_of_key(how: HowToRestore) -> None:
         )
 
 
-def say_left_out(restored: RestoredPartition) -> None:
+def _say_left_out(restored: RestoredPartition) -> None:
     """Print that a restored partition is empty for want of fragments, or which batch was left out."""
     if restored.in_store_up_to == NO_TRANSACTION:
         say(f"partition {restored.partition} has no fragments in the store: it begins empty", now=True)
@@ -333,7 +333,7 @@ def say_cut(partition: PartitionId, cut: Span | None, does: str) -> None:
         )
 
 
-def how_to_restore(
+def _how_to_restore(
     storage: int,
     nodes: str | None,
     partitions: int | None,

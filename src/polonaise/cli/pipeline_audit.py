@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polonaise.cli.archive import Until
+from polonaise.cli.archive import Until, UntilTime
 from polonaise.cli.output import counted, print_table, printable, say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
 from polonaise.cli.pipeline_views import (
@@ -15,7 +15,6 @@ from polonaise.cli.pipeline_views import (
     Fragments,
     LogOrStore,
     OnUndecodable,
-    UntilTime,
     check_view,
     say_undecodable,
     until_of,

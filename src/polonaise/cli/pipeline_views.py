@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from polonaise.cli import inputs
-from polonaise.cli.archive import Until
+from polonaise.cli.archive import Until, UntilTime
 from polonaise.cli.output import print_table, printable, say, say_json
 from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_on_spark
 from polonaise.errors import BadOption
@@ -26,10 +26,6 @@ LogOrStore = Annotated[
 Fragments = Annotated[
     str | None,
     typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
-]
-UntilTime = Annotated[
-    str | None,
-    typer.Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
 ]
 OnUndecodable = Annotated[
     str | None,
