@@ -76,7 +76,7 @@ class InvariantViolated(Exception):
 
 
 def invariant(holds: object, message: str) -> None:
-    """Raise `InvariantViolated` with `what` unless `holds`.
+    """Raise `InvariantViolated` with the message unless `holds` is true.
 
     For what must be true if our own code is right, never for what a peer sent.
     """

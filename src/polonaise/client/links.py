@@ -36,7 +36,7 @@ class Stream:
     def __init__(self, host: Host, address: str, sequence: int) -> None:
         self._host = host
         self._waiting_for_room: list[Callable[[], None]] = []
-        """The functions that are called once the server has taken enough of what it was sent."""
+        """The functions to call when the connection is writable again."""
         self.address = address
         self.sequence = sequence
         self._last_request = 0
@@ -71,7 +71,7 @@ class Stream:
             self.connection.close()
 
     def when_writable(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once the server has taken enough of what it was sent; never, if the connection closes."""
+        """Call `resume` when the connection is writable again: the server has read enough. Never after it closed."""
         self._waiting_for_room.append(resume)
         if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
