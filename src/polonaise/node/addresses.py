@@ -20,13 +20,15 @@ COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
 
 
+LOG_SCHEMES: Final = ("embedded", "file", "zookeeper")
+"""The first words of addresses of logs."""
 _COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
 _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
 """A name in a root: ZooKeeper refuses names that are only dots."""
 
 
 def absolute_address(address: str) -> str:
-    """Return a log's address, `embedded:PATH?…` or `file:PATH`, with absolute paths, its fragment store's included.
+    """Return a log's address with absolute paths: that of `embedded:PATH?…` or `file:PATH`, and of its fragment store.
 
     So it means the same to a process with another working directory. An address of another kind is returned as it is.
     """
@@ -83,8 +85,8 @@ def _in_zookeeper(host: Host, address: str) -> Coordinator:
     names = root.split("/")
     if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
         raise BadOption(
-            f"invalid coordinator address {redacted(address)!r}: write zookeeper://HOST:PORT,HOST:PORT/ROOT, with a root "
-            "of its own for each cluster"
+            f"invalid coordinator address {redacted(address)!r}: write zookeeper://HOST:PORT,HOST:PORT/ROOT, with a "
+            "root of its own for each cluster"
         )
     for each in hosts.split(","):
         parsed = parse_address(each)
