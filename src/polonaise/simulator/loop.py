@@ -176,7 +176,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, steps_max: int, failed: Callable[[Life | None, BaseException], None]) -> None:
         """Make a loop that runs at most `steps_max` handles.
 
-        It calls `failed` with every exception that no code of a process (None: of the scenario) handled.
+        It calls `failed(life, error)` for every exception that nobody handled, with the life of the process that raised
+        it; None for the scenario.
         """
         self._in_run = False  # first: asyncio's constructor asks whether the loop is running
         super().__init__()
@@ -375,7 +376,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._report(life, error)
 
     def _advance(self) -> None:
-        """Move time to the next timer and make every timer ready that is due then."""
+        """Move time to the next timer and make every timer ready that is due then. Raises `Deadlock` if none is set."""
         timers = self._timers
         # First, or time would move to a deadline that was met long ago.
         while timers and timers[0][2]._callback is None:
