@@ -262,7 +262,7 @@ class Cluster:
         self.others: list[Node] = []
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
-        """Opens the archive for a server, by the cluster key; None without an archive."""
+        """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
         self._keepers: list[asyncio.Task[None]] = []

@@ -288,7 +288,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._queue.extend(cast("Iterable[Handle]", handles))
 
     def enter(self, life: Life, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback` now as part of a process: once it goes on if it is paused, and never if it is dead."""
+        """Run `callback` now as part of a process: if that is paused, when it goes on; if it is dead, never."""
         if life.blocked:
             if not life.dead:
                 life.held_back.append(Handle(callback, args, life.context.copy()))

@@ -1,8 +1,8 @@
 """The history of a schedule: notes all that its clients asked for, were told, and saw.
 
 Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
-Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, a feed
-with a gap) is a violation at once.
+Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, an id
+that a reader is given twice) is a violation at once.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class History:
         self.refusal_is_right = False
         """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
         self.window_is_kept = False
-        """Whether owners have room for all appends that clients may send: then none may be refused for want of it."""
+        """Whether owners have room for all appends that clients may send: then none may be refused for want of room."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
