@@ -385,7 +385,7 @@ class AppendUnknown(PolonaiseError):
 
 
 class Abandoned(PolonaiseError):
-    """A transaction context abandoned its transaction, or appended nothing. The message is its reason, if it has one."""
+    """A transaction context abandoned its transaction, or appended nothing. The message says why, if that is known."""
 
     code = "abandoned"
 
