@@ -194,7 +194,7 @@ class NotFound(PolonaiseError):
 
 
 class ControlFileDamaged(PolonaiseError):
-    """The control file's header, or both copies of a partition's promises, are unreadable.
+    """The control file's header, or both copies or the newest one of a partition's promises, are unreadable.
 
     Nothing is opened, and nothing is emptied: promises that can no longer be read may have been made.
     """
@@ -209,7 +209,7 @@ class ControlFileMissing(PolonaiseError):
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file or value was written in a format that this version of Polonaise cannot read."""
+    """A file or directory was written in a format that this version of Polonaise can't read. The message names the two."""
 
     code = "unsupported_format"
 
@@ -239,9 +239,9 @@ class Fenced(PolonaiseError):
 
 
 class NotJoined(PolonaiseError):
-    """A replica can't do what a request asks before another one, which the message names.
+    """A replica has not joined the session of a request on this connection, so it takes no appends of that session.
 
-    Most often it has not joined the request's session on this connection, so it takes no appends of that session.
+    Or another request has to come before this one; the message names it.
     """
 
     code = "not_joined"
@@ -491,7 +491,10 @@ class ViewUnfit(PolonaiseError):
 
 
 class Closed(PolonaiseError):
-    """The client, log, view, file, connection or node was closed on its own side, or was not started."""
+    """What was called has ended or was not started: a client, log, view, file, connection or node.
+
+    Or a transaction context has returned, and its draft was used afterwards.
+    """
 
     code = "closed"
 
@@ -539,7 +542,10 @@ class Overloaded(PolonaiseError):
 
 
 class CoordinatorUnavailable(PolonaiseError):
-    """The coordinator did not answer. A change that was asked for may have been made: read again."""
+    """The coordinator did not answer, or can't be read or written at the moment.
+
+    A change that was asked for may have been made, unless the message says otherwise: read again.
+    """
 
     code = "coordinator_unavailable"
     retry = Retry.AGAIN
@@ -570,7 +576,10 @@ class NotEmbeddedLog(PolonaiseError):
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake."""
+    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake.
+
+    Or this process could not start them.
+    """
 
     code = "host_failed"
 

@@ -235,9 +235,10 @@ class Nemesis(DiskFaults):
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._network.partition(owner.name, others)
         await asyncio.sleep(self.seconds(0.05, 0.2))
+        # First the new cut, then the healing: an owner that reached both at once could commit what the one holds.
         self._network.partition(owner.name, alone)
         self._network.heal(owner.name, others)
-        claimed = self._cluster.partition_value(0).session
+        claimed = self._cluster.partition_value(0).session  # before the owner can claim its next one
         # Else the bytes that were held back for the others would reach them after all, and be committed.
         self._network.reset(owner.name, others)
         # Most often the owner is cut off from the coordinator between claim and engagement, a moment so short that

@@ -72,9 +72,10 @@ class Faults:
         self._run(arm)
 
     def suspend_feed(self, partition: PartitionId = 0) -> None:
-        """Stop the feed of a partition: appends commit, and no client is fed them or told so, until `resume_feed`.
+        """Stop the feed of a partition: appends commit, and no receipt and no view learns of it, until `resume_feed`.
 
-        Raises `UnknownPartition`.
+        Requests such as `read` and `high_water_mark` do not go by the feed, and show what is committed. Raises
+        `UnknownPartition`.
         """
         self._run(lambda: self._server.partition(partition).suspend_feed())
 
