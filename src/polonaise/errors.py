@@ -209,7 +209,7 @@ class ControlFileMissing(PolonaiseError):
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file or directory was written in a format that this version of Polonaise can't read. The message names the two."""
+    """A file or directory is in a format that this version of Polonaise can't read. The message names both formats."""
 
     code = "unsupported_format"
 

@@ -42,7 +42,7 @@ StorageId: TypeAlias = str
 
 
 class RequestId(NamedTuple):
-    """The name of one append, for ever: its client, the generation and the partition it was sent to, and its sequence."""
+    """The name of one append, for ever: who sent it, under which generation of which partition, and its sequence."""
 
     client_id: ClientId
     generation: Generation
