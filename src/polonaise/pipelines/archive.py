@@ -48,8 +48,8 @@ class HowToArchive:
     partitions: str = "all"
     """Partitions to archive: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """Size that ends a fragment, in bytes of batches, before Parquet makes them smaller. A task holds one or two
-    fragments in memory."""
+    """Bytes of batches in a fragment, before Parquet makes them smaller: from about half of this to all of it. A task
+    holds one or two fragments in memory."""
     rest: bool = False
     """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None

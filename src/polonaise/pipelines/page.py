@@ -61,7 +61,7 @@ class ReportPage:
         return self._add(element("dl", *cards, class_="facts"))
 
     def verdicts(self, verdicts: Iterable[ReportVerdict]) -> Self:
-        """Add a list of what holds and what does not, beginning with what does not."""
+        """Add a list of claims: first those that do not hold, then those that could not be told, then the others."""
         order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
         return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
 

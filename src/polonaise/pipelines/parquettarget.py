@@ -41,7 +41,7 @@ LETTERS: Final = "_undecodable"
 """The directory of a version's dead letters, which readers of Parquet ignore, too."""
 _MAKING: Final = ".making"
 KEEP_S: Final = 600.0
-"""Seconds that a version is kept after it was replaced, so that whoever is reading it can finish."""
+"""Seconds that a version is kept after it was replaced, at least, so that whoever is reading it can finish."""
 
 
 class ParquetTarget(DirectoryTarget):
