@@ -48,8 +48,8 @@ class HowToArchive:
     partitions: str = "all"
     """Partitions to archive: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """Bytes of batches in a fragment, before Parquet makes them smaller: from about half of this to all of it. A task
-    holds one or two fragments in memory."""
+    """Bytes of batches in a fragment, before Parquet makes them smaller: most have about half of this to all of it. A
+    task holds one or two fragments in memory."""
     rest: bool = False
     """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None
@@ -76,7 +76,7 @@ class ArchivedPartition(NamedTuple):
     transactions: int
     """Number of transactions in them."""
     bytes: int
-    """Size of these fragments as objects in the store."""
+    """Number of bytes of these fragments as objects in the store."""
     batch_left_out: Span | None = None
     """The batch that begins within `until` and goes beyond it, so that it was left out whole; None for none."""
     missing: tuple[Span, ...] = ()

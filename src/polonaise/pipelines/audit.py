@@ -28,7 +28,7 @@ NAMED_MAX: Final = 20
 
 @dataclass(frozen=True)
 class AuditReport:
-    """A table, compared with the view of the log up to the table's marks."""
+    """The result of comparing a table with what its view makes of the log."""
 
     view: str
     table: str

@@ -52,7 +52,7 @@ class Walk:
 
     @property
     def digest(self) -> str:
-        """Digest of all batches, in hexadecimal."""
+        """Digest of all good batches, in hexadecimal."""
         return f"{sum(self.digests.values()) % _MODULUS:064x}"
 
 

@@ -78,7 +78,7 @@ def kept_in(fields: Mapping[str, Any]) -> Definition | None:
 
 
 def is_same(kept: Definition | None, declared: Definition) -> bool:
-    """Whether rows of the `declared` definition may be added to rows of the `kept` one. False if that is not known."""
+    """Whether rows of the `declared` definition may be added to rows of the `kept` one. False if `kept` is None."""
     return kept is not None and kept.digest == declared.digest
 
 

@@ -47,9 +47,9 @@ class Registered(NamedTuple):
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
     """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
 
-    They become one version of the table, but for those that overlap others. If killed in between, run it again. Several
-    may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words, and if other writers
-    were faster at every attempt.
+    All of them but those that overlap others become one version of the table, or none does. If killed in between, run
+    it again. Several may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words,
+    and if other writers were faster at every attempt.
     """
     try:
         for _ in range(_ATTEMPTS_MAX):
@@ -73,7 +73,7 @@ def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
 def to_register(
     fragments: Iterable[FragmentName], registered: Iterable[FragmentName]
 ) -> tuple[list[FragmentName], tuple[FragmentName, ...]]:
-    """Return the fragments to add, and those that share an id with one of these or with one in the table."""
+    """Return the fragments to add, and those left out because they share an id with one that is added or registered."""
     registered = set(registered)
     taken: dict[PartitionId, list[Span]] = {}
     for name in sorted(registered):

@@ -118,13 +118,14 @@ def audit_log(
     Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
     request to the log; `progress` counts tasks, then the partitions in each directory. Troubles are in the report.
 
-    Raises `BadOption` and `UnknownPartition` for invalid options, `NotFound` for a store or directory that does not
-    exist, `BadOption` for a store without fragments, and only for what can't be read at all what reading raises.
+    Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
+    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments, what `find` raises for a
+    directory, and what reading raises where nothing can be read.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
-        find(directory)  # raises for a directory that is not a storage node's
+        find(directory)  # raises for a path without files of a storage node, before anything is read
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
@@ -231,7 +232,7 @@ def _walk(task: _AuditTask) -> Walk:
 def _judged(
     copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, fragment_troubles: Sequence[str]
 ) -> tuple[CopyReport, ...]:
-    """Return the report on each copy. The first is the servers', with which the others are compared."""
+    """Return the report on each copy. The first copy is the servers', with which the others are compared."""
     reports = []
     for copy, walked in zip(copies, walks, strict=True):
         troubles = [walked.trouble] if walked.trouble else []

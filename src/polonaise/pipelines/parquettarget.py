@@ -109,6 +109,7 @@ class ParquetTarget(DirectoryTarget):
                 marks = {} if current is None else self._marks_of(current)
                 if marks != dict(before) or not (replaces or current is None or self._fits(current)):
                     return False
+                # Before anything is written: a dead writer may have left a directory of the same number.
                 self._sweep(current)
                 number = 0 if current is None else int(current.name) + 1
                 making = self._versions / f"{number:08d}{_MAKING}"

@@ -64,7 +64,7 @@ class Run:
 def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) -> ReportT:
     """Do the work, tell `finished` how it ended, and return the report, or raise the `PolonaiseError` of the work.
 
-    Of other errors `finished` is not told.
+    `finished` is not told of other errors.
     """
     began, began_s = datetime.now(UTC), time.perf_counter()
     try:

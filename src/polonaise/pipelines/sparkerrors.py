@@ -57,6 +57,7 @@ def translated(error: PySparkException | Py4JError) -> PolonaiseError:
     words = raised[1].strip() if raised else first
     if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(message):
         return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
+    # Before the signs of a killed process: what the user's function raised may read like one of them.
     if matches := _PYTHONS.findall(message):
         return SparkFailed(f"{words}: {matches[-1].strip()}")
     if _WORKER_GONE.search(message):

@@ -57,6 +57,7 @@ class SqlTarget(Target):
             shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
             definition = json.dumps(self._definition.fields())
             self._table = MarkedTable(self._url, shape, self._cluster, definition, marks_table=self._marks_table)
+            # Before `prepare`, which makes and checks tables: its error would say to alter them.
             self._check_shape(self._kept(self._table))
             self._table.prepare()
         return self._table

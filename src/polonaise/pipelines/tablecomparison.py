@@ -88,8 +88,8 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
 
     Without a `key`, whole rows are compared, as if each column were of the key. Floating-point values outside the key
-    may differ by a billionth. Raises `ViewUnfit` for a table that lacks columns, or has them with other types; types of
-    numbers are converted to each other.
+    may differ by a billionth of their size. Raises `ViewUnfit` for a table that lacks columns, or has them with other
+    types; types of numbers are converted to each other.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
