@@ -65,8 +65,8 @@ def run(
 ) -> None:
     """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
-    With --until, archives everything up to these ids and nothing above them: a state that all partitions had together.
-    A batch that goes beyond its id is left out as a whole, and printed.
+    With --until, archives everything up to the id of each partition and nothing above it, so that the archive ends
+    where you choose. A batch that goes beyond its id is left out as a whole, and printed.
 
     May be killed and run again at any time, also several times at once: what is archived twice is read only once.
     """

@@ -93,7 +93,7 @@ def lock_of(text: str, mode: LockMode) -> Lock:
 
     match = _LOCK.fullmatch(text)
     if match is None or not -(2**63) <= int(match[2]) < 2**63:
-        raise BadOption(f"invalid lock {text!r}: write NAME:ID, for example account:1")
+        raise BadOption(f"invalid lock {text!r}: write NAME:ID, for example account:1; ID is an integer of 64 bits")
     return Lock(match[1], int(match[2]), mode)
 
 

@@ -163,7 +163,8 @@ def append(
     """Append one transaction with the given body or file, or one for each line of standard input.
 
     Prints the partition and the id of each transaction once it is committed. Lines are sent without waiting; with locks
-    or expectations each waits for the one before it. The command ends at the first append that fails.
+    or expectations each waits for the one before it. The command ends at the first append that fails. Lines after it
+    may be in the log by then, unless they had to wait.
     """
     from polonaise.admin import logs
     from polonaise.client.protocol.draft import Change, Expectation
