@@ -56,7 +56,7 @@ def padded(length: int) -> int:
 
 
 def _columns_bytes(count: int) -> int:
-    """Return the size of the columns of so many transactions."""
+    """Return the size in bytes of all columns of `count` transactions, padding included."""
     return 8 * count + 5 * padded(4 * count)
 
 
@@ -75,7 +75,7 @@ class Batch:
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
-    """Which sections the batch has."""
+    """The `FLAG_…` bits of the header, which say what sections the batch has."""
     partition: PartitionId
     """The partition that the batch belongs to."""
     count: int
@@ -89,11 +89,11 @@ class Batch:
     generation: Generation
     """The generation of the owner."""
     data_bytes: int
-    """The size of all bodies together."""
+    """The size of all bodies together, in bytes; the same in a copy without data."""
     registers_bytes: int
-    """The size of the section with changed registers."""
+    """The size of the section with changed registers, in bytes; 0 in a copy without data."""
     previous_crc: int
-    """The CRC of the batch before this one."""
+    """The CRC of the batch before this one; 0 for the first batch of a partition."""
 
     def __init__(self, view: memoryview) -> None:
         """Private: a batch is made with `parse`. Only reads the header, which must be whole."""
@@ -147,7 +147,10 @@ class Batch:
         if self.flags & ~_FLAGS:
             raise BatchDamaged(f"unknown batch flags {self.flags:#x}")
         if count < 1 or self.first < 0 or self.first + count > 2**63 - 1:
-            raise BatchDamaged(f"invalid batch: {count} transactions from id {self.first}")
+            raise BatchDamaged(
+                f"the batch claims {count} transactions from id {self.first} on; a batch has at least one, and ids are "
+                "0 to 2^63 - 2"
+            )
         columns = HEADER_BYTES + _columns_bytes(count)
         if columns > self.length:
             raise BatchDamaged(f"{count} transactions do not fit into {self.length} bytes")
@@ -298,7 +301,7 @@ class Batch:
         return bytes(bare)
 
     def evidence(self) -> EvidenceColumns | None:
-        """Return what the transactions were judged by; None where the writer did not keep it."""
+        """Return what the transactions were judged by; None if no evidence was kept, or the data was stripped."""
         if not self.flags & FLAG_EVIDENCE or self.flags & FLAG_WITHOUT_DATA:
             return None
         start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes) + padded(self.registers_bytes)
