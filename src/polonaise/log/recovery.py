@@ -191,7 +191,7 @@ def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
     # offset, and by the id, which also covers a last segment that is missing as a whole.
     synced = max(scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     if synced > scanned.end:
-        return f"{scanned.bad or f'the last segment ends at {scanned.end}'}; it had been synced up to offset {synced}"
+        return f"{scanned.bad or f'the last segment ends at offset {scanned.end}'}; it had been synced up to {synced}"
     if evidence.last > scanned.last:
         return f"{scanned.bad or 'the log ends'} after id {scanned.last}; ids up to {evidence.last} had been synced"
     return ""

@@ -27,7 +27,8 @@ class StorageSettings:
     partitions_max: int = 4_096
     """The number of partitions that the node takes: those with ids below it."""
     files_max: int = 128
-    """The most segments that are open at a time. Opening one again takes a fraction of a sync."""
+    """The most files of partitions that stay open at a time; more only while all of them are in use. Opening one again
+    takes a fraction of a sync."""
     queue_bytes_max: int = 64 * 1024 * 1024
     """The most bytes of messages of one partition that wait for the disk; above it their connections are not read."""
     reads_max: int = 32
