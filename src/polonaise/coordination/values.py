@@ -171,7 +171,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
-    """A member of the cluster that is alive."""
+    """The entry of a living member of the cluster: a server's id, and the address at which it is reached."""
 
     server: ServerId
     address: str
@@ -197,9 +197,9 @@ class Versioned(Generic[V]):
 
 
 def _names(listed: Any) -> tuple[str, ...]:
-    """Return the names as a tuple. Raises `TypeError` for anything but a list of texts."""
+    """Return the storage nodes' names as a tuple. Raises `TypeError` for anything but a list of texts."""
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise TypeError("not a list of names")
+        raise TypeError(f"{listed!r} stands where storage nodes have to be listed")
     return tuple(listed)
 
 

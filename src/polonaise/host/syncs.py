@@ -33,9 +33,9 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Tell whether the loop may write and sync these now; `waited` has to be called after it has.
+        """Tell whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
 
-        Call this for every small sync, allowed or not: the calls tell which files are busy.
+        Call this before every write with a sync: the calls tell which files are busy.
         """
         now_s = self._began_s = self._now_s()
         if file is not self._file:
@@ -44,7 +44,7 @@ class SyncsInLoop:
         return now_s >= self._not_before_s and sum(map(len, buffers)) <= SMALL_BYTES
 
     def waited(self) -> None:
-        """Note that the sync that was allowed has ended, well or not."""
+        """Note that the sync that `allows` allowed last has ended, well or not."""
         now_s = self._now_s()
         took_s = now_s - self._began_s
         self._not_before_s = now_s + (REST_RATIO * took_s if took_s > SLOW_S else APART_S)

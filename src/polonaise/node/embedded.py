@@ -329,7 +329,7 @@ class EmbeddedSockets(SocketDirectory):
 
 
 class NodesStopped(BaseException):
-    """Ends the task that met a mistake of the library's own.
+    """Ends the task in which `EmbeddedHost.fail` stopped the nodes.
 
     Not an `Exception`, so that no handler of faults catches this one.
     """

@@ -41,7 +41,7 @@ _LOOP_DESCRIPTORS: Final = 16
 """File descriptors that an event loop needs, and the nodes at their start. The host checks first that it can get so
 many, because uvloop aborts the process when it gets only some of them."""
 _CANCELS_MAX: Final = 20
-"""Rounds of cancelling the tasks of failed nodes."""
+"""The most rounds of cancelling the tasks of failed nodes."""
 _CLOSE_S_MAX: Final = 20.0
 """Seconds for which the clean end of the nodes is waited for."""
 
@@ -67,7 +67,7 @@ class HostElection:
         """The functions that are called, in the election's thread, with the error that ends this process's part for
         good."""
         self.settled: Future[None] = Future()
-        """Done once a process hosts, this one or another; fails with the reason why this one can't."""
+        """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
         self.trouble: PolonaiseError | None = None
         """Why this process could not host at its last attempt, if that may pass; else None."""
         self.failure: PolonaiseError | None = None
@@ -203,7 +203,7 @@ class HostElection:
         self._settle()
 
     def _settle(self) -> None:
-        """Release the logs that wait until a process hosts."""
+        """Release the logs of this process that wait for `settled`."""
         if not self.settled.done():
             self.settled.set_result(None)
 
@@ -226,7 +226,7 @@ class HostElection:
 
 
 def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the loop's tasks, again and again until none is left.
+    """Cancel the loop's tasks, again and again until none is left, for `_CANCELS_MAX` rounds at most.
 
     Without their disk, tasks that clean up behind themselves may wait for ever, and once is not enough.
     """

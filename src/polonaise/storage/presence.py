@@ -50,8 +50,8 @@ class Presence:
                 host.spawn(self._let_go(error), f"end of {self._settings.directory}")
                 return
             except PolonaiseError as error:
-                # Perhaps this process may just not look any more: then the files that it has open are still in their
-                # places, and what is written to them is kept.
+                # This process may only have lost the right to look there. Then the files that it has open are still in
+                # their places, and what is written to them is kept.
                 if str(error) != self._error_logged:
                     self._error_logged = str(error)
                     _log.error(

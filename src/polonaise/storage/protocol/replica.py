@@ -115,8 +115,8 @@ class Replica:
     def last_session_info(self, session: SessionId) -> list[Action]:
         """Raise the fence to `session`, then tell what this copy can prove. No other message raises the fence.
 
-        Refused if the fence is higher already.         Bytes whose sync failed were never acknowledged and are not told of: they are cut, like a torn tail. Bytes above
-        a loss stay where they are until it is decided what the log is.
+        Refused if the fence is higher already. Bytes whose sync failed were never acknowledged and are not told of:
+        they are cut, like a torn tail. Bytes above a loss stay where they are until it is decided what the log is.
         """
         promises = self.promises
         # The same session may ask again: its answer may have been lost on the way.
