@@ -171,7 +171,7 @@ class ValueDirectory:
                 await self.disk.sync_directory(parent or ".")
 
     async def names(self) -> list[str]:
-        """Return the names in the directory; none without it."""
+        """Return the names in the directory; an empty list if there is no directory."""
         try:
             return await self.disk.list(self._path)
         except NotFound:

@@ -260,6 +260,7 @@ class FileBackend:
         if own is None:
             return
         with translated_errors(f"leaving {self.place(name)}"):
+            # The lock last: whoever takes the name after that must not have its new files removed.
             try:
                 await self._values.alone(MEMBERS_LOCK, lambda: self._remove(name))
             finally:

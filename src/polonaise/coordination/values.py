@@ -24,7 +24,7 @@ DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
 MEMBERS: Final = "members"
-"""The folder of names in which each living server has one: its id."""
+"""The folder in which each living server has registered a name: its id."""
 _PARTITION: Final = "partition-"
 
 
@@ -50,7 +50,7 @@ class CoordinatorValue:
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """Return the value that was written as this JSON. Any exception may be raised for JSON of another form."""
+        """Return the value that was written as this JSON. Raises an error that `decode` translates otherwise."""
         raise NotImplementedError
 
     @classmethod

@@ -102,7 +102,7 @@ class Disk(Protocol):
         """
 
     async def rename(self, source: str, target: str) -> None:
-        """Rename the file atomically, replacing `target`."""
+        """Rename the file atomically, replacing `target`. Raises `NotFound` without the file."""
 
     async def remove(self, path: str) -> None:
         """Remove the file's name. Raises `NotFound` without the file."""

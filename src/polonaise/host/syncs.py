@@ -16,9 +16,9 @@ SMALL_BYTES: Final = 16 * 1024
 ALONE_S: Final = 0.1
 """How long, in seconds, a file must have been the only one synced: threads sync several at the same time."""
 APART_S: Final = 0.0001
-"""The least time between two syncs in the loop, so that it has a turn for others between them."""
+"""The least time, in seconds, between two syncs in the loop, so that it has a turn for others between them."""
 SLOW_S: Final = 0.05
-"""The duration from which a sync counts as slow: the loop must not wait for such a disk."""
+"""The duration, in seconds, from which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
 """After a slow sync, all go to threads for this many times its duration: a disk that hangs holds the loop up once."""
 

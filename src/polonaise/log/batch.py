@@ -129,7 +129,7 @@ class Batch:
         if len(view) < HEADER_BYTES:
             raise BatchDamaged(f"{len(view)} bytes are too short for a batch")
         if bytes(view[:4]) != MAGIC:
-            raise BatchDamaged("no batch starts here: wrong magic")
+            raise BatchDamaged("the bytes are no batch: they do not begin with its magic number")
         length, version = struct.unpack_from("<IH", view, 8)
         if version != VERSION:
             raise BatchDamaged(f"batch format {version}; this version reads format {VERSION}")
@@ -217,7 +217,7 @@ class Batch:
 
     @property
     def data_ends(self) -> memoryview:
-        """The end of each transaction's data within `data`."""
+        """The offset in `data` after the last byte of each transaction's data."""
         return self._column(5)
 
     @property
@@ -227,7 +227,7 @@ class Batch:
 
     @property
     def data(self) -> memoryview:
-        """All bodies, one after the other."""
+        """All bodies, one after the other; empty in a copy without data."""
         start = HEADER_BYTES + _columns_bytes(self.count)
         return self.view[start : start + self.data_bytes]
 
@@ -336,7 +336,7 @@ class Columns:
     """The transactions of a batch that is being formed, column by column.
 
     Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the frames
-    they came in, so nothing is copied before the batch is joined. Evidence columns stay empty when evidence is not
+    they came in, so nothing is copied before `seal`. The owner leaves the evidence columns empty when evidence is not
     kept.
     """
 
@@ -368,7 +368,7 @@ class Columns:
         client_high_water_mark: TransactionId = -1,
         locks: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add one transaction: for tests and slow paths. The owner's fast path extends the columns themselves."""
+        """Add one transaction, for tests and the simulator. The owner extends the columns itself, which is faster."""
         self.client_ids.append(client_id)
         self.generations.append(generation)
         self.sequences.append(sequence)

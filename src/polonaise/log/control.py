@@ -147,11 +147,11 @@ class ControlSlot:
 
     @property
     def trimmed(self) -> TrimMark:
-        """Where the log begins after the last trim."""
+        """Where the log begins after the last trim; `NOTHING_TRIMMED` before the first."""
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
-        """Replace the promises."""
+        """Replace the promises, durably."""
         await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
 
     async def record_loss(self, last: int) -> None:
@@ -185,7 +185,7 @@ class ControlSlot:
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
     def note(self, evidence: SyncEvidence) -> None:
-        """Note that the log is synced up to `evidence`. Written soon, without a sync."""
+        """Note that the log is synced up to `evidence`. The evidence slot is written soon, without a sync."""
         self.evidence = evidence
         self._control.note(self)
 
@@ -322,8 +322,8 @@ class ControlFile:
     async def create(self, partition: PartitionId) -> ControlSlot:
         """Make a partition: its promises first, then its directory, so that a directory always has promises.
 
-        The file grows by the write alone: another partition may be made at the same time, and a length that was asked
-        for before that one wrote would cut its promises off.
+        The file grows by the write alone, and its length is never set: another partition may be made at the same time,
+        and a length chosen before that one's write would cut its promises off.
         """
         disk = self._host.disk
         start = offset_of(partition)

@@ -221,7 +221,7 @@ def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
 
 
 async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: bytes) -> File:
-    """Make a new, empty segment, and return it open. It is durable under its name: whole, or not there."""
+    """Make a new, empty segment, durably, and return its open file. A crash leaves it whole, or nothing new."""
     padding = bytes(padded(len(preamble)) - len(preamble))
     # Half a header, left by a crash, would look like damage.
     await write_whole(disk, directory, name(header.first), [header.encode(), preamble, padding])

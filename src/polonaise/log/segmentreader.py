@@ -30,7 +30,7 @@ from polonaise.terms import TransactionId
 
 @dataclass(eq=False, slots=True)
 class Opened:
-    """A segment's file and index, in use by `users`."""
+    """A segment's open file and its index; `users` counts who has them in use."""
 
     file: File
     index: Index

@@ -152,7 +152,7 @@ class LocalCluster:
         self.server.start()
 
     def stop(self) -> None:
-        """Stop the server, then the storage nodes."""
+        """Stop the server, then the storage nodes: a server that stops still tells them what is committed."""
         if self.server:
             self.server.stop()
         for node in self.storage:

@@ -168,6 +168,8 @@ class StorageNode:
         if self._closing is not None:
             return
         _log.critical("storage node %s stores nothing any more: %s", self._settings.directory, gone)
+        # First: whoever connects from now on is refused. Then all that may still acknowledge is ended. The directory is
+        # closed last, because the replicas use it until they have ended.
         self._gone = gone
         for connection in list(self._connections):
             connection.refuse(gone)

@@ -167,7 +167,7 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
 
 
 def _from(files: Files, after: TransactionId) -> tuple[str, ...]:
-    """Return the segments from the one on that holds the first id above `after`, going by their names."""
+    """Return the paths of the segments that may hold ids above `after`, going by the first ids in their names."""
     below = sum(first_of(path) <= after + 1 for path in files.paths)
     return files.paths[max(below - 1, 0) :]
 
@@ -191,8 +191,8 @@ def _damaged(path: str, damage: str, first: TransactionId) -> SegmentDamaged:
 def unwaited(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits, without an event loop, and return its result.
 
-    Everything here on a file that is `ReadOnlyFile` is such work. The caller may be inside a loop already, as code in a
-    notebook is, and could not start another one.
+    Everything in this module that reads a `ReadOnlyFile` is such work. The caller may be inside a loop already, as code
+    in a notebook is, and could not start another one.
     """
     try:
         work.send(None)
