@@ -64,8 +64,8 @@ class HostElection:
         """The identity of the lock file that this process has locked; None before the first."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
-        """The functions that are called, in the election's thread, with the error that ends this process's part for
-        good."""
+        """The functions that are called, in the election's thread, with the error that ends this process's part in the
+        election for good."""
         self.settled: Future[None] = Future()
         """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
         self.trouble: PolonaiseError | None = None
@@ -92,7 +92,7 @@ class HostElection:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        """Try for the lock, and host with it, until this part ends; the thread's function."""
+        """Try for the lock, and host with it, until this process's part in the election ends; the thread's function."""
         path = lock_path(self._address.directory)
         while self.failure is None and not self._stopping.is_set():
             try:
@@ -129,7 +129,11 @@ class HostElection:
                     raise
 
     def _host(self) -> None:
-        """Run the nodes until this part ends. Raises their fault, and `HostFailed` if they stopped themselves."""
+        """Run the nodes until this process leaves the election.
+
+        Raises their fault; `HostFailed` if they stopped themselves, or no event loop can be had for them; and
+        `TooManyOpenFiles`.
+        """
         host = EmbeddedHost(self._address.directory)
         try:
             check_room(_LOOP_DESCRIPTORS, _LOOP)
@@ -208,7 +212,7 @@ class HostElection:
             self.settled.set_result(None)
 
     def _failed(self, error: PolonaiseError, *, passes: bool) -> None:
-        """Pause longer after an attempt that failed; end this part for good if the error does not pass."""
+        """Pause longer after an attempt that failed; leave the election for good unless the error `passes`."""
         if passes:
             _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
             self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)

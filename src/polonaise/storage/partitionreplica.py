@@ -344,7 +344,7 @@ class PartitionReplica:
         self._update_decisions(log, replica)
 
     def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
-        """Bring the decisions' view of the disk up to date."""
+        """Tell the decisions what is durable by now: the promises, and the log's last id with its CRC."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:
