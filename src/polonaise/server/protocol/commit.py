@@ -29,7 +29,7 @@ class Acknowledgements:
     def acknowledge(self, name: StorageId, number: int) -> bool:
         """Count an acknowledgement; return whether it commits anything. A replica that is not engaged does not count.
 
-        The coordinator does not name such a replica, so the next session start would not ask it what it holds.
+        The coordinator does not name such a replica as engaged, so the next session start does not go by what it holds.
         """
         if name not in self._synced or number <= self._synced[name]:
             return False

@@ -33,7 +33,8 @@ class StartedSession:
     last_crc: int
     """CRC of the batch that ends at `closing`; 0 for an empty log."""
     commit_time_us: int
-    """Commit time of that batch, microseconds UTC; later batches must not be earlier."""
+    """Commit time of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log. No later batch has an
+    earlier one."""
     registers: dict[bytes, bytes]
     """The registers at `closing`."""
     engaged: Mapping[StorageId, Hashable]
@@ -90,7 +91,7 @@ class Session:
         self._unsynced: deque[tuple[int, float]] = deque()
         """Number and time in monotonic seconds of each message that some engaged replica has not synced."""
         self._sent_s = now.monotonic_s
-        """When something was sent last."""
+        """The time of the last message in monotonic seconds; before the first one, that of the session's start."""
 
     # ------------------------------------------------------------------ what is to be sent
 
