@@ -63,7 +63,10 @@ class Server:
         settings: ServerSettings | None = None,
         open_history: Callable[[bytes], ArchivedHistory] | None = None,
     ) -> None:
-        """Make a server that is not started. `open_history` opens the fragment store for the cluster with this key."""
+        """Make a server that is not started.
+
+        `open_history` opens the fragment store, given the cluster's key; None for a server without fragments.
+        """
         self._host = host
         self._coordinator = coordinator
         self._settings = settings or ServerSettings()
@@ -324,10 +327,8 @@ class Server:
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
-        While a client has too many requests unanswered, nothing is read from it.
-
-        An answer is made only when the ones before it were taken: a client that does not read must not fill this
-        server's memory.
+        While a client has `_REQUESTS_MAX` requests unanswered, nothing is read from it. And an answer is made only when
+        little is unsent of those before: a client that does not read must not fill this server's memory.
         """
         requests = self._connections[connection]
         requests.waiting += 1
@@ -400,7 +401,7 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class _ServerRequests:
-    """Counts the requests of one connection."""
+    """Counts the requests of one connection, and gives their answers turns."""
 
     waiting: int = 0
     """The number of requests that are not answered yet."""

@@ -97,8 +97,8 @@ class SessionStart:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and any passing fault, after which the caller makes another
-        attempt.
+        `FragmentsAhead` when an operator has to act, and any passing fault (another `PolonaiseError`, or `TimeoutError`
+        for a request to the coordinator), after which the caller makes another attempt.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -155,7 +155,7 @@ class SessionStart:
             )
 
     def _coordinating(self) -> asyncio.Timeout:
-        """Bound the time of a request to the coordinator."""
+        """Return a block that raises `TimeoutError` when requests to the coordinator in it take too long."""
         return asyncio.timeout(self._settings.coordinator_s_max)
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
@@ -358,7 +358,10 @@ class SessionStart:
     # ------------------------------------------------------------------ what the session starts from
 
     async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
-        """Read the registers at the end of the log from the first clean replica that answers."""
+        """Read the registers at the end of the log from the first clean replica that sends them.
+
+        Raises the error of the last replica if none does.
+        """
         error: PolonaiseError = PartitionNotReady("no clean replica")
         for name in names:
             try:

@@ -16,6 +16,7 @@ class ServerSettings(OwnerSettings):
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    """The bounds and deadlines of each connection, to clients and to storage nodes."""
     connections_bytes_max: int = 96 * 1024 * 1024
     """The most bytes of unfinished frames and untaken answers, of all clients together; beyond it, the clients with the
     most are cut off."""
@@ -27,7 +28,7 @@ class ServerSettings(OwnerSettings):
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
     """A session start that takes longer than this no longer counts against `session_starts_max`: what it waits for,
-    others may not need."""
+    others may not need. While no majority of the storage nodes is connected it does count: all wait for that."""
     session_start_wait_s_max: float = 30.0
     """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
@@ -54,7 +55,7 @@ class ServerSettings(OwnerSettings):
     readmit_s_min: float = 1.0
     """The shortest time between two sessions that let replicas back in."""
     read_bytes_max: int = 4 * 1024 * 1024
-    """The most bytes in the answer to one read, but for a single batch that is larger."""
+    """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0
     """The longest that a read waits for something to be committed."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024

@@ -151,7 +151,7 @@ def decide(
             return Contradiction(
                 f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
             )
-    # Only the replicas engaged in the last session can hold what it committed. A late replica's tail may be of a session
+    # Only replicas engaged in the last session can hold what it committed. A late replica's tail may be of a session
     # that was decided without it: it may receive copies, and decides nothing.
     engaged = [name for name, engagement in value.engagements.items() if engagement.unresolved]
     if not engaged:
