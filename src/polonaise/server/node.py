@@ -154,6 +154,7 @@ class Server:
 
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
+        # Before the connections are closed: over these the clients are told to look elsewhere.
         for served in self.partitions.values():
             served.close(NotOwner("the server is shutting down: read the assignment again"))
         if self._listener:
@@ -162,6 +163,7 @@ class Server:
             connection.close()
         for link in self._links.values():
             link.close()
+        # Last, because others take the partitions over as soon as this server has left.
         if self._membership:
             await self._membership.leave()
 
@@ -271,7 +273,7 @@ class Server:
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer reads, trims and requests for health in tasks."""
+        """Bring a client's message to its partition; answer reads, fetches, trims and requests for health in tasks."""
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
             # tells how it is, even while it owns nothing.

@@ -134,7 +134,10 @@ class SessionStart:
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
-                raise NotOwner(f"partition {self._partition} has generation {current.value.generation}")
+                raise NotOwner(
+                    f"partition {self._partition} has a later owner, of generation {current.value.generation}; "
+                    f"this one has generation {self._generation}: read the assignment again"
+                )
             written = await self._coordinator.set_partition(self._partition, claimed, current.version)
         if written is None:
             raise PartitionNotReady("another owner claimed a session at the same time")

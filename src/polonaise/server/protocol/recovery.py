@@ -56,7 +56,7 @@ class Undecided:
     """
 
     doubted: tuple[StorageId, ...]
-    """The replicas of the last session that are in doubt; or, if an owner has seen more, those that are silent."""
+    """The replicas in doubt; or, if the owner has seen more committed than the answers hold, the silent ones."""
     needed: int
     """The number of doubted replicas that must come back with what they held."""
 

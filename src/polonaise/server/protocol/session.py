@@ -45,9 +45,9 @@ class InFlightBatch(NamedTuple):
     """A message on its way to the replicas, and the requests that its commit answers."""
 
     number: int
-    """Its place in the session: 1, 2, 3, …"""
+    """The number of the message in its session: 1, 2, 3, …"""
     batch: SealedBatch | None
-    """None for a barrier, which stores nothing."""
+    """The batch to store; None for a barrier, which stores nothing."""
     requests: Sequence[PendingRequest]
 
 

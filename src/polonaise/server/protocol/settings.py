@@ -15,7 +15,7 @@ class OwnerSettings:
     evidence: bool = False
     """Write into each batch what its transactions were judged by: a checker of serializability needs it."""
     lock_entries: int = DEFAULT_ENTRIES
-    """The entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
+    """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
     window: int = 4
     """The most messages (batches, barriers) that no quorum has synced yet. More hides latency, fewer makes batches
     larger."""
@@ -31,7 +31,8 @@ class OwnerSettings:
     inbox_s_max: float = 10.0
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
-    """The longest that a request, or a mount, may wait. Clients are more patient, so they learn what it waits for."""
+    """The longest that a request, or a mount, waits for its answer; then it is refused with what it waited for. Clients
+    wait longer, so that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """The bytes of recent batches, per partition, from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000
