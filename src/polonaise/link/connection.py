@@ -82,10 +82,10 @@ class LinkSettings:
 
 
 OnMessage = Callable[["Connection", Message, int, int], None]
-"""Called with (connection, message, request number, partition) for each message that the connection does not handle.
+"""Called with (connection, message, request number, partition) for each message but those of the connection itself.
 
-It handles greetings, heartbeats, answers to this side's requests, and a `Refused` about the connection itself.
-A `PolonaiseError` that it raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
+These are greetings, heartbeats, answers to this side's requests, and a `Refused` about the connection. A
+`PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
 `InvariantViolated` is a mistake in the node's own code, and stops the node.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]

@@ -103,7 +103,8 @@ class Server:
     async def start(self) -> None:
         """Listen, register, and own every partition that has no living owner.
 
-        Registered last, with the address at which it listens: a server that others can find must take connections.
+        It registers, with the address at which it listens, only once it does: a server that others can find must take
+        connections.
         """
         self._description = await self._coordinator.describe()
         if self._open_history is not None:

@@ -233,7 +233,7 @@ class PartitionReader:
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
-        """Read from an engaged replica, in the present session, whose number the request gets here.
+        """Read from an engaged replica of the present session, whose number is written into the request.
 
         A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
         replica sends the batches, raises `HistoryTrimmed` when one of them has dropped the ids, else

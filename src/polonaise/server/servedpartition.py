@@ -290,7 +290,7 @@ class ServedPartition:
             self._ended.set_result(effect.reason)
 
     def _turn(self) -> None:
-        """Tell the owner that the turn of the loop has ended whose end it waited for.
+        """Tell the owner that the turn of the loop is over, as `AwaitTurn` has asked.
 
         This is a callback of the loop, where nobody else would report a broken invariant to the host.
         """

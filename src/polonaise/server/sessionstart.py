@@ -129,7 +129,10 @@ class SessionStart:
     # ------------------------------------------------------------------ 1 claim
 
     async def _claim(self) -> Versioned[PartitionValue]:
-        """Take the next session number. Raises `NotOwner`, and `PartitionNotReady` if another owner was faster."""
+        """Take the next session number.
+
+        Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if another owner was faster.
+        """
         async with self._coordinating():
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
@@ -179,7 +182,7 @@ class SessionStart:
                 task.cancel()
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
-        """Decide by the answers so far. Raises `Fenced` after a newer fence, and `ConsistencyLost`."""
+        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction."""
         if self._fenced is not None:
             raise fresh(self._fenced)
         outcome = recovery.decide(value, self._answers, self._known)
@@ -352,7 +355,7 @@ class SessionStart:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> ToCopy:
-        """Read batches for `reader` from another of the `sources`, or from the fragments if all have dropped them."""
+        """Read batches for `reader` from another of the `sources` or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")

@@ -194,7 +194,7 @@ class ReceivedAppends:
         if not count:
             raise ProtocolError("an append frame without transactions")
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
-            raise ProtocolError(f"unknown append flags {message.flags:#x}")
+            raise ProtocolError(f"unknown append flags {message.flags:#x}; known are {LOCKS | GROUPS | OPERATIONS:#x}")
         take = _Cursor(message.columns)
         self.data = memoryview(message.payload[0] if message.payload else b"")
         self.size = len(message.columns) + len(self.data)
@@ -240,8 +240,8 @@ class ReceivedAppends:
             if end > len(rows) or not index_before <= index < self.count or not known:
                 raise ProtocolError(
                     f"invalid operations in an append frame: one of kind {kind} for transaction {index} takes "
-                    f"{end - offset} bytes. Expected: kinds 0 to {max(ExpectationKind)} and {CHANGE} to "
-                    f"{CHANGE + max(ChangeKind)}, transactions {index_before} to {self.count - 1}, at most "
+                    f"{end - offset} bytes of key and value. Expected: kinds 0 to {max(ExpectationKind)} and {CHANGE} "
+                    f"to {CHANGE + max(ChangeKind)}, transactions {index_before} to {self.count - 1}, at most "
                     f"{len(rows) - offset} bytes"
                 )
             if len(self.operations) == OPERATIONS_MAX:

@@ -250,7 +250,7 @@ class RegisterIs(Message):
 
 @message(27)
 class Health(Message):
-    """Asks a server for its health: partitions, sessions, storage connections; or a storage node, with its scrub.
+    """Asks a server for its health (partitions, sessions, storage nodes), or a storage node for its own (scrub).
 
     A server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
     """

@@ -13,7 +13,7 @@ class Acknowledgements:
     """Counts what the replicas engaged in one session have synced. Nothing else ever decides a commit.
 
     Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
-    replicas; an acknowledgement of a number is one of all before it.
+    replicas; to acknowledge a number is to acknowledge all before it.
     """
 
     __slots__ = ("_needed", "_synced", "committed")

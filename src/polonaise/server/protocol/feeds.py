@@ -47,7 +47,7 @@ class Feeds:
         cache: TailCache,
         out: EffectsInOrder,
     ) -> None:
-        """Make a partition without mounts. `cache` has the latest batches, and `out` takes the effects."""
+        """Begin without mounts. `cache` has the latest committed batches, and `out` takes the effects."""
         self._partition = partition
         self._generation = generation
         self._settings = settings

@@ -64,7 +64,7 @@ class ClientMount:
 
     @property
     def has_credit(self) -> bool:
-        """Whether a batch may be sent. The last one may exceed the credit, or a large batch could never be sent."""
+        """Whether a batch may be sent. It may exceed the credit that is left, or a large batch could never be sent."""
         return self.credit > 0
 
     @property

@@ -1,9 +1,9 @@
 """The owner of a partition as one state machine: events in, effects out, without clock, I/O or asyncio.
 
-Clients' messages go through one inbox in the order of arrival. An append is judged as soon as there is a session whose
-window is not full, against everything ordered so far. Appends that were let in are sent to the replicas as batches, and
-a batch is committed once a quorum of the engaged replicas has synced it. Whatever a client is told or fed rests on a
-commit, or on an engaged session:
+Clients' messages go through one inbox in the order of arrival. While there is a session, appends are judged against
+everything ordered so far, as long as they fit into the next batch. Batches are sent to the replicas while the session's
+window is not full, and a batch is committed once a quorum of the members has synced it; only engaged replicas count.
+Whatever a client is told or fed rests on a commit, or on an engaged session:
 
 * **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
   the replicas that proves it is;
@@ -298,7 +298,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
-        """Judge what waits, in order, while there is a session whose window is not full; send what was let in.
+        """Judge what waits, in order, while there is a session; send what was let in while its window is not full.
 
         When nothing is on its way, a message goes out at once. Otherwise it goes out at the end of this turn of the
         loop, so that what arrives together becomes one batch; and while the window is full, with the acknowledgement

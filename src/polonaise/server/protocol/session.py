@@ -54,8 +54,8 @@ class InFlightBatch(NamedTuple):
 class Session:
     """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
 
-    Batches and barriers share the numbers, in one order that is the same for all replicas. So an acknowledgement of a
-    number is one of everything before it, and a barrier that a quorum has synced proves all batches before it.
+    Batches and barriers share the numbers, in one order that is the same for all replicas. So to acknowledge a
+    number is to acknowledge all before it, and a barrier that a quorum has synced proves all batches before it.
     """
 
     def __init__(
