@@ -250,9 +250,10 @@ class RegisterIs(Message):
 
 @message(27)
 class Health(Message):
-    """Asks a server for its health (partitions, sessions, storage nodes), or a storage node for its own (scrub).
+    """Asks a server or a storage node for its health.
 
-    A server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
+    A server tells of partitions, sessions and storage nodes; a storage node, of its scrub and of what it can't use. A
+    server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
     """
 
 

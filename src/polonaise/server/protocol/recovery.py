@@ -140,9 +140,9 @@ def decide(
 ) -> Decided | Undecided | Contradiction:
     """Decide where the log ends before this session; `known` is the last commit that the deciding owner has seen.
 
-    Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
-    quorum of those in doubt, at least one that can be believed holds it. So the highest id that a believed replica
-    holds is no smaller than any committed id.
+    Every id that was ever committed is on so many of the replicas engaged in the last session that they are a quorum of
+    the members. With fewer than that in doubt, at least one that can be believed holds the id. So the highest id that a
+    believed replica holds is no smaller than any committed id.
     """
     # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
     # was put back to an older state, and then its engagements can't be believed either.
