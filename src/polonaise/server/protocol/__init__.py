@@ -2,8 +2,8 @@
 
 Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locktable`,
 `commit` (what a quorum has synced), `feeds`, `answers` and `readiness`; `effects` has the order in which effects are
-carried out. `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about a server's
-many partitions.
+carried out. `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about the many
+partitions of a server.
 
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
 returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it
