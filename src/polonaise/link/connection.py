@@ -490,7 +490,7 @@ class Connection(asyncio.Protocol):
             answer.set_result(message)
 
     def _greet(self, message: Message) -> None:
-        """Check the peer's first message, which has to be a fitting hello, and answer it.
+        """Check the peer's first message, which has to be a fitting hello; the accepting side answers it.
 
         Raises a `ProtocolError` for another message, version or role. A hello of another cluster, and on the connecting
         side a refusal, close the connection without an error here. The version is checked first, then the role, then
