@@ -26,7 +26,7 @@ class Readiness:
         """The reason why nothing is taken until an operator has acted; None if no operator is needed."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
-        """The members that are not engaged, each with what keeps it from being brought up to date."""
+        """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
         self._ended_s = 0.0
         """When the last session ended."""
 
