@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, inspect
 from polonaise.views.database import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
 
 LETTERS: Final = "_undecodable"
-"""The suffix of a dead-letter table's name, behind the name of the view's table."""
+"""What the name of a dead-letter table adds to the name of the view's table."""
 
 
 class DeadLetters:
