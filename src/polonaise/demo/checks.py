@@ -29,7 +29,7 @@ class StorageContents(NamedTuple):
 
     last: int
     digest: str
-    """Digest of every batch, byte for byte; or the reason why one can't be read."""
+    """SHA-256 over the bytes of all batches, in hexadecimal; or the reason why a batch can't be read."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class DayFindings:
     rebuilt_payments: Counter[int]
     folded: Folded
     replicas: dict[str, StorageContents]
-    """What each storage node holds."""
+    """What each storage node holds, by the name of its directory."""
     storage_nodes: int
     """Number of storage nodes in the cluster, so that one that was not examined is missed."""
 
@@ -91,7 +91,7 @@ class SparkFindings:
     page: str = ""
     """Path of the report."""
     lacking: str = ""
-    """Why there is no result: no Spark, or no Java, on this machine."""
+    """Why there is no result: no Spark, or no Java, on this machine. Empty if there is one."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -121,7 +121,7 @@ async def fold(log: Log) -> Folded:
 
 
 async def storage_contents(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
-    """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
+    """Return what each storage directory holds, by its name: once all reach `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
         contents = {directory.name: await _contents(directory) for directory in directories}

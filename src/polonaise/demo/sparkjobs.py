@@ -66,7 +66,7 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
-    """Compare the table that Spark wrote, read here without Spark, with the fold, which uses neither."""
+    """Compare the balances that Spark wrote, read here without Spark, with the fold, which was made without Spark."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
     spark_balances = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
     different = sorted(a for a in spark_balances.keys() | folded.keys() if spark_balances.get(a) != folded.get(a))
@@ -98,7 +98,7 @@ def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[D
 
 
 def _end_with_input() -> None:
-    """End this process when its parent is gone: nobody waits for the results any more."""
+    """Wait for the end of standard input, and end this process: its parent is gone, and nobody waits for results."""
     sys.stdin.read()
     os._exit(1)
 
