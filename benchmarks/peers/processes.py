@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(what: str, done: Callable[[], bool], seconds: float = START_S, *, servers: Sequence[Server] = ()) -> None:
-    """Wait until `done()` returns True. Raises `Missing` after `seconds`, or as soon as one of the servers has ended."""
+    """Wait until `done()` returns True. Raises `Missing` after `seconds`, or once one of the servers has ended."""
     deadline = time.monotonic() + seconds
     while not done():
         for server in servers:
