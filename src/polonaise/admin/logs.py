@@ -1,4 +1,4 @@
-"""Use a log that a client is connected to: append to it, read it, follow it, and learn how far and how well it is."""
+"""Use a log that a client is connected to: append to it, read it, follow it, and learn its partitions' condition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _MOMENT_S: Final = 1.0
 """Seconds that all partitions together get to become ready before their condition is requested."""
 _PENDING_MAX: Final = 1_024
-"""Appends that are made before the fate of the first of them is known."""
+"""The most appends that are made before the fate of the first of them is known."""
 _MERGED_MAX: Final = 256
-"""Transactions of several followed partitions that wait to be taken."""
+"""The most transactions of several followed partitions that wait to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +261,9 @@ async def read(
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
     Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
-    and no `until` this goes on for ever; and with `follow` and several partitions, old transactions and new ones are
-    merged in the order of their arrival. Raises `BadOption` for `since` together with `after` or `until`, and what
-    `Log.read` raises.
+    it goes on for ever, but for the reading of a single partition with `until`; old transactions and new ones of
+    several partitions are then merged in the order of their arrival. Raises `BadOption` for `since` together with
+    `after` or `until`, and what `Log.read` raises.
     """
     if since is not None and (after != -1 or until is not None):
         raise BadOption("`since` can't be combined with `after` or `until`: start at a time or at an id")
@@ -302,7 +302,7 @@ async def tail(
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
-    """Yield from one reading after the other; from all at once with `follow`, where readings mostly never end."""
+    """Yield from one reading after the other; with `follow`, from all at once."""
     if not follow or len(readings) == 1:
         for reading in readings:
             async for tx in reading:
@@ -344,8 +344,8 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
     """Return the address that makes an embedded log of these numbers of partitions and storage directories.
 
-    A number that is None is left as the address has it.
-    Raises `BadOption` for an address that makes none, and `AlreadyInitialized` if there is a log already.
+    A number that is None is left as the address has it. Raises `BadOption` for an address that makes none, and
+    `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(

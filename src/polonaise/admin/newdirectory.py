@@ -28,7 +28,7 @@ _TEXT: Final = b": such a log is being restored into this directory. It is no lo
 async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncGenerator[None, None]:
     """Lock the directory while a log is made in it. What an unfinished restore left there is removed first.
 
-    `embedded` tells an embedded log, which has a file of its own that says so, from the directory of a cluster.
+    `embedded` says whether an embedded log is made, which ends with a file of its own, or the directory of a cluster.
 
     From before anything is removed or made until the block has ended well, a file in the directory says that it is no
     log. Raises `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log,

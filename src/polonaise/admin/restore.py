@@ -97,7 +97,7 @@ class HowToRestore:
 
 @dataclass
 class RestoredPartition:
-    """The result of a restore for one partition, with the highest numbers in it."""
+    """The result of a restore for one partition, with the highest session, generation and client id in it."""
 
     partition: PartitionId
     in_store_up_to: TransactionId
@@ -105,7 +105,7 @@ class RestoredPartition:
     last: TransactionId = NO_TRANSACTION
     """The last id that was restored; -1 for none."""
     cut: Span | None = None
-    """The batch that goes beyond the requested last id, and was left out whole."""
+    """The batch that goes beyond the requested last id, and was left out whole; None if there is none."""
     last_crc: int = 0
     batches: int = 0
     bytes: int = 0

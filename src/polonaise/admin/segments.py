@@ -38,7 +38,7 @@ class SegmentDamage(NamedTuple):
     offset: int
     """Offset of the first bad bytes in the file."""
     transaction: TransactionId
-    """The first id that can't be read because of them."""
+    """The first id that can't be read because of these bytes."""
     what: str
 
 
@@ -77,7 +77,7 @@ class PartitionReport:
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
     damages: tuple[SegmentDamage, ...] = ()
-    """Damages within and between its segments, by their ids."""
+    """Damages within and between the segments, in the order of the first id that each makes unreadable."""
 
     @property
     def last(self) -> TransactionId:

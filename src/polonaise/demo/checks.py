@@ -1,4 +1,4 @@
-"""What must be true after the bank has run, checked by comparing sides that share no code with each other."""
+"""What must be true after the bank has run, checked by comparing sides that share no code but that of a `Payment`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Folded:
 
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
-    """The number of times that each payment is in the log."""
+    """The number of times that each payment is in the log, by its id."""
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
@@ -50,7 +50,7 @@ class Folded:
         return min(self.lowest_of.values(), default=None)
 
     def change(self, account: int, amount: int) -> None:
-        """Apply the log's next change of a balance."""
+        """Add the log's next change, in hundredths, to the balance of an account."""
         balance = self.balances[account] = self.balances.get(account, 0) + amount
         self.lowest_of[account] = min(self.lowest_of.get(account, balance), balance)
 
@@ -103,7 +103,7 @@ class SparkFindings:
 
 
 async def fold(log: Log) -> Folded:
-    """Read the log from its beginning and fold it."""
+    """Read the log from its beginning, and sum up its balances, payments and evidence of serializability."""
     folded = Folded()
     async for batch in log.read_batches(PARTITION, after=-1):
         folded.history.follow(batch)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> SparkFindings:
     """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
-    All of it is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
+    All that is written is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
     Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
     """
     store = str(directory / "fragments")

@@ -54,7 +54,7 @@ class SqlView:
     else.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
-    - `create`: whether missing tables of `metadata` and of the marks are made. Existing tables are checked, and
+    - `create`: whether missing tables (of `metadata`, marks and keys) are made. Existing tables are checked, and
       `ViewUnfit` says what is wrong with them.
     - `marks_table`: the table of high-water marks. Views that share a database without sharing their tables need one
       each.
@@ -117,8 +117,8 @@ class SqlView:
     def apply(self, tx: Transaction, db: Connection) -> None:
         """Change the tables as `tx` demands, through `db`, without ending its SQL transaction.
 
-        An exception rolls everything back, is reported to `failed`, and the transaction is tried again after a pause;
-        only its own partition waits.
+        An exception rolls everything back and, unless the database itself is the trouble, is reported to `failed`; the
+        transaction is tried again after a pause. Only its own partition waits.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has to define how a transaction is applied: write apply, or apply_many"

@@ -131,7 +131,10 @@ class MarkedTable:
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
-        """Make the tables that do not exist, and check those that do."""
+        """Make the table and those of its marks and definition if they do not exist, and check them.
+
+        Raises `ViewUnfit`, `ViewUnavailable` and `ViewFailed`.
+        """
 
         def create(db: Connection) -> None:
             self._table.metadata.create_all(db)
@@ -146,7 +149,7 @@ class MarkedTable:
         return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return up to which id of each partition the table is made; nothing for a new one.
+        """Return the last id in the table, by partition; an empty dict for a new table. To be called after `prepare`.
 
         Raises `ViewUnfit` for a table of another log.
         """
@@ -240,7 +243,7 @@ class MarkedTable:
 
 
 class _Moved(Exception):
-    """The marks are not where they were believed to be."""
+    """The marks, or the definition, are not what the caller of `merge` or `replace` believes."""
 
 
 # ------------------------------------------------------------------ reading
