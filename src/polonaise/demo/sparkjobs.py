@@ -2,8 +2,8 @@
 
     python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 
-Reads the fold of the log from a line of standard input, and writes its results to standard output, both as JSON. Ends
-when its input does.
+Reads the log's last id and its balances, as `checks.fold` found them, from a line of standard input, and writes its
+results to standard output, both as JSON. Ends when its input does.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> SparkFindings:
     """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
-    All that is written is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
-    Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
+    All that is written is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found
+    without Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
     """
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
