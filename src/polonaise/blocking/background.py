@@ -41,6 +41,8 @@ class Background:
         self._guard = threading.Lock()
         self._waiting: set[Future[Any]] = set()
         self._closed = False
+        self._failure: Exception | None = None
+        """The error of what `close` was to await."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -147,7 +149,8 @@ class Background:
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
-        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind.
+        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
+        what `last` raises, once the thread has ended.
         """
         if self._pid != os.getpid():
             return
@@ -164,12 +167,14 @@ class Background:
         # Behind the end of the thread: what it could still hand over was handed over.
         for waiting in list(self._waiting):
             _settle(waiting, error=Closed("this log was closed: connect a new one"))
+        if first and self._failure is not None:
+            raise self._failure
 
     async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
         try:
             await last()
-        except Exception:  # noqa: BLE001 - whatever it is, the thread has to end
-            _log.exception("closing failed")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread has to end
+            self._failure = error
         finally:
             self._loop.stop()
 

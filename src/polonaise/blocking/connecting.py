@@ -110,9 +110,11 @@ class TaskBoundContext(Generic[T]):
                 opened.set_exception(Closed("the log was closed before it was open: connect a new one"))
 
     async def close(self) -> None:
-        """Leave the context manager, or break off entering it."""
+        """Leave the context manager, or break off entering it. Raises what leaving raises."""
         self._leave.set()
         if self._task is not None:
             if not hasattr(self, "value"):
                 self._task.cancel()
             await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()

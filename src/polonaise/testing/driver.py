@@ -146,8 +146,7 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
 def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> BlockingMemoryLog:
     """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`.
 
-    Takes the options of `log`, and raises `BadOption` for an invalid one. Closing it does not raise errors that ended a
-    task of a client.
+    Takes the options of `log`, and raises as `log` does: at its end the first error that ended a task of a client.
     """
     background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
     return BlockingMemoryLog(background, context.value, context.close)
