@@ -170,7 +170,7 @@ class ServedPartition:
                 _log.critical("partition %d stops: %s", self.partition, error)
                 self.close(error)
                 return
-            except (PolonaiseError, TimeoutError) as error:
+            except PolonaiseError as error:
                 self._log_news(str(error))
                 self._carry_out(self.owner.session_not_started(error, operator=isinstance(error, FragmentsAhead)))
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))

@@ -7,7 +7,8 @@ the engagement is written: it returns a `StartedSession`, or raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
 from polonaise.coordination import Coordinator
@@ -97,8 +98,8 @@ class SessionStart:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and any passing fault (another `PolonaiseError`, or `TimeoutError`
-        for a request to the coordinator), after which the caller makes another attempt.
+        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a passing fault, after which the
+        caller makes another attempt.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -160,9 +161,16 @@ class SessionStart:
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
             )
 
-    def _coordinating(self) -> asyncio.Timeout:
-        """Return a block that raises `TimeoutError` when requests to the coordinator in it take too long."""
-        return asyncio.timeout(self._settings.coordinator_s_max)
+    @contextlib.asynccontextmanager
+    async def _coordinating(self) -> AsyncIterator[None]:
+        """Raise `CoordinatorUnavailable` when the requests to the coordinator in this block take too long."""
+        limit_s = self._settings.coordinator_s_max
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError:
+            # With a text: it becomes the reason why the partition is not ready, and no reason would mean that it is.
+            raise CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s") from None
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
@@ -407,7 +415,7 @@ class SessionStart:
                 if current.value == value:
                     return
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
-            except (CoordinatorUnavailable, TimeoutError):
+            except CoordinatorUnavailable:
                 self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

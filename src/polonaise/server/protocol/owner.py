@@ -145,7 +145,7 @@ class PartitionOwner:
         self._pump(now)
         return self._out.taken()
 
-    def session_not_started(self, error: Exception, *, operator: bool = False) -> list[Effect]:
+    def session_not_started(self, error: PolonaiseError, *, operator: bool = False) -> list[Effect]:
         """Note that an attempt to start a session failed; `operator`: only an operator can help.
 
         With `operator` all requests are refused with `error`. Without it the next attempt may succeed, so they wait.

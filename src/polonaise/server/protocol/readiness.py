@@ -35,10 +35,10 @@ class Readiness:
         if self.blocked is None:
             self.waits_for = waits_for
 
-    def attempt_failed(self, error: Exception, *, operator: bool) -> PolonaiseError | None:
+    def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
         self.waits_for = str(error)
-        self.blocked = error if operator and isinstance(error, PolonaiseError) else None
+        self.blocked = error if operator else None
         return self.blocked
 
     def session_started(self, late: Iterable[StorageId]) -> None:
