@@ -126,7 +126,10 @@ class Background:
         return _result(waiting)
 
     def post(self, do: Callable[[], object]) -> None:
-        """Run a function in the background thread without waiting for it; do nothing once the thread is closed."""
+        """Run a function in the background thread without waiting for it.
+
+        Does nothing once the thread's loop is closed, or in a child process.
+        """
         if self._pid != os.getpid():
             return
         with suppress(RuntimeError):  # the loop is closed
@@ -147,7 +150,8 @@ class Background:
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
-        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind.
+        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
+        `WrongThread` in the background thread; does nothing in a child process.
         """
         if self._pid != os.getpid():
             return
@@ -161,7 +165,7 @@ class Background:
         self._thread.join(CLOSE_S_MAX)
         if self._thread.is_alive() and first:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
-        # Behind the end of the thread: what it could still hand over was handed over.
+        # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
             _settle(waiting, error=Closed("this log was closed: connect a new one"))
 

@@ -36,11 +36,11 @@ class _Taken(NamedTuple, Generic[T]):
 
 
 class Reading(Generic[T]):
-    """Iterates over transactions or batches of a partition; returned by `Log.read` and its kin.
+    """Iterates over transactions or batches of a partition; returned by `Log.read`, `read_batches` and `read_time`.
 
     ::
 
-        for tx in log.read(0, after=-1):
+        for tx in log.read(partition=0, after=-1):
             print(tx.id, tx.data)
 
     For one thread at a time. The iteration ends at the end of the range, and never because of an error: after

@@ -106,7 +106,8 @@ class Group:
         if not fits:
             raise BadOption(
                 f"the columns of a group of {count} do not fit together: "
-                "each has one entry for each transaction, and ends rise"
+                "data_crcs, data_ends and lock_ends have one entry for each header, lock_modes one for each of "
+                "lock_hashes, and ends rise to the end of the data or locks"
             )
 
     def check(self, limits: Limits) -> None:

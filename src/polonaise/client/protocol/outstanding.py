@@ -23,7 +23,7 @@ from polonaise.terms import FailureReason, TransactionId
 
 
 class Unordered(enum.Enum):
-    """The reasons of failures that no server named."""
+    """The reasons that the client itself gives for a failure, where no server named one."""
 
     PASSED_OVER = "passed over"
     """Sent on an older mount, and not committed. If the owner said why, it told that mount, and the message is lost."""
@@ -67,7 +67,7 @@ class Pending:
 
     @property
     def settled(self) -> bool:
-        """Whether the fate is known, either way."""
+        """Whether the append is committed or has failed. Of a failure with UNKNOWN the fate will not be learnt."""
         return self.id >= 0 or self.failure is not None
 
 
@@ -89,9 +89,9 @@ class Outstanding:
         self.count = 0
         """The number of pending transactions."""
         self.bytes = 0
-        """The sizes of the pending appends together."""
+        """The sizes of the pending appends together, in bytes."""
         self.sent = 0
-        """The highest sequence that was sent."""
+        """The highest sequence that was sent; 0 for none."""
         self.mounted_after = 0
         """The highest sequence that was sent before the present mount.
 
@@ -256,7 +256,7 @@ class Outstanding:
     # ------------------------------------------------------------------ places
 
     def _fail(self, start: int, stop: int, reason: Unordered, watched: list[Pending], cause: str = "") -> None:
-        """Settle what is pending at places `start` to `stop` as failed, without clearing the places.
+        """Settle what is pending at the places from `start` to before `stop` as failed, without clearing the places.
 
         The caller clears them: it mostly settles more at once.
         """
