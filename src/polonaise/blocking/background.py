@@ -83,7 +83,7 @@ class Background:
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
         raises; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
-        process; and `Closed`.
+        process; and `Closed` once `close` was called.
         """
         return self.begin(make).result()
 

@@ -38,7 +38,7 @@ class Log:
     Each method does what the one of `polonaise.Log` does, with the same parameters and errors, and waits where that is
     awaited. In addition, every method but `close` and `decode` raises `Forked` in a child process, and every method
     that waits raises `WrongThread` in the background thread. Every wait ends: a call without a deadline of its own ends
-    with `Closed` when any thread calls `close`.
+    when any thread calls `close`, with `Closed`, or with `AppendUnknown` for an append that was sent.
     """
 
     def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:
@@ -199,11 +199,7 @@ class Log:
         return self._background.call(lambda: self._log.ready(partition, timeout=timeout))
 
     def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of every append made to the partition so far is known; return the committed high-water
-        mark.
-
-        As `polonaise.Log.flush`.
-        """
+        """Wait until the fate of every append made to the partition so far is known. As `polonaise.Log.flush`."""
         return self._background.call(lambda: self._log.flush(partition, timeout=timeout))
 
     def producer(self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None) -> Producer:

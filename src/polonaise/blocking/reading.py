@@ -140,7 +140,7 @@ class _Pump(Generic[T]):
         while not self._ready and self._error is None and not self._ended:
             self._arrived.clear()
             await self._arrived.wait()
-        if not self._ready and self._error is not None:
+        if not self._ready and self._error is not None:  # only once what was read before the error is handed over
             error, self._error = self._error, None
             raise error
         self._handed = _Taken(number + 1, self._ready)

@@ -140,9 +140,10 @@ class Submission:
         self._submission = submission
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Wait for the receipt of the committed append. Raises what `Log.run` raises.
+        """Wait for the receipt of the committed append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds; the submission goes on all the same.
+        Raises what `Log.run` raises, `asyncio.CancelledError` after `cancel`, and `DeadlineExceeded` after `timeout`
+        seconds; the submission goes on all the same.
         """
         outcome = self.outcome(timeout)
         if outcome.error is not None:

@@ -25,8 +25,8 @@ from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
-"""The number of unsent transactions at which a context's append has them all sent at once. Otherwise they wait for the
-end of the turn of the event loop; so the server works on them while other contexts run."""
+"""The number of unsent transactions at which a context's append sends all of them at once, and not at the end of the
+turn of the event loop: the server then works on them while other contexts run."""
 
 
 class _OutgoingGroup(NamedTuple):
@@ -87,8 +87,10 @@ class PartitionAppends(PartitionCondition):
         """Raise `Overloaded` if another append would exceed the bounds, or the error that stopped the partition."""
         if not self._has_room(self.admission.taken):
             raise Overloaded(
-                f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) to partition {self.partition} "
-                f"are outstanding: wait with `await log.ready(partition)`{self.because()}"
+                f"{self._outstanding.count} transactions ({self._outstanding.bytes} bytes) of partition "
+                f"{self.partition} are outstanding; with the contexts that run, ClientSettings allows no more "
+                "(outstanding_count_max, outstanding_bytes_max): "
+                f"wait with `await log.ready(partition)`{self.because()}"
             )
         if self.stopped:
             raise fresh(self.stopped)
@@ -260,7 +262,7 @@ class PartitionAppends(PartitionCondition):
         """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
         if self.stopped:
             return
-        self.stopped = error
+        self.stopped = error  # first: the callers of `flush` whose waits `shut` ends look at it
         self.shut()
         self._unsent.clear()
         self._unsent_groups.clear()

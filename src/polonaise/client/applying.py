@@ -247,9 +247,10 @@ class Applier:
         """Report the failure, pause, ask the view for its mark, and go on from there.
 
         Raises the failure itself if it is `ViewUnfit`, and as `_ask_mark`. A `ViewUnavailable` is not reported to the
-        view's `failed`, because the transaction is not to blame. The mark is asked for because it may
-        have changed: the view may have applied the transaction before it failed, another process may have moved the
-        same store on, or a backup may have been restored.
+        view's `failed`, because the transaction is not to blame.
+
+        The mark is asked for because it may have changed: the view may have applied the transaction before it failed,
+        another process may have moved the same store on, or a backup may have been restored.
         """
         if isinstance(error, ViewUnfit):
             raise error

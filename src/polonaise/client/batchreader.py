@@ -214,7 +214,7 @@ class BatchReader:
             raise
 
     def _checked(self, answer: Batches) -> list[Batch]:
-        """Return the batches of an answer, verified, each the successor of the one before.
+        """Return the batches of an answer, verified, each the successor of the one before. An error ends the reading.
 
         Bytes are verified before successors: a batch damaged on its way must not look like a forked log.
         """
@@ -227,7 +227,10 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice."""
+        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice.
+
+        Raises `ProtocolError` for another partition's batch, `OutOfOrder` for a gap, and `LogForked`.
+        """
         if batch.partition != self._partition:
             raise ProtocolError(
                 f"a batch of partition {batch.partition} answers a request for partition {self._partition}"
@@ -272,7 +275,8 @@ def first_batch(answer: Batches) -> Batch | None:
 
 
 class TransactionReader:
-    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`.
+    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`
+    and `Log.read_time`.
 
     ::
 

@@ -23,11 +23,11 @@ class PartitionCondition:
 
     def __init__(self, partition: PartitionId) -> None:
         self.loop = own_loop()
-        """The client's event loop, the only one in which this may be used."""
+        """The client's event loop, the only one in which the partition may be used."""
         self.partition = partition
         self.mark = AppliedMark(NO_TRANSACTION)
         self.stopped: PolonaiseError | None = None
-        """Why the partition has stopped for good; None while it has not."""
+        """The error that stopped the partition for good; None while it goes on."""
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is, and until the first attempt to mount it has failed."""
         self.hindrance: PolonaiseError | None = None

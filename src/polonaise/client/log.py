@@ -176,7 +176,10 @@ class Log(ReadableLog):
         """
         self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
-            raise Overloaded(f"{len(self._submitted)} submissions are unfinished: await some of them first")
+            raise Overloaded(
+                f"{len(self._submitted)} submissions are unfinished, as many as ClientSettings.submissions_max allows: "
+                "await some of them first"
+            )
         appends = self._appends_of(partition, args)
         self._submissions += 1
         number = self._submissions

@@ -362,7 +362,7 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        """Settle the appends that the owner refused; mount anew if it has another generation than they carry."""
+        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry."""
         rows = decode_failures(message.rows)
         self._appends.refused(rows)
         for row in rows:

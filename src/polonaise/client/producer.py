@@ -42,9 +42,8 @@ class Producer:
             await producer.append(number, invoices[number])
 
     Only the `Producer` that was opened last under a name can append: opening another one, in any process, fences the
-    one before. Numbers start at 0 and rise by
-    one. At most 16 appends are under way at once, because the log remembers the last 16: each of them can be repeated
-    after a crash, and is answered with the id of the first time.
+    one before. Numbers start at 0 and rise by one. At most 16 appends are under way at once, because the log remembers
+    the last 16: each of them can be repeated after a crash, and is answered with the id of the first time.
     """
 
     def __init__(
@@ -86,7 +85,8 @@ class Producer:
         Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
         that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
         body or header, and `AppendUnknown` after `timeout` seconds: call again with the same number to learn what
-        became of the append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `BadOption`, `Closed`.
+        became of the append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`, `BadOption`,
+        `Closed`.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)

@@ -53,8 +53,8 @@ class Requests:
 
         After an error that may pass, the request is sent again after a pause, to whichever server is the owner then.
         Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
-        until the client is closed). `wait_s` is for how many seconds the request lets
-        the server wait before it answers; `report` is called with each error that is tried again.
+        until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
+        answers; `report` is called with each error after which the request is sent again.
         """
         trouble: PolonaiseError | None = None
 

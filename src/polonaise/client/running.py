@@ -24,8 +24,8 @@ from polonaise.terms import FailureReason, PartitionId, TransactionId
 Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
 """A transaction context: `context(tx, *args)` builds one transaction on `tx`, a `Draft`.
 
-A plain function or a coroutine function. It may run several times, each time on newer state, so it must do nothing but
-read the view's state and build.
+A plain function or a coroutine function. It may run several times, each time on what the view holds by then, so it must
+do nothing but read the view's state and build.
 """
 
 
@@ -41,7 +41,8 @@ class OutcomeKind(enum.Enum):
     RAISED = "raised"
     """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`."""
     UNKNOWN = "unknown"
-    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate."""
+    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client is
+    closed."""
 
 
 class Outcome(NamedTuple):
@@ -186,7 +187,7 @@ class _Run:
         self._backoff: Backoff | None = None
         self._turn: Turn | None = None
         self._tally: _Tally | None = None
-        """None until an append was refused."""
+        """The refusals of this context's appends so far; None until there is one."""
         self._began_s = 0.0
         self._locks: Sequence[Lock] = ()
         """The locks of the append that was built last."""
@@ -390,7 +391,10 @@ class Submission:
         self._traceback: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """Wait for the receipt of the committed append. Raises what `Log.run` raises."""
+        """Wait for the receipt of the committed append.
+
+        Raises what `Log.run` raises, and `asyncio.CancelledError` after `cancel`.
+        """
         return self._ended().__await__()
 
     async def _ended(self) -> Receipt:

@@ -184,10 +184,11 @@ class AppliedMark:
 
 
 class Admission:
-    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds; first come first.
+    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds.
 
-    A slot is taken before a context runs, so that what it builds can surely be appended. It is given back when the
-    append was registered, and counts by itself, or when the context appends nothing.
+    The context that waits longest is let in first. A slot is taken before a context runs, so that what it builds can
+    surely be appended. It is given back when the append was registered, and counts by itself, or when the context
+    appends nothing.
     """
 
     __slots__ = ("_is_open", "_stopped", "_waiting", "taken")

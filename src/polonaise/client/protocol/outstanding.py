@@ -1,6 +1,6 @@
 """Decides the fate of every append of one client to one partition.
 
-Three events settle an append, as in Waltz internals ("Detection of Failed Append Requests"):
+Three events settle an append that was sent, as in Waltz internals ("Detection of Failed Append Requests"):
 
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
@@ -75,7 +75,7 @@ class Outstanding:
     """The appends of one client to one partition whose fate is not known yet, by sequence.
 
     Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns
-    those of them that have watchers: only these have to be woken.
+    those of them that have watchers, because only these have to be woken; `withdraw`, of one append, returns a bool.
     """
 
     __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
@@ -171,7 +171,10 @@ class Outstanding:
             if entry.watchers:
                 watched.append(entry)
         if rest_of_group:
-            raise ConsistencyLost(f"only a part of a group is in the log, up to id {ids[-1]}")
+            raise ConsistencyLost(
+                f"only a part of a group of this client is in the log, up to id {ids[-1]}: "
+                "stop writing and compare the log"
+            )
         self.count -= count
         self.bytes -= size
 
@@ -196,7 +199,7 @@ class Outstanding:
         )
 
     def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
-        """Settle an append that a server refused by name.
+        """Settle the append that a server's refusal names by its sequence.
 
         A sequence that is settled already is left as it is: a group is refused with a row for each of its sequences, of
         which the first settles it. One that was never sent is left, too.

@@ -17,7 +17,7 @@ from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 _QUEUES_MAX: Final = 1_024
 """Locks that are remembered at most: also those that no context waits for, because their rivals are kept with them."""
 _FED_MAX: Final = 65_536
-"""Transactions whose writing client is remembered."""
+"""The most fed transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
 """Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
