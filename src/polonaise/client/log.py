@@ -474,9 +474,9 @@ class Log(ReadableLog):
 
         Meant for `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of
         the verified fragments. Returns the first id that all storage nodes of the session still hold, and whether
-        nothing is left to be dropped. Raises `NotArchived` when the server finds other fragments, `BeyondLog` when
-        `before` is not committed, and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        nothing is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other
+        fragments or another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
         answer = await self._requests.ask(self._readable(partition), request, LogTrimmed, timeout_s)
