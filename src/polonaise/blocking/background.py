@@ -85,7 +85,7 @@ class Background:
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
         raises; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
-        process; and `Closed`.
+        process; and `Closed` once `close` was called.
         """
         return self.begin(make).result()
 
@@ -128,7 +128,10 @@ class Background:
         return _result(waiting)
 
     def post(self, do: Callable[[], object]) -> None:
-        """Run a function in the background thread without waiting for it; do nothing once the thread is closed."""
+        """Run a function in the background thread without waiting for it.
+
+        Does nothing once the thread's loop is closed, or in a child process.
+        """
         if self._pid != os.getpid():
             return
         with suppress(RuntimeError):  # the loop is closed
@@ -150,7 +153,8 @@ class Background:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
         Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
-        what `last` raises, once the thread has ended.
+        what `last` raises, once the thread has ended, and `WrongThread` in the background thread. Does nothing in a
+        child process.
         """
         if self._pid != os.getpid():
             return
@@ -164,7 +168,7 @@ class Background:
         self._thread.join(CLOSE_S_MAX)
         if self._thread.is_alive() and first:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
-        # Behind the end of the thread: what it could still hand over was handed over.
+        # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
             _settle(waiting, error=Closed("this log was closed: connect a new one"))
         if first and self._failure is not None:

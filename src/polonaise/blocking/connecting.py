@@ -41,8 +41,8 @@ def connect(
         with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
             log.append(b"1 100", partition=0).applied()
 
-    Addresses, options and errors are those of `polonaise.connect`. The methods of the view, the serializer and the
-    partitioner are called in the log's background thread.
+    Addresses, options and errors are those of `polonaise.connect`. The methods of the view and the partitioner are
+    called in the log's background thread, those of the serializer in other threads, too (see `polonaise.blocking`).
     """
     background, context = hold(
         lambda: connecting.connect(
