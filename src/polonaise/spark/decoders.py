@@ -1,8 +1,9 @@
 """Make columns of bodies: by JSON, MessagePack, Avro, Protocol Buffers, or a function of the user's.
 
-JSON is decoded a batch at a time; the others go row by row through their own libraries, which `pip install
-'polonaise[decoders]'` brings. A body is undecodable if it does not read as the columns' types, or lacks a column that
-is NOT NULL. A field that is missing is null, and one that no column asks for is ignored.
+JSON is decoded a batch at a time, except for columns with maps. Those, and the other formats, are decoded row by row;
+`pip install 'polonaise[decoders]'` brings the formats' libraries. A body is undecodable if it does not read as the
+columns' types, or lacks a column that is NOT NULL. A field that is missing is null, and one that no column asks for is
+ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ _FEW: Final = 8
 class Decoder:
     """Decodes bodies to those of the decoder's columns that one query wants.
 
-    Raises `BadOption` and `ExtraMissing` for options with which no body at all could be decoded.
+    Raises `BadOption` for options or columns with which bodies can't be decoded as asked, and `ExtraMissing` if the
+    decoder's library is not installed.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
@@ -121,7 +123,10 @@ class Decoder:
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
-        """Run the row decoder, if there is one, on each body; record those that it can't read in `bad`."""
+        """Run the row decoder, if there is one, on each body, and return the bodies that it can read.
+
+        For the others `bad` gets the reason by index. With `onUndecodable=fail` the first of them ends the work.
+        """
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
@@ -141,7 +146,7 @@ class Decoder:
         return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
     def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Decode these bodies, and record the undecodable ones in `bad`."""
+        """Decode these bodies; for the undecodable ones `bad` gets the reason by index in the batch."""
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
@@ -151,7 +156,10 @@ class Decoder:
             return parts
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
+        """Return the bodies without those that are clearly no JSON, which go to `bad`.
+
+        There may be many such bodies, and this check is cheaper than halving.
+        """
         if self._json is None:
             return chosen
         kept: list[int] = []
@@ -224,7 +232,11 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
-    """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
+    """Return the function that decodes one body.
+
+    Raises `BadOption` for a decoder that is unknown or lacks an option, `ExtraMissing` for one whose library is not
+    installed. Called in the driver as well, so that these errors come before a job starts.
+    """
     name, decoder_options = options.decoder or "", options.decoder_options
     # JSON is decoded row by row for maps only: Arrow's reader makes all other columns.
     known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
@@ -307,7 +319,7 @@ def _plain(field: Any, value: Any) -> Any:
 
 
 def imported(option: str, path: str, usage: str) -> Any:
-    """Return what an option names as `module:name`. Raises `BadOption`, which ends with `usage`."""
+    """Return what an option names as `module:name` or `module.name`. Raises `BadOption`, which ends with `usage`."""
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")
