@@ -106,7 +106,7 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
 
 
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
-    """Raise `BadOption` for NOT NULL inside a column, which can't be checked, and for NOT NULL columns unless `can_hold`.
+    """Raise `BadOption` for NOT NULL inside a column, which can't be checked; unless `can_hold`, for any NOT NULL.
 
     `can_hold` is false with `onUndecodable=column`, which makes all columns null for an undecodable body.
     """

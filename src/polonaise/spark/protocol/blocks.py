@@ -35,7 +35,7 @@ def encode(
 ) -> bytes:
     """Encode a block from its rows' headers, the CRCs and lengths of their bodies, and the bodies in any pieces.
 
-    `locks` holds the encoded locks of each row, in the layout of `Lock`; None if no row has any.
+    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without columns of locks.
     """
     parts: list[Buffer] = [
         headers.astype("<i4", copy=False).tobytes(),
@@ -106,6 +106,6 @@ def joined(blocks: Sequence[Block]) -> Group:
 
 
 def _ends(ends: Sequence[np.ndarray[Any, Any]], totals: Sequence[int]) -> bytes:
-    """Concatenate cumulative columns, raising each by the totals of those before it."""
+    """Join the blocks' columns of cumulative ends: each block's are raised by the totals of the blocks before it."""
     bases = [0, *accumulate(totals)]
     return np.concatenate([each + np.uint32(base) for each, base in zip(ends, bases, strict=False)]).tobytes()

@@ -36,6 +36,7 @@ class BlockRef(NamedTuple):
     weight: int
     """Bytes of bodies and locks, as a group's limit counts them."""
     crc: int
+    """CRC-32 of the encoded block."""
 
 
 class Staged(NamedTuple):
@@ -44,6 +45,7 @@ class Staged(NamedTuple):
     task: int
     """The Spark partition. Rows go into the log in ascending order of this number."""
     objects: Sequence[str]
+    """Names of the task's objects in the staging store."""
     blocks: Sequence[BlockRef]
     inline: bytes
     """The blocks that are in no object, one after the other."""
@@ -147,7 +149,10 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
 
 
 def plans_prefix(app: str, batch: int) -> str:
-    """Return the prefix of the names of a batch's plans. Not a folder: deleting plans would leave empty ones behind."""
+    """Return the prefix of the names of a batch's plans.
+
+    It ends within a name: with a folder for each batch, deleting plans would leave empty folders behind.
+    """
     # Hashed: an application's name may not be a valid file name.
     return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"
 
