@@ -268,7 +268,7 @@ def _avro_rows(options: Mapping[str, str]) -> DecodeRow:
     except KeyError:
         raise BadOption("decoder=avro without a schema: give decoder.schema (JSON) or decoder.schemaFile") from None
     except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
-        raise BadOption(f"the Avro schema is invalid: {error}") from error
+        raise BadOption(f"decoder.schema or decoder.schemaFile holds no Avro schema: {error}") from error
 
     def decode(body: bytes) -> Mapping[str, Any]:
         source = io.BytesIO(body)

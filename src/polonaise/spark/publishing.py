@@ -108,8 +108,7 @@ class PublicationPort(Protocol):
     def chance(self) -> float:
         """Return a random number from 0 to 1, which keeps drivers from trying again at the same moments."""
 
-    def now_s(self) -> float:
-        """Return monotonic seconds."""
+    def now_s(self) -> float: ...
 
 
 class Patience:
@@ -228,7 +227,10 @@ class Publication:
             # groups, and going on with it would double some rows and lose others.
             plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
-                raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
+                raise SinkStateDamaged(
+                    f"{name} in the staging store is not the plan of batch {own.batch} in partition {own.partition}, "
+                    "although the log's register names it: restore the plan, or write the rest under another txnAppId"
+                )
             self.used += [name, *plan.objects]
             # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
             await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
@@ -430,7 +432,8 @@ class RealPublicationPort:
                 await receipt
         except TimeoutError:
             raise AppendUnknown(
-                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s",
+                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s and "
+                "may still commit",
                 receipt,
             ) from None
 

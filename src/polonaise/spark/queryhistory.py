@@ -310,7 +310,7 @@ class QueryHistory:
         if batch is None:
             raise BeyondLog(
                 f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
-                "the log is another one now, or an older copy of it"
+                "the log is another one now, or an older copy of it: correct the address, and make the query again"
             )
         return Extent(partition, span, None, count * batch.length // batch.count)
 

@@ -128,7 +128,7 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
     if first <= split.span.last:
         raise BeyondLog(
             f"partition {split.partition} ends before {first}, and the query was planned up to {split.span.last}: the "
-            "log is another one now, or an older copy of it"
+            "log is another one now, or an older copy of it: correct the address, and make the query again"
         )
 
 

@@ -67,7 +67,10 @@ class Block:
         # The lengths that the header names must add up to all of `raw`, before anything is read by them.
         lock_bytes = (4 * count + LOCK_BYTES * locks) if flags & LOCKS else 0
         if magic != _MAGIC or version != VERSION or len(raw) != _HEADER.size + 12 * count + lock_bytes + size:
-            raise SinkStateDamaged("staged rows do not read as a block of this version")
+            raise SinkStateDamaged(
+                "staged rows do not read as a block of this version: publish them with the version that staged them, "
+                "or write them under another txnAppId"
+            )
         at = _HEADER.size
         self.headers = np.frombuffer(raw, "<i4", count, at)
         self.crcs = np.frombuffer(raw, "<u4", count, at + 4 * count)

@@ -81,7 +81,10 @@ class Plan(NamedTuple):
         start = len(_MAGIC) + _CRC_DIGITS + 1
         body = raw[start:]
         if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
-            raise SinkStateDamaged(f"{name} in the staging store does not read as a plan of this version")
+            raise SinkStateDamaged(
+                f"{name} in the staging store does not read as a plan of this version: restore it, finish the batch "
+                "with the version that began it, or write the rest under another txnAppId"
+            )
         line, _, inline = body.partition(b"\n")
         fields: dict[str, Any] = json.loads(line)
         groups = [[BlockRef(*ref) for ref in group] for group in fields["groups"]]
@@ -160,4 +163,7 @@ def plans_prefix(app: str, batch: int) -> str:
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
     """Raise `SinkStateDamaged` unless `raw` is exactly what was staged."""
     if len(raw) != ref.length or crc32(raw) != ref.crc:
-        raise SinkStateDamaged(f"staged rows in {where} at {ref.offset} are not those that were written there")
+        raise SinkStateDamaged(
+            f"staged rows in {where} at {ref.offset} are not those that were written there: restore them from a copy, "
+            "or write the rest under another txnAppId"
+        )
