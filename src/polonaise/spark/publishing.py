@@ -432,8 +432,8 @@ class RealPublicationPort:
                 await receipt
         except TimeoutError:
             raise AppendUnknown(
-                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s and "
-                "may still commit",
+                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s, "
+                "and may still commit",
                 receipt,
             ) from None
 
