@@ -203,7 +203,8 @@ class ObstoreStore:
     def source(self, path: str, size: int) -> str | RangeFile:
         """Return an object of this size (bytes) as a source for `columns_in`.
 
-        The source is read in threads, or without an event loop. For a local store that is the file's path; for others a `RangeFile`, which the caller closes.
+        Read it in threads, or without an event loop. The source is the file's path in a local store, and a `RangeFile`,
+        which the caller closes, in others.
         """
         if self._directory is not None:
             return str(self._directory / path)

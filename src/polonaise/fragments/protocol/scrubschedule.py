@@ -183,7 +183,7 @@ class FragmentScrub:
         self.not_repaired(now_s, wall_us, verify, why, passing=True)
 
     def unreachable(self, now_s: float, why: str) -> None:
-        """Note that the store can't be read, which says nothing of any fragment. The scrub rests for `again_s` seconds."""
+        """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
         self.scrubbed = replace(self.scrubbed, trouble=why)
         self._next_s = now_s + self._again_s
 
