@@ -49,7 +49,7 @@ _OPENED_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """Bounds on reading fragments, in bytes and seconds."""
+    """Bounds on reading and repairing fragments: in bytes, and in seconds for names that end with `_s` or `_s_max`."""
 
     cache_bytes_max: int = 128 * 1024 * 1024
     """The size of the cache of row groups that were read last; one row group at least is kept."""
@@ -164,7 +164,7 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Not more than `bytes_max` bytes unless a single batch is larger. With `after_time_us` (microseconds UTC),
+        Returns at most `bytes_max` bytes, but always the first batch, if it does not end above `last`. With `after_time_us` (microseconds UTC),
         batches before the first one with that commit time or a later one are left out; the list is empty if the
         fragments have no such batch.
 
@@ -283,6 +283,7 @@ class FragmentHistory:
         Raises what `made_again` raises, and `StoreUnavailable` for a store without its mark: then nothing was touched.
         Raises what the store raises, and `StoreUnavailable` after `rewrite_s_max` seconds of writing.
         """
+        # A store that is not mounted would get the fragment into the directory that is left in its place.
         await self._check_mark()
         # Without a deadline: the caller decides how slowly it gives the batches.
         raw = await made_again(self._cluster_key, name, batches)

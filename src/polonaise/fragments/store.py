@@ -53,14 +53,20 @@ class ReadableStore(Protocol):
         """Return `length` bytes of an object from `offset`: the part must lie within the object. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
-        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
+        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name.
+
+        May raise `NotFound` if the store itself, such as its bucket, does not exist.
+        """
 
 
 class MendableStore(ReadableStore, Protocol):
     """An object store for readers that also repair damaged objects."""
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Store an object, durably, in place of the one of this name: readers see the old or the new one, whole."""
+        """Store an object, durably, in place of the one of this name: readers see the old or the new one, whole.
+
+        May raise `DiskFull`.
+        """
 
 
 class ObjectStore(MendableStore, Protocol):
@@ -78,7 +84,10 @@ class ObjectStore(MendableStore, Protocol):
         """Remove the store again, if this process has made it and it is empty."""
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably, and return True; False, with nothing changed, if one of this name exists."""
+        """Store an object, durably, and return True; False, with nothing changed, if one of this name exists.
+
+        May raise `DiskFull`, and `NotFound` if the store itself does not exist.
+        """
 
     async def make_durable(self, path: str) -> None:
         """Make an existing object survive a loss of power, whichever process put it. Raises `NotFound`."""

@@ -35,7 +35,7 @@ class _Bodies(NamedTuple):
     """Some of a batch's bodies."""
 
     indexes: Sequence[int]
-    """Their indexes in the batch, ascending."""
+    """The bodies' indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
     """The row decoder's result for each body; empty without a row decoder."""
@@ -175,7 +175,10 @@ class Decoder:
         return _Bodies([chosen.indexes[at] for at in kept], [chosen.bodies[at] for at in kept], rows)
 
     def _halved(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
+        """Divide bodies that do not decode together, until it is known which of them do not decode alone.
+
+        Returns the parts that decode; for the other bodies `bad` gets the reason.
+        """
         count = len(chosen.indexes)
         step = 1 if count <= _FEW else (count + 1) // 2
         return [part for begin in range(0, count, step) for part in self._part(chosen.cut(begin, begin + step), bad)]

@@ -26,9 +26,9 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""A place in a partition: its first transaction."""
+"""Stands for a place in a partition where an id may stand: its first transaction."""
 LATEST: Final = -1
-"""A place in a partition: after the last transaction that is committed when the query begins."""
+"""Stands for a place in a partition: after the last transaction that is committed when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
@@ -220,7 +220,7 @@ _KAFKAS: Final = {
     "endingoffsets": "endingTransactions",
     "maxoffsetspertrigger": "maxTransactionsPerTrigger",
 }
-"""Names that Spark's Kafka source gives to these options."""
+"""Options that may be given by the names, here in lower case, that Spark's Kafka source has for them."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
 """Options that Spark adds by itself."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
