@@ -164,8 +164,8 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Returns at most `bytes_max` bytes, but always the first batch, if it does not end above `last`. With `after_time_us` (microseconds UTC),
-        batches before the first one with that commit time or a later one are left out; the list is empty if the
+        Returns at most `bytes_max` bytes, but the first batch even if it is larger. With `after_time_us` (microseconds
+        UTC), batches before the first one with that commit time or a later one are left out; the list is empty if the
         fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
