@@ -164,8 +164,8 @@ class SegmentFiles:
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later.
 
-        If there is none in the files, returns the id after the last one that can be read, and at most `end`. Raises
-        `SegmentDamaged` for bad bytes before the transaction in its segment.
+        If there is none in the files, returns the id after the last one that can be read, at most `end`; `end` if there
+        are no segments. Raises `SegmentDamaged` for bad bytes before the transaction in its segment.
         """
         examined = self._examined(partition)
         if not examined.segments:
