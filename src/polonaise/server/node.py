@@ -376,7 +376,7 @@ class Server:
                 name: {
                     **self._storage_health.answers.get(name, {}),
                     "connected": link.session is not None,
-                    "error": str(link.last_error or ""),
+                    "error": str(link.last_error or link.bulk_error or ""),
                 }
                 for name, link in self._links.items()
             },

@@ -80,10 +80,9 @@ class StorageLink:
         self.bulk: Connection | None = None
         """The connection for reads and copies; None while there is none."""
         self.last_error: PolonaiseError | None = None
-        """The error that last broke the session connection, or kept either connection from being made.
-
-        None before the first one, and again once a session connection is made.
-        """
+        """The error that last broke the session connection or kept it from being made; None once one is made."""
+        self.bulk_error: PolonaiseError | None = None
+        """The error that last broke the bulk connection or kept it from being made; None once one is made."""
 
     def start(self) -> None:
         """Make both connections, and make each again whenever it breaks, until `close`."""
@@ -123,7 +122,8 @@ class StorageLink:
         kept the connection from being made.
         """
         if self.bulk is None:
-            raise fresh(self.last_error or ConnectionLost(f"no connection to {self.name}"))
+            why = self.bulk_error or self.last_error
+            raise fresh(why or ConnectionLost(f"no connection to {self.name}"))
         return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
 
     # ------------------------------------------------------------------ keeping connections
@@ -167,9 +167,11 @@ class StorageLink:
             await self.connected()
             try:
                 self.bulk = await self._connect("bulk")
+                self.bulk_error = None
                 await self._until_closed(self.bulk)
+                self.bulk_error = self.bulk.closed
             except PolonaiseError as error:
-                self.last_error = error
+                self.bulk_error = error
             self.bulk = None
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
