@@ -2,7 +2,8 @@
 
     python benchmarks/append.py [--seconds 30] [--runs 5] [--only NAME] [--write]
 
-Prints the floor of this machine first (one fdatasync, one loopback echo), then each load: best of the runs. With
+Prints the floor of this machine first (one fdatasync, one loopback echo), then each load: best of the runs; then how
+fast a new client reads, and the server's memory. `--only` takes a part of a load's name, `reads` or `memory`. With
 `--write` the figures replace the ones in docs/performance.md; nobody types them.
 """
 
@@ -36,7 +37,7 @@ ACCOUNTS = 50_000
 async def append_load(
     log: polonaise.Log, outstanding: int, seconds: float, *, size: int = 100, lock: bool = False
 ) -> Load:
-    """Make lower-level appends, `outstanding` of them unanswered at any time."""
+    """Make appends without contexts, of `size` bytes each, `outstanding` of them unanswered at any time."""
     data, numbers = bytes(size), itertools.count(1)
 
     def append() -> polonaise.Receipt:
@@ -47,7 +48,7 @@ async def append_load(
 
 
 async def context_load(log: polonaise.Log, outstanding: int, seconds: float, accounts: int = 10_000) -> Load:
-    """Run transaction contexts with a WRITE lock each."""
+    """Run transaction contexts, each with a WRITE lock on a random one of `accounts`."""
     data = bytes(100)
 
     def context(tx: Any, account: int) -> None:
@@ -95,7 +96,7 @@ def resident_mb(pid: int) -> float:
 
 
 async def memory(directory: Path) -> dict[str, float]:
-    """Return the server's resident memory after half a million and after two million transactions."""
+    """Return the server's resident memory in MB after half a million and after two million transactions."""
     async with cluster(directory) as (local, log):
         assert local.server is not None
         assert local.server.pid is not None

@@ -35,15 +35,15 @@ SINGLE = 30_000
 
 @dataclass
 class Figures:
-    """The figures measured; times in seconds."""
+    """The figures measured; times in seconds, but for the floor."""
 
     fdatasync_ms: float = 0.0
     first_commit_s: dict[int, float] = field(default_factory=dict)
-    """By the number of storage directories."""
+    """The median time until the first commit of a new log, by the number of storage directories."""
     loads: dict[tuple[int, int], Load] = field(default_factory=dict)
-    """By the numbers of storage directories and of outstanding appends."""
+    """The best run of each load, by the numbers of storage directories and of outstanding appends."""
     take_over_s: dict[int, list[float]] = field(default_factory=dict)
-    """By the number of commits in the log."""
+    """The time of each take-over, rising, by the number of commits in the log."""
 
 
 async def first_commit_s(directory: Path, storage: int) -> float:
@@ -54,7 +54,7 @@ async def first_commit_s(directory: Path, storage: int) -> float:
 
 
 def host(directory: Path, transactions: int, ready: Connection) -> None:
-    """Host the log until this process is killed."""
+    """Host the log until this process is killed; make so many commits, then send a message through `ready`."""
 
     async def serve() -> None:
         async with polonaise.connect(f"embedded:{directory}") as log:

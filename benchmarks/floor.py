@@ -14,7 +14,7 @@ DEADLINE_S = 30.0
 
 
 def fdatasync_ms(directory: Path, count: int = 400) -> float:
-    """Median time of appending `BYTES` bytes to a new file and syncing them."""
+    """Return the median time, in ms, of appending `BYTES` bytes to a file and syncing them."""
     times = []
     path = directory / "floor"
     with open(path, "wb", buffering=0) as file:
@@ -28,7 +28,7 @@ def fdatasync_ms(directory: Path, count: int = 400) -> float:
 
 
 def echo_ms(count: int = 2_000) -> float:
-    """Median round trip of `BYTES` bytes over loopback TCP, between two threads."""
+    """Return the median round trip, in ms, of `BYTES` bytes over loopback TCP, between two threads."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(DEADLINE_S)
         threading.Thread(target=_echo, args=(server,), daemon=True).start()

@@ -36,7 +36,10 @@ BODY_BYTES = 100
 
 
 def batches(rows: int, per_batch: int) -> Iterator[Batch]:
-    """Return consecutive batches; the CRCs of their bodies are random, because nothing here checks them."""
+    """Yield consecutive batches of `rows` transactions in all, rounded up to whole batches.
+
+    The CRCs of their bodies are random, because nothing here checks them.
+    """
     first = crc = 0
     while first < rows:
         columns = Columns()
@@ -58,7 +61,7 @@ def batches(rows: int, per_batch: int) -> Iterator[Batch]:
 
 
 def best(runs: int, work: Callable[[], int]) -> float:
-    """Return the rows a second of processor time, in the best of so many runs."""
+    """Return the rows per second of processor time, in the best of `runs`. `work` returns the number of its rows."""
     rates: list[float] = []
     for _ in range(runs):
         began = time.process_time()

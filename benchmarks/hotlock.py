@@ -3,9 +3,9 @@
     python benchmarks/hotlock.py [--processes 3] [--tasks 20] [--seconds 10] [--write]
 
 Each process has an embedded log open, one of them hosts it, and keeps a counter as its view; each task runs contexts,
-one after the other, that read the counter, under one WRITE lock, and append the next number. Says how often one ran
-for each commit, how many commits each process got, and how long a context waited at most; and checks that no number is
-missing or there twice. With `--write` the figures replace the ones in docs/performance.md.
+one after the other, that read the counter, under one WRITE lock, and append the next number. Says how often a
+context ran for each commit, how many commits each process got, and how long a context waited at most; and checks that
+no number is missing or there twice. With `--write` the figures replace the ones in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Counter:
 
 @dataclass
 class Shared:
-    """The commits of one process."""
+    """The runs of contexts in one process, and its commits."""
 
     runs: int = 0
     waits_s: list[float] = field(default_factory=list)
-    """Seconds from `run` to the receipt, of each commit."""
+    """For each commit, the seconds from the call of `run` to its end."""
 
 
 async def share(address: str, tasks: int, seconds: float, ready: Barrier) -> Shared:

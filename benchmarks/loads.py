@@ -23,7 +23,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """One load for some seconds: transactions acknowledged per second, and how long each waited."""
+    """The figures of one load: transactions acknowledged per second, and how long they waited (median and p99)."""
 
     per_second: float
     p50_ms: float
@@ -43,7 +43,7 @@ class Load:
 
 
 async def keep(work: Callable[[], Awaitable[object]], outstanding: int, seconds: float) -> Load:
-    """Run `outstanding` tasks, each of which repeats the work and waits for it each time."""
+    """Run `outstanding` tasks, each of which repeats the work, waiting for its end each time, for `seconds`."""
     latencies_ms: list[float] = []
     began = time.perf_counter()
 

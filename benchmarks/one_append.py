@@ -2,9 +2,9 @@
 
     python benchmarks/one_append.py [--seconds 5] [--runs 3] [--write]
 
-Prints the latency, and for the client, the server and the mean of the storage nodes: user and
-system time, and how often each gave up its processor, per append. With `--write` the table replaces the one in
-docs/performance.md. Measure on a quiet machine: what else runs makes every one of these figures larger.
+Prints the latency, and for the client, the server and the mean of the storage nodes: user and system time, and how
+often each gave up its processor, per append. With `--write` the table replaces the one in docs/performance.md. Measure
+on a quiet machine: what else runs makes every one of these figures larger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Usage(NamedTuple):
     user_s: float
     system_s: float
     waits: int
-    """How often a thread of theirs gave up the processor, because it had nothing to do or waited for the disk."""
+    """How often a thread gave up its processor, because it had nothing to do or waited for the disk."""
 
     def since(self, before: Usage, appends: int, processes: int) -> Usage:
         """Return the usage since `before`, per append and process."""
@@ -61,7 +61,7 @@ def usage(pids: Iterable[int]) -> Usage:
 
 
 class Profile(NamedTuple):
-    """One run."""
+    """The figures of one run: the floor of the machine, the appends, and what each of the processes used per append."""
 
     sync_ms: float
     median_ms: float

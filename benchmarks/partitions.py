@@ -3,9 +3,9 @@
     python benchmarks/partitions.py [--partitions 64,512,4096] [--idle 20] [--write]
 
 Measures how long it takes to open a new log until the first commit, one commit in each partition (256 under way at a
-time), and one more in each; then the descriptors, the memory, and the processor time while nothing is asked for. The
-same log is opened again: until the first commit, and until every partition is ready. With `--write` the figures replace
-the ones in docs/performance.md.
+time), and one more in each; then the descriptors, the memory, and the processor time while nothing is asked for. Then
+the same log is opened again, and the time measured until the first commit, and until every partition is ready. With
+`--write` the figures replace the ones in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -31,18 +31,22 @@ SETTLE_S = 3.0
 
 @dataclass
 class Cost:
-    """The costs of so many partitions; times in seconds."""
+    """The costs of a log of so many partitions; times in seconds."""
 
     partitions: int
     opened_s: float = 0.0
+    """From connecting to a directory without a log to the first commit."""
     each_s: float = 0.0
+    """From then to a commit in each partition."""
     again_s: float = 0.0
+    """From then to one more in each."""
     descriptors: int = 0
     """The most descriptors that were open while appends were under way."""
     resident_mb: float = 0.0
     idle: float = 0.0
     """The share of a core used while nothing is asked for and the client has mounted all partitions."""
     reopened_s: float = 0.0
+    """From connecting to the same log again to the first commit. `ready_s`: until all partitions are ready."""
     ready_s: float = 0.0
 
 

@@ -92,7 +92,7 @@ class GeneratorReader(DataSourceReader):
 
 
 class GeneratorStream(DataSourceStreamReader):
-    """A stream with so many new rows each time that Spark asks: micro-batches that cost the source nothing."""
+    """A stream that has `rows` new rows each time that Spark asks: micro-batches that cost the source nothing."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -116,7 +116,7 @@ class GeneratorStream(DataSourceStreamReader):
 
 
 async def fill(coordinator: str, transactions: int) -> None:
-    """Append bodies that do not compress."""
+    """Append transactions to partition 0, with bodies that do not compress."""
     async with polonaise.connect(coordinator) as log:
         for start in range(0, transactions, 4_000):
             count = min(4_000, transactions - start)
@@ -142,7 +142,10 @@ def summed(frame: DataFrame) -> tuple[int, int, int]:
 
 
 def rate_of(make: Callable[[], DataFrame], transactions: int, runs: int) -> float:
-    """Return the rows per second of the best of `runs`, each planned anew, after a first run to warm up."""
+    """Return the rows per second of the best of `runs`, each planned anew, after a first run to warm up.
+
+    Ends the program if a run reads anything but all transactions.
+    """
     best = 0.0
     for run in range(runs + 1):
         began = time.perf_counter()
@@ -217,7 +220,7 @@ class Bench:
         self.told("stream, inside a batch", best)
 
     def stream_latency(self, coordinator: str) -> None:
-        """Measure the median time of a micro-batch of 200 rows, of the log and of a source that only generates."""
+        """Measure the median time of a micro-batch of 200 rows: of the log, and of a source that only generates."""
         generator = self.spark.readStream.format("generator").option("rows", "200").option("splits", "1").load()
         log = self.spark.readStream.format("polonaise").option("cluster", coordinator).schema(COLUMNS)
         log = log.option("maxTransactionsPerTrigger", "200").load()
@@ -258,7 +261,7 @@ class Bench:
 
 
 class _Peak:
-    """The largest resident memory, in MB, of any Python process that Spark has started for this one."""
+    """Watches, within its block, for the largest resident memory, in MB, of a Python process that Spark has started."""
 
     def __enter__(self) -> _Peak:
         self.mb = 0.0
@@ -326,7 +329,7 @@ GOALS = {
     "archive job": (2_000_000, ""),
     "sink": (200_000, ""),
 }
-"""The goals of the design: rows per second, or a share of another figure of the same session."""
+"""The goals of the design, by figure: rows per second, or a share of the figure named beside it."""
 
 
 def write(figures: dict[str, float], options: argparse.Namespace) -> None:

@@ -2,10 +2,10 @@
 
     python benchmarks/views.py [--quick] [--seconds 20] [--transactions 1000000] [--only NAME] [--write]
 
-Transaction contexts that read a balance from the view, and catching up with a log that is there. Processor time is that
-of this process (client, view and the application's own code) and, where given, of the cluster's four beside it. With
-`--write` the figures replace the ones in docs/performance.md; nobody types them. `--quick` is a smoke run: its figures
-mean little.
+Measures transaction contexts that read a balance from the view, and catching up with an existing log. Processor time
+is that of this process (client, view and the application's own code) and, where given, of the cluster's four beside it.
+With `--write` the figures replace the ones in docs/performance.md; nobody types them. `--quick` is a smoke run: its
+figures mean little.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def cluster_s(cluster: LocalCluster) -> float:
 
 @contextlib.contextmanager
 def database(kind: str, directory: Path) -> Iterator[str]:
-    """Make a new database and return its address."""
+    """Yield the URL of a new database; end its server, if it has one, afterwards."""
     if kind == "SQLite":
         yield f"sqlite:///{directory / 'view.db'}"
         return
@@ -125,7 +125,8 @@ def open_accounts(view: polonaise.SqlView, url: str) -> None:
 async def contexts(cluster: LocalCluster, url: str, outstanding: int, seconds: float) -> Result:
     """Run withdrawals that read the balance from the view, with a WRITE lock each.
 
-    From SQLite they read as plain functions do; a server is asked by coroutines, in threads, so that the loop goes on.
+    SQLite is read by plain functions, in the event loop; a database server by coroutines, in threads, so that the event
+    loop goes on.
     """
     view = Grouped(url)
     open_accounts(view, url)
@@ -169,7 +170,7 @@ async def fill(cluster: LocalCluster, count: int) -> None:
 
 
 async def catch_up(cluster: LocalCluster, view: polonaise.SqlView, url: str, count: int) -> Result:
-    """Run a new view until it has applied the whole log."""
+    """Run a new view until it has applied the whole log of `count` transactions."""
     open_accounts(view, url)
     began, processor = time.perf_counter(), time.process_time()
     async with polonaise.connect(cluster.coordinator, view=view) as log:

@@ -12,7 +12,8 @@ may share a database or have one each.
 
 - A seat that is booked is refused with 409. Of two workers that book a free seat at the same time, the log refuses the
   second one's append: it was built from a state in which the seat was free. So its context runs again, and gives up.
-- The same request with the same `Idempotency-Key` is answered as it was the first time, by any worker.
+- A request whose booking was made is answered in the same way when it comes again with the same `Idempotency-Key`, by
+  any worker. Another request with that key is refused with 422.
 - 503: the log or the database could not be reached in time. Send the request again, with the same key.
 """
 
@@ -61,7 +62,10 @@ def booked(db: Connection, show: int) -> list[dict[str, Any]]:
 
 
 async def book(tx: polonaise.Draft, view: Bookings, show: int, seat: int, guest: str) -> dict[str, Any] | None:
-    """A transaction context: names what it looks at, looks, and appends what follows from that."""
+    """Book a seat, or give up if it is booked: a transaction context, which may run several times.
+
+    It names what it looks at by a lock, looks, and appends what follows from that.
+    """
     tx.write_lock("seat", f"{show}/{seat}")
     if await view.read(guest_of, show, seat) is not None:
         tx.abandon(f"seat {seat} of show {show} is booked")
@@ -72,7 +76,10 @@ async def book(tx: polonaise.Draft, view: Bookings, show: int, seat: int, guest:
 
 
 def asked_for(body: bytes) -> tuple[int, int, str]:
-    """Check before it is in the log for ever that every database can take it. Raises `ValueError`."""
+    """Return the show, seat and guest that a request's body names. Raises `ValueError` for any other body.
+
+    Also for values that some database can't take: once a booking is in the log, it stays there.
+    """
     match json.loads(body):
         case {"show": int(show), "seat": int(seat), "guest": str(guest)}:
             if 0 < show < 2**31 and 0 < seat < 2**31 and 0 < len(guest) <= 100 and guest.isprintable():
@@ -98,7 +105,7 @@ async def post_booking(request: Request) -> JSONResponse:
 
 
 async def get_show(request: Request) -> JSONResponse:
-    """Every booking that any worker has answered before this request came."""
+    """Answer with the bookings of a show: all that any worker has answered before this request came are among them."""
     log, view = request.state.log, request.state.view
     try:
         await log.wait_applied(await log.high_water_mark(0, timeout=5), 0, timeout=5)

@@ -1,8 +1,8 @@
 """A view in a file: exactly once without any database, through one atomic rename per run of transactions.
 
 The state and the high-water mark are one JSON document. It is written beside the old one, synced, and renamed over it:
-whoever reads the name finds the old document or the new one, never a part and never a state without its mark. Several
-clients of one process's life may not share a directory: a file has nobody who could say "somebody was quicker".
+whoever reads the name finds the old document or the new one, never a part and never a state without its mark. Only
+one client at a time may use a directory: of two, neither would learn that the other has written the file meanwhile.
 
     class Balances(FileView):
         def change(self, state, tx):

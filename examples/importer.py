@@ -28,7 +28,10 @@ WINDOW = 16  # as many appends of a producer may be under way at once
 
 
 def rows(path: str) -> Iterator[bytes]:
-    """The body of each row. It has to be the same in each run: the log tells a repetition by number and body."""
+    """Yield the body of each row. It has to be the same in each run: the log tells a repetition by number and body.
+
+    Raises `ValueError` for a row with more or fewer columns than the first line.
+    """
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
         for row in reader:
@@ -38,7 +41,10 @@ def rows(path: str) -> Iterator[bytes]:
 
 
 async def load(log: polonaise.Log, path: str, name: str) -> int:
-    """Append the rows that are not in the log yet; return how many are there now."""
+    """Append the rows that are not in the log yet; return how many of the import's rows are in the log then.
+
+    Raises `ValueError` for a file with fewer rows than the log has of this import.
+    """
     count = sum(1 for _ in rows(path))
     producer = await log.producer(name, partition=0)
     if count <= producer.last_sequence:

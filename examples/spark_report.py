@@ -28,7 +28,7 @@ COLUMNS = ["show", "seats", "guests", "first", "last"]
 
 
 def history(spark: SparkSession, address: str) -> DataFrame:
-    """The log as rows. What is read is fixed here: all queries of this DataFrame see the same transactions."""
+    """Return the log as rows. What is read is fixed here: all queries of this DataFrame see the same transactions."""
     return (
         spark.read.format("polonaise")
         .option("cluster", address)

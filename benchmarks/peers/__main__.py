@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers [--seconds 4] [--runs 2] [--only kafka,nats] [--write]
 
-One partition (topic, table, stream), three copies on one disk, transactions of 100 bytes, so many of them unanswered at
-a time. Prints each load; with `--write` the best of the runs replace the tables in docs/why.md.
+One partition (topic, table, stream), three copies on one disk, transactions of 100 bytes, with 1, 64 and 1,024 of them
+unanswered at a time. Prints each load; with `--write` the best of the runs replace the tables in docs/why.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Floor:
     """The share of the processors' time that other programs used while nothing of ours ran."""
 
     def differs(self, other: Floor) -> bool:
-        """Whether one of the two figures is more than `NOISY` times the other."""
+        """Whether the fdatasync, or the echo, of one floor takes more than `NOISY` times as long as the other's."""
         pairs = ((self.fdatasync_ms, other.fdatasync_ms), (self.echo_ms, other.echo_ms))
         return any(max(pair) > NOISY * min(pair) for pair in pairs)
 
@@ -38,7 +38,7 @@ class Configuration:
     acknowledged: str
     """Completes "it is acknowledged when"."""
     durable: bool
-    """Whether what was acknowledged is synced to the disks of two copies."""
+    """Whether two copies have synced a transaction when it is acknowledged."""
     client: str
     locks: str = ""
     """How the client makes an append depend on what it has read; empty if the peer can't do that."""

@@ -71,7 +71,10 @@ def _build_nats(directory: Path) -> None:
 def _fetch(
     what: str, command: Sequence[object], *, directory: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Run it. The reason for the table is short: what these programs print names places of this machine and others."""
+    """Run a command that fetches or builds `what`. Raises `Missing` with a short reason, for the table.
+
+    What the command printed is printed and left out of the reason: it names places of this machine and others.
+    """
     try:
         run(command, SECONDS, directory=directory, environment=environment)
     except Missing as missing:
@@ -80,7 +83,7 @@ def _fetch(
 
 
 def _once(name: str, newer_than: Path, make: Callable[[Path], None]) -> Path:
-    """Return the directory of that name; make it again if its sources have changed or making it failed before."""
+    """Return the directory `name` of the build; make it if there is none, or if `newer_than` has changed since."""
     directory, mark = BUILD / name, BUILD / f"{name}.made"
     if mark.exists() and mark.stat().st_mtime_ns >= newer_than.stat().st_mtime_ns:
         return directory

@@ -1,4 +1,4 @@
-"""Keeps messages unanswered at a Kafka topic. Runs in an environment of its own, which has Kafka's client and not us.
+"""Keeps messages unanswered at a Kafka topic. Runs in a Python environment with Kafka's client and without Polonaise.
 
 Prints how many were acknowledged and how long each waited, as JSON.
 """
@@ -53,7 +53,10 @@ def measure(servers: str, outstanding: int, seconds: float, linger_ms: float) ->
     failures: list[str] = []
 
     def delivered(error: Any, _message: Any) -> None:
-        """Messages are answered in their order: there is one partition, and the producer is idempotent."""
+        """Note how long the oldest unanswered message has waited.
+
+        Messages are answered in their order: there is one partition, and the producer is idempotent.
+        """
         latencies_ms.append(1e3 * (time.perf_counter() - sent.popleft()))
         if error is not None:
             failures.append(str(error))

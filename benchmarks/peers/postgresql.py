@@ -18,10 +18,13 @@ from benchmarks.peers.peer import BODY_BYTES, GRACE_S
 from benchmarks.peers.processes import Server, free_ports, run, stop_all, until
 
 CONNECTIONS = 256
-"""The most connections: a transaction that is unanswered holds one, which is a process of the server."""
+"""The most connections at a time: each unanswered transaction holds one, which is a process of the server."""
 CONNECTING_S = (2, 20)
-"""The duration that pgbench is told begins before it connects, and its throughput counts from after that. So it is told
-more, the more connections there are; if it did nothing but connect, it is tried once more with more."""
+"""Seconds that pgbench is given to make `CONNECTIONS` connections, in a first and a second try; fewer get their share.
+
+They are added to its duration, which begins before it connects, while its throughput counts from after that. The second
+try is made if it did nothing but connect in the first.
+"""
 NOTHING_DONE = re.compile(r"^number of transactions actually processed: 0\b", re.MULTILINE)
 THROUGHPUT = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 NOTHING_FAILED = "number of failed transactions: 0 "

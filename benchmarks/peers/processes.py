@@ -20,7 +20,7 @@ STOP_S = 20.0
 """Seconds that a server may take to end before it is killed."""
 START_S = 60.0
 TAIL = 400
-"""How much of a failed program's output is told."""
+"""The number of characters of a failed program's output that a message ends with."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(what: str, done: Callable[[], bool], seconds: float = START_S, *, servers: Sequence[Server] = ()) -> None:
-    """Wait until `done()`. Raises `Missing` after the deadline, or as soon as one of the servers has ended."""
+    """Wait until `done()` returns True. Raises `Missing` after `seconds`, or once one of the servers has ended."""
     deadline = time.monotonic() + seconds
     while not done():
         for server in servers:
@@ -91,7 +91,7 @@ class Server:
         user: str | None = None,
         ends_on: signal.Signals = signal.SIGTERM,
     ) -> None:
-        """Starts it. Its standard output and errors go to `log`, which its user need not be able to write."""
+        """Start the server. Its standard output and errors go to `log`, which its user need not be able to write."""
         self.name = name
         self._log = log
         self._ends_on = ends_on

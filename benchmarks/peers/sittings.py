@@ -16,15 +16,15 @@ ATTEMPTS = 2
 """How often a peer's servers are started: a port that was free may be taken a moment later."""
 
 MeasureFloor = Callable[[Path, Floor | None], Floor]
-"""Measures the floor on a directory's disk; with an earlier one, after a while if they differ."""
+"""A function that measures the floor on a directory's disk; given an earlier floor, it waits while they differ."""
 
 
 def sittings(
     peers: Sequence[Peer], directory: Path, seconds: float, runs: int, measure_floor: MeasureFloor = settled
 ) -> list[Sitting]:
-    """Each peer alone: none runs, and nothing is installed, while another is measured.
+    """Install all peers, then set up and load one after the other. Return their sittings, in the same order.
 
-    The result has all of them, in this order.
+    Each peer is alone: no other runs, and nothing is installed, while it is measured.
     """
     done = [_installed(peer) for peer in peers]
     reference: Floor | None = None

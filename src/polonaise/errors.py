@@ -1,8 +1,10 @@
 """Every error that a caller can meet: a stable code, whether to try again, and what to do.
 
-An *answer* (a lock conflict, a refused append) is a value and not an exception of this module. A *fault* is a
-`PolonaiseError`. Our own mistake is an `invariant`, checked in production too: a node stops before it lies. Exceptions
-of the machine and of libraries are translated into these once, in the adapter through which they come in.
+A *fault* is a `PolonaiseError`. Between owner and client a lock conflict or another refusal of an append is no fault
+but an *answer*: a value on the wire. The client library raises it as an error of this module, such as `LockConflict`,
+for the application that awaits the append. Our own mistake is an `invariant`, checked in production too: a node stops
+before it lies. Exceptions of the machine and of libraries are translated into these once, in the adapter through which
+they come in.
 
 A class without a `retry` of its own has `Retry.NEVER`.
 
@@ -88,7 +90,10 @@ def invariant(holds: object, message: str) -> None:
 
 
 class ProtocolError(PolonaiseError):
-    """Bytes that are not a message. The connection they came on is closed; nothing else is harmed."""
+    """A peer broke the protocol: it sent bytes that are not a message, or a message that is invalid or out of place.
+
+    Nothing is harmed by it. Most often its connection is closed.
+    """
 
     code = "protocol_error"
 
@@ -112,7 +117,7 @@ class UnsupportedVersion(ProtocolError):
 
 
 class WrongClusterKey(PolonaiseError):
-    """The peer, or the directory, belongs to another cluster."""
+    """A peer, directory, file or fragment store belongs to another cluster than what it is used with."""
 
     code = "wrong_cluster_key"
 
@@ -133,7 +138,7 @@ class BatchDamaged(PolonaiseError):
 
 
 class DataDamaged(PolonaiseError):
-    """A transaction's data does not fit its CRC-32."""
+    """A transaction's data does not fit its CRC-32, or the library can't read what it wrote there for itself."""
 
     code = "data_damaged"
 
@@ -183,13 +188,13 @@ class TooManyOpenFiles(DiskFailed):
 
 
 class NotFound(PolonaiseError):
-    """The file or directory does not exist."""
+    """A file, directory, object, bucket or database does not exist, or is not mounted. The message names it."""
 
     code = "not_found"
 
 
 class ControlFileDamaged(PolonaiseError):
-    """The control file's header, or both copies of a partition's promises, are unreadable.
+    """The control file's header, or both copies or the newest one of a partition's promises, are unreadable.
 
     Nothing is opened, and nothing is emptied: promises that can no longer be read may have been made.
     """
@@ -204,13 +209,13 @@ class ControlFileMissing(PolonaiseError):
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file or value was written in a format that this version of Polonaise cannot read."""
+    """A file or directory is in a format that this version of Polonaise can't read. The message names both formats."""
 
     code = "unsupported_format"
 
 
 class DirectoryInUse(PolonaiseError):
-    """Another process has this directory open."""
+    """Another process has this directory open, or is registered at the coordinator under this server id."""
 
     code = "directory_in_use"
     retry = Retry.AGAIN
@@ -234,13 +239,16 @@ class Fenced(PolonaiseError):
 
 
 class NotJoined(PolonaiseError):
-    """The replica has not joined the session that a request names, so it takes no appends of it."""
+    """A replica has not joined the session of a request on this connection, so it takes no appends of that session.
+
+    Or another request has to come before this one; the message names it.
+    """
 
     code = "not_joined"
 
 
 class OutOfOrder(PolonaiseError):
-    """Batches do not follow what the replica holds, or a position is given at which no batch begins or ends."""
+    """Batches do not follow on those before them, or an id is given at which the log can't be read, cut or trimmed."""
 
     code = "out_of_order"
 
@@ -265,21 +273,27 @@ class NotOwner(PolonaiseError):
 
 
 class PartitionNotReady(PolonaiseError):
-    """The partition's owner has no session yet. The message says what it waits for."""
+    """The partition can't serve the request yet, most often because its owner has no session.
+
+    The message says what it waits for.
+    """
 
     code = "partition_not_ready"
     retry = Retry.AGAIN
 
 
 class WrongGeneration(PolonaiseError):
-    """The request names another generation than that of the partition's present owner."""
+    """A client and the owner that answers it have different generations of the partition: the owner has changed."""
 
     code = "wrong_generation"
     retry = Retry.ELSEWHERE
 
 
 class LogForked(PolonaiseError):
-    """Two replicas hold different bytes for the same ids. Never repaired by guess: the partition stops."""
+    """There are different bytes for the same ids, in two replicas, a feed or an archive. Never repaired by guess.
+
+    The partition, or the job that met them, stops.
+    """
 
     code = "log_forked"
 
@@ -357,9 +371,10 @@ class AppendExpired(PolonaiseError):
 
 
 class AppendUnknown(PolonaiseError):
-    """The deadline passed while the append was on its way: it may still commit.
+    """The deadline passed, or the client or its partition ended, while the append was on its way: it may still commit.
 
-    Do not append it again before its fate is known. `receipt` can be awaited later; None where there is no receipt.
+    Do not append it again before its fate is known. After a deadline, `receipt` can be awaited again; None where there
+    is no receipt. A client that has ended can't find out any more: look for the append in the log.
     """
 
     code = "append_unknown"
@@ -370,7 +385,7 @@ class AppendUnknown(PolonaiseError):
 
 
 class Abandoned(PolonaiseError):
-    """A transaction context decided to append nothing. The message is its reason."""
+    """A transaction context abandoned its transaction, or appended nothing. The message says why, if that is known."""
 
     code = "abandoned"
 
@@ -412,13 +427,13 @@ class AppendFailed(PolonaiseError):
 
 
 class ProducerFenced(PolonaiseError):
-    """Another process opened the same producer later. This one appends no more."""
+    """The same producer was opened again later, in this process or another. The one opened earlier appends no more."""
 
     code = "producer_fenced"
 
 
 class ProducerSequence(PolonaiseError):
-    """A producer used a number that is neither its next one nor one of its last."""
+    """A producer used a number that is neither its next one nor one of its last 16."""
 
     code = "producer_sequence"
 
@@ -476,7 +491,10 @@ class ViewUnfit(PolonaiseError):
 
 
 class Closed(PolonaiseError):
-    """The client, log or connection was closed by this side."""
+    """What was called has ended or was not started: a client, log, view, file, connection or node.
+
+    Or a transaction context has returned, and its draft was used afterwards.
+    """
 
     code = "closed"
 
@@ -517,14 +535,17 @@ class AddressInUse(PolonaiseError):
 
 
 class Overloaded(PolonaiseError):
-    """A bounded queue is full, and the request was not taken."""
+    """A bounded queue is full, and the request was not taken; or a peer that reads too slowly was disconnected."""
 
     code = "overloaded"
     retry = Retry.AGAIN
 
 
 class CoordinatorUnavailable(PolonaiseError):
-    """The coordinator did not answer. A change that was asked for may have been made: read again."""
+    """The coordinator did not answer, or can't be read or written at the moment.
+
+    A change that was asked for may have been made, unless the message says otherwise: read again.
+    """
 
     code = "coordinator_unavailable"
     retry = Retry.AGAIN
@@ -537,7 +558,7 @@ class CoordinatorDamaged(PolonaiseError):
 
 
 class NotInitialized(PolonaiseError):
-    """The coordinator, or the storage directory, holds no cluster."""
+    """The coordinator, or the directory, holds no cluster or log."""
 
     code = "not_initialized"
 
@@ -549,13 +570,16 @@ class AlreadyInitialized(PolonaiseError):
 
 
 class NotEmbeddedLog(PolonaiseError):
-    """The directory is in use for something else than an embedded log."""
+    """The directory holds something else than an embedded log, or a restore into it was not finished."""
 
     code = "not_embedded_log"
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake."""
+    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake.
+
+    Or this process could not start them.
+    """
 
     code = "host_failed"
 
@@ -574,13 +598,16 @@ class HistoryTrimmed(PolonaiseError):
 
 
 class NotArchived(PolonaiseError):
-    """Transactions that were to be trimmed are not, or not provably, in the fragments that the server relies upon."""
+    """Transactions are not, or not provably, in the fragments of the store in use.
+
+    They were to be trimmed, and are kept; or the archive was asked for them.
+    """
 
     code = "not_archived"
 
 
 class FragmentsAhead(PolonaiseError):
-    """The fragment store holds higher ids than the replicas: acknowledged transactions are gone from these.
+    """The fragment store holds higher ids than the log: acknowledged transactions are gone from the replicas.
 
     Nothing is appended until an operator has decided which of the two is the log.
     """
@@ -607,7 +634,7 @@ class HistoryIncomplete(PolonaiseError):
 
 
 class StoreUnavailable(PolonaiseError):
-    """An object store did not do what it was asked for. It may be away, or not set up; the message quotes its error."""
+    """An object store did not do what it was asked for: it may be away, or not set up. The message says what it met."""
 
     code = "store_unavailable"
     retry = Retry.AGAIN

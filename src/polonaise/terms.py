@@ -42,7 +42,7 @@ StorageId: TypeAlias = str
 
 
 class RequestId(NamedTuple):
-    """The name of one append, for ever: who sent it, under which generation of which partition, and its number."""
+    """The name of one append, for ever: who sent it, under which generation of which partition, and its sequence."""
 
     client_id: ClientId
     generation: Generation
@@ -163,9 +163,9 @@ class FailureReason(enum.IntEnum):
     DUPLICATE = 4
     """An idempotent producer sent this sequence before; the value is the id that it got the first time."""
     PRODUCER_FENCED = 5
-    """Another process opened this producer later; the value is the newer epoch."""
+    """The producer was opened again later, in whichever process; the value is the newer epoch."""
     PRODUCER_GAP = 6
-    """The producer skipped a number; the value is the last sequence known."""
+    """The number is neither the producer's next one nor one of its last 16; the value is its last number."""
     DEADLINE = 7
     """The append waited in the owner's queue past its deadline and was dropped unordered."""
     GENERATION = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,23 @@ async def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_wai
     for node in town.cluster.storage[:2]:
         node.let_up()
     await log.run(lambda tx: tx.append(b"they are back"), partition=0, timeout=60)
+    await wait_until(lambda: log.trouble(0) is None)
+
+
+@in_an_application
+async def test_a_coordinator_that_gives_no_answer_is_named_by_whatever_a_client_waits_for(town: Town, log: Log) -> None:
+    """Nobody refuses the server's requests: they are never answered, and its own deadline ends them."""
+    await log.append(b"the session stands", 0)
+    cluster = town.cluster
+    cluster.service.configuration = replace(cluster.service.configuration, timeout_s=10_000.0)
+    cluster.cut_off.add(cluster.servers[0].name)
+    cluster.storage[0].crash()
+    with pytest.raises(DeadlineExceeded, match="coordinator gave no answer"):
+        await log.flush(0, timeout=30)
+    trouble = await wait_until(lambda: log.trouble(0))
+    assert "coordinator gave no answer" in trouble.text
+    cluster.cut_off.clear()
+    await log.run(lambda tx: tx.append(b"it answers again"), partition=0, timeout=60)
     await wait_until(lambda: log.trouble(0) is None)
 
 

@@ -52,8 +52,8 @@ async def archive(
     """Write what is committed and not in the store yet, and yield each fragment after it was verified.
 
     A part that does not fill a fragment yet is left for the next time, unless `rest`. With `until` everything up to
-    this id is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold whole
-    batches, and only a committed high-water mark is certain to be the end of one.
+    this id (inclusive) is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold
+    whole batches, and only a committed high-water mark is certain to be the end of one.
 
     `tell_missing` is called with ids that are to be written although later ones are archived: somebody has removed
     their fragments, or is writing them at this moment.
@@ -81,7 +81,7 @@ async def archive(
 
 
 def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[Span]:
-    """Return the ids that no fragment of a partition holds, although later ones are archived."""
+    """Return ids up to `limit` (inclusive) that no fragment holds, although later ones are archived."""
     archived = list(fragments)
     last = max((name.last for name in archived), default=NO_TRANSACTION)
     return [span for span in spans_to_write(archived, limit) if span.last < last]
@@ -92,7 +92,7 @@ async def batch_left_out(
 ) -> Span | None:
     """Return the batch that goes beyond `until`, a committed id within it, and that `archive` has left out whole.
 
-    None if everything up to `until` is in the store.
+    None if `until` is in a fragment, or is the last id of its batch.
     """
     missing = spans_to_write(await fragments_of(store, partition), until)
     if not missing or missing[-1].last != until:
@@ -105,12 +105,13 @@ async def batch_left_out(
 async def own_fragments_of(
     log: Log, store: ObjectStore, partition: PartitionId, timeout: float | None = None
 ) -> dict[FragmentName, int]:
-    """Return the partition's fragments, after a check that the log goes on where they end.
+    """Return the partition's fragments and their sizes in bytes, after checking that the log goes on where they end.
 
     The cluster key does not suffice: a log that was restored with the same key has it, too. A new store is marked as
     this log's, see `fragments.mark`. Raises `WrongClusterKey` for another cluster's store, `FragmentsAhead` and
     `LogForked` for one with fragments of a log of the same key that has gone on differently, `NotFound` for a directory
-    that may not be mounted.
+    that may not be mounted, `FragmentDamaged` for a mark or a latest fragment that can't be read, and what reading and
+    the store raise.
     """
     fragments = await fragments_of(store, partition)
     for footer in await _latest(store, fragments, log.cluster_key):
@@ -121,10 +122,10 @@ async def own_fragments_of(
 
 
 async def init(log: Log, store: ObjectStore) -> None:
-    """Mark a store as this log's, whatever is in it. To be done once; again, it changes nothing.
+    """Mark a store as this log's, whether it is empty or holds fragments. Done again, it changes nothing.
 
-    Raises `WrongClusterKey` for a store that is marked as another cluster's or holds fragments of one, and
-    `FragmentDamaged`.
+    Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
+    and `FragmentDamaged` for a mark or a latest fragment that can't be read.
     """
     for partition in await partitions_in(store):
         await _latest(store, await fragments_of(store, partition), log.cluster_key)
@@ -132,7 +133,7 @@ async def init(log: Log, store: ObjectStore) -> None:
 
 
 async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluster_key: bytes) -> list[Footer]:
-    """Return the footers of the fragments that reach farthest. Raises `WrongClusterKey`."""
+    """Return the footers of the fragments that reach farthest. Raises `WrongClusterKey`, `FragmentDamaged`."""
     last = max((name.last for name in fragments), default=NO_TRANSACTION)
     footers = [await footer_of(store, name, size) for name, size in fragments.items() if name.last == last]
     if any(footer.cluster_key != cluster_key for footer in footers):
@@ -141,9 +142,10 @@ async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluste
 
 
 async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: float | None) -> None:
-    """Raise unless the log goes on from the latest fragment: its next batch names the CRC of the fragment's last one.
+    """Raise `FragmentsAhead` or `LogForked` unless the log goes on from the latest fragment.
 
-    The committed high-water mark is requested after the store was listed: a fragment above it is not of this log.
+    It does if its next batch names the CRC of the fragment's last one or, with no next one, its own last batch has that
+    CRC. The committed high-water mark is requested after the store was listed: a fragment above it is not of this log.
     """
     partition, last = latest.partition, latest.last
     committed = await log.high_water_mark(partition, timeout=timeout)
@@ -184,11 +186,13 @@ class StoreReport:
     partition: PartitionId
     fragments: int = 0
     transactions: int = 0
+    """Number of transactions in good fragments, each counted once."""
     bytes: int = 0
+    """Size of all fragments in the store, good or damaged."""
     last: TransactionId = -1
     """The last id up to which everything is in good fragments; -1 for none."""
     holes: tuple[Span, ...] = ()
-    """Ids that no good fragment holds."""
+    """Ids that no good fragment holds, below the last id in good ones."""
     missing: tuple[Span, ...] = ()
     """Ids that no fragment holds, good or damaged, below the last id in the store."""
     cluster_key: builtins.bytes | None = None
@@ -209,7 +213,10 @@ class StoreReport:
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
-    """Read every fragment of a partition, and report damage, contradictions, holes and missing ids."""
+    """Read every fragment of a partition, and report damage, contradictions, holes and missing ids.
+
+    Raises what the store raises.
+    """
     report = StoreReport(partition)
     listed = await fragments_of(store, partition)
     good: list[tuple[FragmentName, Footer]] = []
@@ -235,7 +242,8 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
 async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes | None) -> None:
     """Raise `WrongClusterKey` unless the store's fragments are of this log, as far as that can be known.
 
-    `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too.
+    `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too. Raises
+    `FragmentDamaged` for a mark that can't be read.
     """
     try:
         if cluster_key in (None, log.cluster_key):
@@ -253,8 +261,9 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
 async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: float | None = None) -> None:
     """Replace a damaged fragment by one made from the log, if that is the very same object, and read it back.
 
-    Raises `FragmentDamaged` if it is not, or if nothing else holds its transactions any more; `HistoryTrimmed`,
-    `FragmentMissing`, and what reading and the store raise. Nothing was changed then.
+    Raises, with nothing changed, `FragmentDamaged` if it is not, or if nothing else holds its transactions any more;
+    `HistoryTrimmed`, `FragmentMissing`, and what reading and the store raise. Raises `FragmentDamaged`, too, if the new
+    object does not read back well.
     """
     async with aclosing(batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)) as batches:
         await store.replace(name.path, await made_again(log.cluster_key, name, batches))
@@ -262,7 +271,7 @@ async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: fl
 
 
 async def mark_trouble(store: ObjectStore, cluster_key: bytes) -> str | None:
-    """Return what is wrong with the mark of a store that has this cluster's fragments; None if nothing is."""
+    """Return what is wrong with the mark of a store that holds this cluster's fragments; None if nothing is wrong."""
     try:
         if await is_marked(store, cluster_key):
             return None

@@ -28,13 +28,13 @@ class ReplicaReport(NamedTuple):
     """The last id before the first damage; the one before `first` for none."""
     bounds: Bounds
     joined: SessionId
-    """The replica's joined session; NO_SESSION if nothing says which."""
+    """The replica's joined session; NO_SESSION without a control file."""
     damage: str
     """The first thing that is damaged or missing; empty if nothing is."""
 
 
 class ReplicaDifference(NamedTuple):
-    """The place from which replicas differ, each side going on with other batches."""
+    """Where replicas of a partition part, and which of them agree with each other from there on."""
 
     first: TransactionId
     """The first id at which they differ. Below it, replicas that hold an id hold the same."""
@@ -81,10 +81,11 @@ class ComparisonReport:
 
 
 async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
-    """Compare what storage directories hold of each partition, reading every byte.
+    """Compare what storage directories hold of each partition; each is read to its end or to its first damage.
 
-    Raises `BadOption` for fewer than two directories and for one that is named twice, `WrongClusterKey` for directories
-    of different logs, and what `find` raises.
+    Raises `BadOption` for fewer than two directories, for one that is named twice, and for segments whose partition is
+    unknown, `WrongClusterKey` for directories of different logs or a foreign segment, `UnsupportedFormat`, and what
+    `storage.files.find` raises.
     """
     if len(directories) < 2 or len(set(directories)) < len(directories):
         raise BadOption("nothing to compare: give two storage directories or more, each once")
@@ -106,7 +107,7 @@ async def compare(directories: Sequence[str]) -> list[ComparisonReport]:
 
 @dataclass(eq=False)
 class _Walk:
-    """A replica that is being read from its beginning."""
+    """A replica that is being read, batch by batch, from the first id that was not trimmed."""
 
     directory: str
     files: Files
@@ -157,7 +158,10 @@ def _at_next_id(walks: list[_Walk]) -> list[_Walk]:
 
 
 def _difference(walks: list[_Walk]) -> ReplicaDifference | None:
-    """Return where these replicas part, if they do. Equal batches imply an equal past: each names the CRC before it."""
+    """Return the difference between the present batches of these replicas; None if these are the same batch.
+
+    Equal batches imply an equal past: each names the CRC of its predecessor.
+    """
     sides: dict[tuple[TransactionId, TransactionId, int], list[str]] = {}
     for walk in walks:
         assert walk.batch is not None

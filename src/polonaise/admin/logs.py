@@ -1,4 +1,4 @@
-"""Use a log that a client is connected to: append to it, read it, follow it, and learn how far and how well it is."""
+"""Use a log that a client is connected to: append to it, read it, follow it, and learn its partitions' condition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _MOMENT_S: Final = 1.0
 """Seconds that all partitions together get to become ready before their condition is requested."""
 _PENDING_MAX: Final = 1_024
-"""Appends that are made before the fate of the first of them is known."""
+"""The most appends that are made before the fate of the first of them is known."""
 _MERGED_MAX: Final = 256
-"""Transactions of several followed partitions that wait to be taken."""
+"""The most transactions of several followed partitions that wait to be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class HowToAppend:
     expectations: Sequence[Expectation] = ()
     changes: Sequence[Change] = ()
     high_water_mark: TransactionId | None = None
-    """The client high-water mark of the transactions; None for what is committed when each is made."""
+    """The client high-water mark of the transactions; None for how far the client's feed has come when each is made."""
     timeout_s: float = 10.0
 
     @property
     def checked(self) -> bool:
-        """Whether the append before can cause this one to be refused, so that it has to wait for that one's fate."""
+        """Whether each append may be refused because of the one before it, and so waits for the fate of that one."""
         return bool(self.locks or self.expectations) or self.high_water_mark is not None
 
 
@@ -57,15 +57,17 @@ class Condition(NamedTuple):
     committed_high_water_mark: TransactionId | None
     """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
     engaged: list[str]
-    """The engaged storage nodes. A commit needs a majority of all."""
+    """The engaged storage nodes. A commit needs a majority of all members."""
     left_out: dict[str, str]
-    """The other storage nodes, each with the reason why it is not engaged."""
+    """What is wrong with storage nodes, by name: with those that are not connected, and, while the partition is ready,
+    with those that are not engaged."""
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """The progress of each storage node's scrub, and in `damages` what the scrub found in this partition."""
+    """Reports of the storage nodes' scrubs, by the node's name; their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
-    """The same of the scrub of the server's fragment store; None if it has no store, or does not scrub it."""
+    """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
+    has no store, or does not scrub it."""
 
     @property
     def troubles(self) -> list[str]:
@@ -108,12 +110,14 @@ async def conditions(
     timeout_s: float,
     silent: Callable[[PartitionId, DeadlineExceeded], None] | None = None,
 ) -> list[Condition]:
-    """Return the condition of partitions, with one request per server. Raises `DeadlineExceeded` if one is silent.
+    """Return the condition of each partition, with one request per server. Raises what `Log.health` raises.
 
-    `silent`, if given, is called instead, with the first partition whose server does not answer, and the conditions
-    known by then are returned: waiting for further silent servers would take the full time for each.
+    If a server does not answer within `timeout_s` seconds, `silent`, if given, is called in place of raising
+    `DeadlineExceeded`, with the first partition of that server. The conditions known by then are returned: waiting for
+    further silent servers would take the full time for each.
 
-    A server that has only just started, such as that of an embedded log which nobody else hosts, gets a moment to know.
+    The partitions first get up to a second, all together, to become ready: a server that has only just started, such as
+    that of an embedded log which nobody else hosts, would report them as not ready yet.
     """
     known: dict[PartitionId, Condition] = {}
     requested = list(partitions)
@@ -173,9 +177,10 @@ async def registers(
 
 
 async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:
-    """Append each body as a transaction of its own, and yield the receipts, in order, once they are committed.
+    """Append each body as a transaction of its own, and yield the receipts, in order, each once it is committed.
 
-    Stops at the first append that is not committed, and raises why (`LockConflict`, `ExpectationFailed`,
+    Raises `BadOption` for a client high-water mark above the committed one, and `DeadlineExceeded` while the partition
+    is not ready. Stops at the first append that is not committed, and raises why (`LockConflict`, `ExpectationFailed`,
     `AppendFailed`, …), or `AppendUnknown` if that is not known in time. Appends after it may be in the log then, unless
     appends are `checked`: each of these waits for the one before.
     """
@@ -184,8 +189,8 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
         committed = await log.high_water_mark(how.partition, timeout=how.timeout_s)
         if not -1 <= how.high_water_mark <= committed:
             raise BadOption(
-                f"invalid high-water mark {how.high_water_mark}: partition {how.partition} is committed up to "
-                f"{committed}"
+                f"invalid client high-water mark {how.high_water_mark}: partition {how.partition} is committed up to "
+                f"id {committed}; give an id from -1 to that"
             )
     made: asyncio.Queue[Receipt | Exception | None] = asyncio.Queue(_PENDING_MAX)
     making = asyncio.create_task(_make(log, bodies, how, made))
@@ -202,7 +207,10 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
 async def _make(
     log: Log, bodies: AsyncIterable[bytes], how: HowToAppend, made: asyncio.Queue[Receipt | Exception | None]
 ) -> None:
-    """Append each body as it comes, without waiting for further ones: a person who types them sees each fate."""
+    """Append each body as it comes, and put its receipt into `made`; at the end put None, or the error that ended it.
+
+    Does not wait for further bodies: a person who types them sees each fate.
+    """
     try:
         async for body in bodies:
             await log.ready(how.partition, timeout=how.timeout_s)
@@ -219,7 +227,7 @@ async def _make(
             if how.checked:
                 await receipt.wait(None)
                 if not receipt.committed:
-                    return
+                    return  # `append` awaits this receipt too, and raises why: it takes nothing more from the queue
                 await log.wait_applied(receipt.id, how.partition)
         await made.put(None)
     except Exception as error:  # noqa: BLE001 - raised by `append`, which takes it from the queue
@@ -250,12 +258,15 @@ async def read(
     follow: bool = False,
     timeout_s: float,
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the transactions above `after`, or committed at `since` or later, one partition after the other.
+    """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
-    With `follow` this goes on for ever, with what the partitions commit in the order of arrival.
+    Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
+    it goes on for ever, but for the reading of a single partition with `until`; old transactions and new ones of
+    several partitions are then merged in the order of their arrival. Raises `BadOption` for `since` together with
+    `after` or `until`, and what `Log.read` raises.
     """
     if since is not None and (after != -1 or until is not None):
-        raise BadOption("both a time and an id: start at a time or at an id")
+        raise BadOption("`since` can't be combined with `after` or `until`: start at a time or at an id")
 
     def reading(partition: PartitionId) -> AsyncIterator[Transaction]:
         if since is not None:
@@ -270,7 +281,10 @@ async def read(
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the last `count` transactions of each partition; with `follow`, then those that are committed later."""
+    """Yield the transactions with the last `count` ids of each partition; with `follow`, then those committed later.
+
+    They are fewer where own transactions have some of these ids. Merged as `read` says.
+    """
     marks = await log.high_water_marks(partitions, timeout=timeout_s)
     readings = [
         log.read(
@@ -288,7 +302,7 @@ async def tail(
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
-    """Yield from one reading after the other; from all at once if they never end."""
+    """Yield from one reading after the other; with `follow`, from all at once."""
     if not follow or len(readings) == 1:
         for reading in readings:
             async for tx in reading:
@@ -330,7 +344,8 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
     """Return the address that makes an embedded log of these numbers of partitions and storage directories.
 
-    Raises `BadOption` for an address that makes none, and `AlreadyInitialized` if there is a log already.
+    A number that is None is left as the address has it. Raises `BadOption` for an address that makes none, and
+    `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(

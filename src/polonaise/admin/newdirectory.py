@@ -1,4 +1,4 @@
-"""The directory that a log is restored into: locked, and no log until the restored one is whole."""
+"""Prepare the directory that a log is restored into: locked, and marked as no log until the restored one is whole."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _TEXT: Final = b": such a log is being restored into this directory. It is no lo
 
 @asynccontextmanager
 async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncGenerator[None, None]:
-    """Hold the directory while a log is made in it. What an unfinished restore left there is removed first.
+    """Lock the directory while a log is made in it. What an unfinished restore left there is removed first.
 
-    `embedded` says that the log is an embedded one, and not a cluster whose coordinator has only its own files.
+    `embedded` says whether an embedded log is made, which ends with a file of its own, or the directory of a cluster.
 
-    From the first change until the block has ended well, a file in the directory says that it is no log. Raises
-    `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log, and `DirectoryInUse`.
+    From before anything is removed or made until the block has ended well, a file in the directory says that it is no
+    log. Raises `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log,
+    `DirectoryInUse`, and faults of the disk.
     """
     await disk.make_directory(directory)
     await _check(disk, directory)
@@ -39,6 +40,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
     try:
         # Checked again under the lock: another restore may have come first, and have ended by now.
         unfinished = await _check(disk, directory)
+        # Durable before anything else changes: a crash from here on leaves a directory that says that it is no log.
         await write_file(disk, posixpath.join(directory, RESTORING), [_EMBEDDED if embedded else _CLUSTER, _TEXT])
         await disk.sync_directory(directory)
         for name in unfinished:
@@ -52,7 +54,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
 
 
 async def _check(disk: Disk, directory: str) -> list[str]:
-    """Return the directories that an unfinished restore has left. Raises if no log may be made here."""
+    """Return the names that an unfinished restore has left. Raises `AlreadyInitialized` or `BadOption` for all else."""
     names = set(await disk.list(directory))
     if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
         raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
@@ -65,9 +67,9 @@ async def _check(disk: Disk, directory: str) -> list[str]:
 
 
 async def _is_cluster(disk: Disk, directory: str) -> bool:
-    """Whether only the last step of a restore is missing, so that the cluster may be in use already.
+    """Whether an unfinished restore lacks only its last step, so that the restored cluster may be in use already.
 
-    Never for an embedded log: whoever opens it looks for the embedded log's own file, written after the coordinator's.
+    False for an embedded log: it can't be opened before its own file is written, after the coordinator's values.
     """
     if not await disk.exists(posixpath.join(directory, COORDINATOR, DESCRIPTION)):
         return False

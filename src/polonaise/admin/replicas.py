@@ -36,7 +36,7 @@ class PartitionCopies:
                 raise error
 
     async def finish(self, session: SessionId) -> None:
-        """Save on each node, durably, the promises of one that took part in `session` until its end."""
+        """Save on each node, durably, the promises of a node that took part in `session` until its end."""
         for copy in self._copies:
             last = copy.log.last
             await copy.slot.save(Promises(fence=session, joined=session, prepared=last, confirmed=last))
@@ -52,7 +52,7 @@ class Replicas:
 
     @asynccontextmanager
     async def partition(self, partition: PartitionId) -> AsyncGenerator[PartitionCopies, None]:
-        """Make a partition's log on each node, and close it at the end. The caller appends and finishes."""
+        """Make a partition's log on each node, and close it at the end. The caller calls `append`, then `finish`."""
         copies: list[_Copy] = []
         async with AsyncExitStack() as closing:
             for control in self._controls:

@@ -52,7 +52,12 @@ from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
 _SESSIONS_APART: Final = 2**32
+"""How far above the highest session in a partition's fragments the new log's last session is.
+
+The archived log may have gone on after them: no storage directory of it must pass for one of the new log.
+"""
 _GENERATIONS_APART: Final = 2**10
+"""How far above the highest generation in a partition's fragments the new log's last generation is."""
 _UNIQUE_IDS_APART: Final = 2**20
 """How far above the highest client id in the fragments the unique ids of the new log begin.
 
@@ -83,16 +88,16 @@ class HowToRestore:
     partitions: int | None = None
     """Number of partitions of the new log; None for up to the last one that has fragments."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """Last id of each partition; if it is within a batch, all of that batch is left out."""
+    """Last id to restore of each partition; a batch that goes beyond is left out whole. None for no such limits."""
     until_time_us: int | None = None
-    """Restore no batch with a later commit time, microseconds UTC."""
+    """Restore what is before the first batch with a later commit time, in microseconds UTC; None for no such limit."""
     key: Key | None = None
-    """The choice of a key; None for the same one, which has to be chosen explicitly if anything is left out."""
+    """The choice of a key; None for the same one, if no time is given and nothing is left out."""
 
 
 @dataclass
 class RestoredPartition:
-    """The result of a restore for one partition, with the highest numbers in it."""
+    """The result of a restore for one partition, with the highest session, generation and client id in it."""
 
     partition: PartitionId
     in_store_up_to: TransactionId
@@ -100,7 +105,7 @@ class RestoredPartition:
     last: TransactionId = NO_TRANSACTION
     """The last id that was restored; -1 for none."""
     cut: Span | None = None
-    """The batch that goes beyond the requested last id, and was left out whole."""
+    """The batch that goes beyond the requested last id, and was left out whole; None if there is none."""
     last_crc: int = 0
     batches: int = 0
     bytes: int = 0
@@ -148,12 +153,13 @@ async def restore(
     """Make the directory of a log from a store's fragments; `tell` is called after each partition.
 
     Whole batches are restored: those that end at or below the given ids, and are not later than the given time. Until
-    this has returned, the directory holds no log, and says so to whoever opens it. It may be killed at any time and run
+    this has returned, a file in the directory says that it holds no log. The restore may be killed at any time and run
     again, and then begins anew.
 
-    Raises, with nothing written: `BadOption` for invalid options, `HistoryIncomplete` for a store with missing ids or
-    contradictions, which are named, `AlreadyInitialized` for a directory with a log, `DirectoryInUse`. Also
-    `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
+    Raises, with nothing written: `BadOption` for invalid options and for a directory that holds anything else,
+    `HistoryIncomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a
+    directory with a log, `DirectoryInUse`. On the way, too, `HistoryIncomplete` for a batch that does not follow the
+    one before it, `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
     names = _storage_nodes(how)
     source = await _survey(store, how)
@@ -207,7 +213,8 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
 def _key(how: HowToRestore, source: _Source) -> Key:
     """Return which key to use. The same key says that views, sinks and the store may go on with this log.
 
-    They may not if anything is left out, so then the key has to be chosen by the operator.
+    They may not if anything is left out, as it may be with a time limit, so then the operator has to choose
+    (`BadOption`).
     """
     if how.key is not None:
         return how.key
@@ -223,7 +230,11 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 
 
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
-    """Choose the fragments, after checking by names and footers that all of them make one log without missing ids."""
+    """Choose the fragments, after checking by names and footers that they make one log without missing ids.
+
+    Raises `HistoryIncomplete` if they do not, `BadOption` for last ids of other partitions than the store's, and
+    `FragmentDamaged`.
+    """
     partitions = await partitions_in(store)
     if not partitions:
         raise HistoryIncomplete(f"{store} holds no fragments: check its address")
@@ -309,7 +320,7 @@ async def _write_partition(
 async def _chunks(
     store: ObjectStore, pieces: Sequence[FragmentRange], partition: RestoredPartition, how: HowToRestore
 ) -> AsyncGenerator[list[Batch], None]:
-    """Yield the batches to restore, and note them in `partition`. One fragment is in memory."""
+    """Yield the batches to restore, and note them in `partition`. One fragment at a time is in memory."""
     for piece in pieces:
         raw = await store.get(piece.fragment.path)
         await asyncio.to_thread(open_bytes, raw, piece.fragment)
@@ -317,7 +328,7 @@ async def _chunks(
         while chunk := await asyncio.to_thread(_next_chunk, batches):
             yield chunk
         if partition.last < piece.span.last:
-            return
+            return  # a limit was reached within this fragment: nothing that follows is restored
 
 
 def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how: HowToRestore) -> Iterator[Batch]:

@@ -38,7 +38,7 @@ class SegmentDamage(NamedTuple):
     offset: int
     """Offset of the first bad bytes in the file."""
     transaction: TransactionId
-    """The first id that can't be read because of them."""
+    """The first id that can't be read because of these bytes."""
     what: str
 
 
@@ -52,10 +52,12 @@ class SegmentReport:
     last: TransactionId
     """The last good id; the one before `first` if there is none."""
     bytes: int
+    """Size of the file, without the space that the node has written ahead at its end."""
     batches: int = 0
     transactions: int = 0
     data_bytes: int = 0
     sessions: int = 0
+    """Number of different sessions that wrote the batches."""
     registers_changed: int = 0
     """Number of batches that change registers."""
     batch_bytes_max: int = 0
@@ -75,7 +77,7 @@ class PartitionReport:
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
     damages: tuple[SegmentDamage, ...] = ()
-    """Damages within and between its segments, by their ids."""
+    """Damages within and between the segments, in the order of the first id that each makes unreadable."""
 
     @property
     def last(self) -> TransactionId:
@@ -86,16 +88,21 @@ class PartitionReport:
 
 
 async def verify(files: Files) -> PartitionReport:
-    """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments."""
+    """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments.
+
+    Damage is reported, not raised. Raises `WrongClusterKey` for a segment of another cluster, `UnsupportedFormat`, and
+    `ControlFileDamaged` if the control file is damaged when it is read again.
+    """
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report
 
 
 async def read(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Transaction, None]:
-    """Yield the transactions that one replica holds, whatever the others hold. `bounds_in` says what that proves.
+    """Yield the application's transactions above id `after` that one replica holds, whatever the others hold.
 
-    For an operator who has to decide what to do without a quorum. Raises `SegmentDamaged` for the first transaction
-    that should be there and can't be read, and `DataDamaged` for a damaged body.
+    For an operator who has to decide what to do without a quorum: `storage.offline.bounds_in` tells up to where they
+    are known to be committed. Raises `SegmentDamaged` for the first transaction that should be there and can't be read,
+    `DataDamaged` for a damaged body, `WrongClusterKey` and `UnsupportedFormat`.
     """
     async with aclosing(batches_of(files, after)) as batches:
         async for batch in batches:
@@ -138,7 +145,10 @@ async def _verify(files: Files) -> PartitionReport:
 
 
 async def _read(path: str, files: Files, *, sealed: bool) -> _Read:
-    """Read one segment to its end or to the first bad bytes. Raises `NotFound`, and `WrongClusterKey`."""
+    """Read one segment to its end or to the first bad bytes.
+
+    Raises `NotFound`, `WrongClusterKey`, `UnsupportedFormat`.
+    """
     first = first_of(path)
     with ReadOnlyFile(path) as file:
         size = file.size()
@@ -223,7 +233,7 @@ def _gap(files: Files, before: _Read | None, read: _Read) -> str:
 
 
 def _missing(files: Files, last_read: _Read | None) -> list[SegmentDamage]:
-    """Return what was synced and is missing, or what the node itself says it may have lost, by its control file."""
+    """Return the damage that only the control file tells of: synced ids are missing, or the node may have lost some."""
     last, end, path = NO_TRANSACTION, 0, f"the directory of partition {files.partition}"
     if last_read is not None:
         last, path = last_read.report.last, last_read.report.path

@@ -24,9 +24,9 @@ class TrimReport(NamedTuple):
     before: TransactionId
     """The id below which everything was to be dropped."""
     first: TransactionId
-    """From this id on, all storage nodes still hold the log."""
+    """The id from which on all storage nodes of the session still hold the log."""
     held_from: TransactionId
-    """From this id on, all storage nodes held the log before the trim."""
+    """The id from which on all storage nodes of the session held the log before the trim."""
 
     @property
     def dropped(self) -> bool:
@@ -41,7 +41,7 @@ async def trim(
     before: TransactionId | None = None,
     timeout: float | None = None,
 ) -> TrimReport:
-    """Make the storage nodes drop what lies below `before` (or all that is archived), in whole segments, for good.
+    """Make the storage nodes drop what lies below id `before` (or all that is archived), in whole segments, for good.
 
     First verifies every fragment that is relied upon from then on: its digest, each of its batches, and that they go on
     from each other. The server checks by itself that its own store has these, and each storage node keeps what it does
@@ -49,7 +49,7 @@ async def trim(
     lies wholly below, nothing is dropped, and the report says so.
 
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
-    `WrongClusterKey`, `BeyondLog`, and what reading and the store raise.
+    `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
     fragments = await fragments_of(store, partition)
@@ -65,6 +65,7 @@ async def trim(
     names = [piece.fragment for piece in cover(fragments, Span(0, below - 1)).pieces]
     await _check_all(log, store, names)
     limit_s = timeout or _TRIM_S_MAX
+    # Below id 0 there is nothing to drop: the answer only tells what the storage nodes hold.
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
     while True:
         first, done = await log.trim(partition, below, fingerprint(names), timeout=limit_s)

@@ -41,6 +41,8 @@ class Background:
         self._guard = threading.Lock()
         self._waiting: set[Future[Any]] = set()
         self._closed = False
+        self._failure: Exception | None = None
+        """The error of what `close` was to await."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -83,7 +85,7 @@ class Background:
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
         raises; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
-        process; and `Closed`.
+        process; and `Closed` once `close` was called.
         """
         return self.begin(make).result()
 
@@ -126,7 +128,10 @@ class Background:
         return _result(waiting)
 
     def post(self, do: Callable[[], object]) -> None:
-        """Run a function in the background thread without waiting for it; do nothing once the thread is closed."""
+        """Run a function in the background thread without waiting for it.
+
+        Does nothing once the thread's loop is closed, or in a child process.
+        """
         if self._pid != os.getpid():
             return
         with suppress(RuntimeError):  # the loop is closed
@@ -147,7 +152,9 @@ class Background:
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
-        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind.
+        Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
+        what `last` raises, once the thread has ended, and `WrongThread` in the background thread. Does nothing in a
+        child process.
         """
         if self._pid != os.getpid():
             return
@@ -161,15 +168,17 @@ class Background:
         self._thread.join(CLOSE_S_MAX)
         if self._thread.is_alive() and first:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
-        # Behind the end of the thread: what it could still hand over was handed over.
+        # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
             _settle(waiting, error=Closed("this log was closed: connect a new one"))
+        if first and self._failure is not None:
+            raise self._failure
 
     async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
         try:
             await last()
-        except Exception:  # noqa: BLE001 - whatever it is, the thread has to end
-            _log.exception("closing failed")
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread has to end
+            self._failure = error
         finally:
             self._loop.stop()
 

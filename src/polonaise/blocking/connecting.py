@@ -41,8 +41,8 @@ def connect(
         with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
             log.append(b"1 100", partition=0).applied()
 
-    Addresses, options and errors are those of `polonaise.connect`. The methods of the view, the serializer and the
-    partitioner are called in the log's background thread.
+    Addresses, options and errors are those of `polonaise.connect`. The methods of the view and the partitioner are
+    called in the log's background thread, those of the serializer in other threads, too (see `polonaise.blocking`).
     """
     background, context = hold(
         lambda: connecting.connect(
@@ -110,9 +110,11 @@ class TaskBoundContext(Generic[T]):
                 opened.set_exception(Closed("the log was closed before it was open: connect a new one"))
 
     async def close(self) -> None:
-        """Leave the context manager, or break off entering it."""
+        """Leave the context manager, or break off entering it. Raises what leaving raises."""
         self._leave.set()
         if self._task is not None:
             if not hasattr(self, "value"):
                 self._task.cancel()
             await asyncio.wait([self._task])
+            if not self._task.cancelled():
+                self._task.result()

@@ -33,7 +33,8 @@ def check_plain(context: PlainContext) -> None:
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
     """Await `run(context)` in the background thread, with each run of the context in the calling thread.
 
-    Returns its result, or raises its error. If waiting ends early, as by `KeyboardInterrupt`, `run` is cancelled.
+    Returns the result of `run`, or raises its error; `BadOption` for a coroutine function as context. If waiting ends
+    early, as by `KeyboardInterrupt`, `run` is cancelled.
     """
     check_plain(context)
     requests: SimpleQueue[_ContextRequest | None] = SimpleQueue()
@@ -65,7 +66,7 @@ def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Except
 
 
 def _settling(result: asyncio.Future[Any], value: Any, error: Exception | None) -> Callable[[], None]:
-    """Return a function that settles the future in its loop's thread, the only one that may settle it."""
+    """Return a function that settles the future; to be called in its loop's thread, the only one that may settle it."""
 
     def settle() -> None:
         if result.done():

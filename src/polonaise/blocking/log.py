@@ -36,9 +36,9 @@ class Log:
             receipt.applied()
 
     Each method does what the one of `polonaise.Log` does, with the same parameters and errors, and waits where that is
-    awaited. In addition, every method raises `Forked` in a child process, and every method that waits raises
-    `WrongThread` in the background thread. Every wait ends: a call without a deadline of its own ends with `Closed`
-    when any thread calls `close`.
+    awaited. In addition, every method but `close` and `decode` raises `Forked` in a child process, and every method
+    that waits raises `WrongThread` in the background thread. Every wait ends: a call without a deadline of its own ends
+    when any thread calls `close`, with `Closed`, or with `AppendUnknown` for an append that was sent.
     """
 
     def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:
@@ -50,10 +50,11 @@ class Log:
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Close the client and end its background thread. A second call does nothing.
+        """Close the client and end its background thread. A second call only waits for that.
 
-        Waits in other threads end with `Closed`; appends that were sent and not decided with `AppendUnknown`. Takes at
-        most 10 seconds, also when the view or a submitted context holds up the background thread.
+        Waits in other threads end with `Closed`; appends that were sent and not decided with `AppendUnknown`. Raises
+        `WrongThread` in the background thread; does nothing in a child process. Takes at most 10 seconds, also when the
+        view or a submitted context holds up the background thread.
         """
         self._background.close(self._close)
 
@@ -100,7 +101,7 @@ class Log:
         """Run `context(tx, *args)` in this thread until its transaction is committed; return the receipt.
 
         As `polonaise.Log.run`, for a context that is a plain function. A context that is running when `timeout` seconds
-        are over is let end before `AppendExpired` is raised.
+        are over runs to its end before `AppendExpired` is raised.
         """
         run = self._log.run
         with receipts_wrapped(self._background):
@@ -118,7 +119,7 @@ class Log:
     ) -> Submission:
         """Run a context in the background thread, where it must not wait; return its `Submission` at once.
 
-        As `polonaise.Log.submit`.
+        As `polonaise.Log.submit`, for a context that is a plain function.
         """
         check_plain(context)
         submit = self._log.submit
@@ -198,11 +199,14 @@ class Log:
         return self._background.call(lambda: self._log.ready(partition, timeout=timeout))
 
     def flush(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> TransactionId:
-        """Wait until the fate of every append made so far is known. As `polonaise.Log.flush`."""
+        """Wait until the fate of every append made to the partition so far is known. As `polonaise.Log.flush`."""
         return self._background.call(lambda: self._log.flush(partition, timeout=timeout))
 
     def producer(self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None) -> Producer:
-        """Open an idempotent producer, and fence the process that had it open before. As `polonaise.Log.producer`."""
+        """Open an idempotent producer, and fence the one that was opened under this name before.
+
+        As `polonaise.Log.producer`.
+        """
         with receipts_wrapped(self._background):
             opened = self._background.call(lambda: self._log.producer(name, partition=partition, timeout=timeout))
         return Producer(self._background, opened)
@@ -235,7 +239,10 @@ class Log:
     def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
-        """Wait until a partition has committed above the id given for it. As `polonaise.Log.wait_committed`."""
+        """Wait until one of these partitions has committed a transaction above the id given for that partition.
+
+        As `polonaise.Log.wait_committed`.
+        """
         return self._background.call(lambda: self._log.wait_committed(above, timeout=timeout))
 
     def register(
@@ -271,7 +278,7 @@ class Log:
         follow: bool = False,
         timeout: float | None = None,
     ) -> Reading[Transaction]:
-        """Read the transactions with ids above `after`: `for tx in log.read(0)`. As `polonaise.Log.read`."""
+        """Read the transactions with ids above `after`: `for tx in log.read(partition=0)`. As `polonaise.Log.read`."""
         read = self._log.read
         return Reading(
             self._background,
@@ -318,7 +325,7 @@ class Log:
         return self._background.call(lambda: self._log.transaction(id, partition, timeout=timeout))
 
     def decode(self, tx: Transaction) -> Any:
-        """Return the value of a transaction, decoded by the client's serializer; its bytes without a serializer."""
+        """Return the value of a transaction, decoded by the client's serializer; without one, its data, bytes."""
         return self._log.decode(tx)
 
     # ------------------------------------------------------------------ odds
@@ -336,9 +343,9 @@ class Log:
         return self._background.call(lambda: ask(self._log))
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Return why a mounted partition is not ready, commits nothing, or its view does not advance, at the moment.
+        """Return why a partition is stopped, is not mounted, commits nothing, or why its view does not advance.
 
-        None if all is well, or if the partition was never used. As `polonaise.Log.trouble`.
+        None if no trouble is known at the moment, or if the partition was never used. As `polonaise.Log.trouble`.
         """
         return self._background.now(lambda: self._log.trouble(partition))
 

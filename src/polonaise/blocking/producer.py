@@ -31,7 +31,7 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """The last number that this producer knows to be in the log; -1 for none."""
+        """The highest number that this producer knows to be in the log; -1 for none."""
         return self._producer.last_sequence
 
     def append(
@@ -43,7 +43,7 @@ class Producer:
         locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
-        """Append under the number `sequence`; return the id once committed. As `polonaise.Producer.append`."""
+        """Append `data` under the number `sequence`; return its id once committed. As `polonaise.Producer.append`."""
         append = self._producer.append
         with receipts_wrapped(self._background):
             return self._background.call(lambda: append(sequence, data, header=header, locks=locks, timeout=timeout))

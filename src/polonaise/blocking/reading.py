@@ -36,11 +36,11 @@ class _Taken(NamedTuple, Generic[T]):
 
 
 class Reading(Generic[T]):
-    """Iterates over transactions or batches of a partition; returned by `Log.read` and its kin.
+    """Iterates over transactions or batches of a partition; returned by `Log.read`, `read_batches` and `read_time`.
 
     ::
 
-        for tx in log.read(0, after=-1):
+        for tx in log.read(partition=0, after=-1):
             print(tx.id, tx.data)
 
     For one thread at a time. The iteration ends at the end of the range, and never because of an error: after
@@ -140,7 +140,7 @@ class _Pump(Generic[T]):
         while not self._ready and self._error is None and not self._ended:
             self._arrived.clear()
             await self._arrived.wait()
-        if not self._ready and self._error is not None:
+        if not self._ready and self._error is not None:  # only once what was read before the error is handed over
             error, self._error = self._error, None
             raise error
         self._handed = _Taken(number + 1, self._ready)

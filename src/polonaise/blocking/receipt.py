@@ -47,7 +47,7 @@ class Receipt:
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the fate is known, either way, or `timeout` seconds are over; return whether it is known."""
+        """Wait until the receipt is settled (`done`), or `timeout` seconds are over; return whether it is settled."""
         receipt = self._receipt
         if not receipt.done:
             try:
@@ -59,7 +59,8 @@ class Receipt:
     def applied(self, timeout: float | None = None) -> None:
         """Wait until the append is committed and this client's own view has applied it.
 
-        Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds.
+        Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
+        `timeout` seconds.
         """
         with receipts_wrapped(self._background):
             self._background.call(lambda: self._receipt.applied(timeout))
@@ -71,12 +72,12 @@ class Receipt:
 
     @property
     def sequence(self) -> int:
-        """The number among this client's appends to the partition, of a group the first one; from 1."""
+        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
         return self._receipt.sequence
 
     @property
     def count(self) -> int:
-        """The number of transactions."""
+        """The number of transactions of the append."""
         return self._receipt.count
 
     @property
@@ -86,22 +87,22 @@ class Receipt:
 
     @property
     def ids(self) -> range:
-        """The ids of all its transactions; empty until committed."""
+        """The ids of all transactions of the append; empty until committed."""
         return self._receipt.ids
 
     @property
     def last_id(self) -> TransactionId:
-        """The id of its last transaction; -1 until committed."""
+        """The id of the append's last transaction; -1 until committed."""
         return self._receipt.last_id
 
     @property
     def value(self) -> Any:
-        """The value that the context returned in the run that committed; None for an append without a context."""
+        """The value that the context returned in the run that built this append; None without a context."""
         return self._receipt.value
 
     @property
     def done(self) -> bool:
-        """Whether the fate is known, either way."""
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`)."""
         return self._receipt.done
 
     @property
@@ -139,9 +140,10 @@ class Submission:
         self._submission = submission
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Wait for the receipt of the committed append. Raises what `Log.run` raises.
+        """Wait for the receipt of the committed append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds; the submission goes on all the same.
+        Raises what `Log.run` raises, `asyncio.CancelledError` after `cancel`, and `DeadlineExceeded` after `timeout`
+        seconds; the submission goes on all the same.
         """
         outcome = self.outcome(timeout)
         if outcome.error is not None:

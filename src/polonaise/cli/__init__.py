@@ -5,8 +5,8 @@ jobs in `pipeline_…`), and the commands that run nodes and the demo. Begin rea
 
 A command only reads its arguments (`inputs`), calls a function of `polonaise.admin` or `polonaise.pipelines`, and
 prints what that returned (`output`). The docstring of a command is its `--help`. Commands load what they use in their
-functions: `polonaise --help` must not load Spark. This package alone prints tables; no other package but the simulator
-may import it. `docs/tools.md` describes the commands to users and changes with them.
+functions: `polonaise --help` must not load Spark. Only this package and the demo print tables; no other package but the
+simulator may import this one. `docs/tools.md` describes the commands to users and changes with them.
 """
 
 from __future__ import annotations

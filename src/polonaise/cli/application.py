@@ -80,7 +80,7 @@ def _options(
     """A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps."""
 
 
-Verbose = Annotated[bool, Option("--verbose", "-v", help="Log what the node does.")]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
 
 
 def _log_to_stderr(verbose: bool) -> None:
@@ -121,7 +121,7 @@ def _say_ready(address: str) -> None:
 def storage_run(
     directory: Annotated[str, Option(help="Directory for the log's files; made if missing.")],
     listen: Listen = "127.0.0.1:0",
-    segment_bytes: Annotated[int, Option(min=4096, max=2**40, help="Size of a segment file.")] = 256 * 2**20,
+    segment_bytes: Annotated[int, Option(min=4096, max=2**40, help="Size of a segment file, in bytes.")] = 256 * 2**20,
     scrub_bytes: Annotated[
         int, Option(min=0, max=2**40, help="Bytes per second to read in search of rot; 0: none.")
     ] = 2 * 2**20,
@@ -156,7 +156,9 @@ def server_run(
         ),
     ],
     storage: Annotated[str, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
-    partitions: Annotated[int | None, Option(min=1, max=4096, help="Partitions of a new cluster. Default: 1.")] = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
+    ] = None,
     listen: Listen = "127.0.0.1:0",
     fragments: Annotated[
         str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
@@ -165,7 +167,7 @@ def server_run(
         int,
         Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of rot; 0: none."),
     ] = 2 * 2**20,
-    evidence: Annotated[bool, Option(help="Store what each transaction was judged by.")] = False,
+    evidence: Annotated[bool, Option(help="Also store by what each append was judged: its mark and locks.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
@@ -239,7 +241,7 @@ def demo_bank(
     seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
     tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
     output: Annotated[
-        Path, Option(help="Directory for the archive, the tables and report.html; replaced if it exists.")
+        Path, Option(help="Directory for the archive, the tables and report.html; replaced if an earlier run made it.")
     ] = Path("bank-demo"),
 ) -> None:
     """Run a bank on the log: real processes, two of them killed, every balance checked, and a report by Spark."""

@@ -1,4 +1,4 @@
-"""The `polonaise archive` commands: keep a log's sealed history as Parquet files in an object store."""
+"""The `polonaise archive` commands: keep a log's history as Parquet files in an object store, and use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId
 
 _REPAIR_S: Final = 30.0
-"""Seconds to wait for one part of a damaged fragment's transactions."""
+"""Seconds that each request to the log may take while a fragment is repaired."""
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -42,7 +42,9 @@ StorageCount = Annotated[int, Option(min=1, max=7, help="Number of storage direc
 Nodes = Annotated[
     str | None, Option(metavar="A,B,C", help="Restore a cluster, whose storage nodes will listen at these addresses.")
 ]
-PartitionCount = Annotated[int | None, Option(min=1, help="Partitions. Default: up to the last with fragments.")]
+PartitionCount = Annotated[
+    int | None, Option(min=1, help="Number of partitions. Default: up to the last with fragments.")
+]
 UntilTime = Annotated[
     str | None,
     Option(metavar="TIME", help="Last commit time: 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d."),
@@ -63,10 +65,10 @@ def run(
 ) -> None:
     """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
-    With --until, archives everything up to these ids and nothing above them, so that the partitions are as they were
-    together. A batch that goes beyond its id is left out as a whole, and printed.
+    With --until, archives everything up to the id of each partition and nothing above it, so that the archive ends
+    where you choose. A batch that goes beyond its id is left out as a whole, and printed.
 
-    May be killed and run again at any time, also several times at once: what is archived twice is the same bytes.
+    May be killed and run again at any time, also several times at once: what is archived twice is read only once.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store
@@ -110,7 +112,7 @@ def run(
 
 
 def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
-    """Print which ids are to be written although later ones are archived."""
+    """Print ids that no fragment held before this run, although later ones were archived."""
     if as_json:
         say_json({"partition": number, "missing": span._asdict()}, now=True)
         return
@@ -134,7 +136,7 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 
 @archive.command(epilog=EXIT_STATUS)
 def init(address: LogAddress, store: Store) -> None:
-    """Mark a store as the log's. Needed for an empty directory, because it may be one that is not mounted.
+    """Mark a store as the log's. Needed for an empty directory: it may belong to a disk that is not mounted now.
 
     Also needed for a store that servers were given before anything was archived to it. Not needed for a directory that
     does not exist yet, or for S3, GCS or Azure: there `archive run` makes the mark.

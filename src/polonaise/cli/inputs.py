@@ -1,4 +1,7 @@
-"""Command-line input: parses arguments and standard input into values. Raises `BadOption` for invalid ones."""
+"""Command-line input: parses arguments and standard input into values.
+
+Invalid ones raise `BadOption`, or `ValueError` in parsers that typer calls, which prints its message.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _CHUNKS_AHEAD: Final = 16
 
 
 def seconds_of(text: str) -> float:
-    """Return a number of seconds to wait. Raises `ValueError`, which typer prints, for an invalid one."""
+    """Return a number of seconds to wait. Raises `ValueError` unless it is above 0 and at most a day."""
     seconds = float(text)
     if not 0.0 < seconds <= _SECONDS_MAX:
         raise ValueError(f"invalid number of seconds {text}: it must be above 0 and at most {_SECONDS_MAX:g}")
@@ -39,7 +42,7 @@ def seconds_of(text: str) -> float:
 
 
 def partition_of(text: str) -> int:
-    """Return the number of a partition. Raises `ValueError`, which typer prints, for an invalid one."""
+    """Return the number of a partition. Raises `ValueError` for a text that is no number from 0 on."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"invalid partition {text!r}: partitions are numbered from 0")
     return int(text)
@@ -51,7 +54,10 @@ def bytes_of(text: str) -> bytes:
 
 
 def address_of(argument: str | None, option: str | None) -> str:
-    """Return the address of the log: the argument, or else --log, or else POLONAISE_LOG. Raises `BadOption`."""
+    """Return the address of the log: the argument, or else the option --log (by default POLONAISE_LOG).
+
+    Raises `BadOption` if there is neither.
+    """
     address = argument or option
     if not address:
         raise BadOption(
@@ -87,7 +93,7 @@ def lock_of(text: str, mode: LockMode) -> Lock:
 
     match = _LOCK.fullmatch(text)
     if match is None or not -(2**63) <= int(match[2]) < 2**63:
-        raise BadOption(f"invalid lock {text!r}: write NAME:ID, for example account:1")
+        raise BadOption(f"invalid lock {text!r}: write NAME:ID, for example account:1; ID is an integer of 64 bits")
     return Lock(match[1], int(match[2]), mode)
 
 
@@ -127,7 +133,9 @@ def time_of(text: str) -> datetime:
             f"invalid time {text!r}: write 2026-01-31T12:00:00Z, or how long ago: 90s, 10m, 2h, 3d"
         ) from None
     if time.tzinfo is None:
-        raise BadOption(f"time {text!r} has no time zone: write {text}Z for UTC")
+        raise BadOption(
+            f"time {text!r} has no time zone: write day, time and zone, such as 2026-01-31T12:00:00Z for UTC"
+        )
     return time
 
 
@@ -137,7 +145,10 @@ async def one_body(body: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def whole(path: str) -> AsyncGenerator[bytes, None]:
-    """Yield a file, or for `-` all of standard input, as one body. Raises `NotFound` or `DiskFailed`."""
+    """Yield a file, or for `-` all of standard input, as one body.
+
+    Raises `NotFound`, `DiskFailed`, and `BodyTooLarge` for standard input; a file's size is checked by the append.
+    """
     if path == STANDARD_INPUT:
         body = b""
         async for chunk in _standard_input():
@@ -154,7 +165,7 @@ async def whole(path: str) -> AsyncGenerator[bytes, None]:
 
 
 async def lines() -> AsyncGenerator[bytes, None]:
-    """Yield the lines of standard input, each without its line end. Raises `DiskFailed`."""
+    """Yield the lines of standard input, each without its line end. Raises `DiskFailed`, `BodyTooLarge`."""
     incomplete = b""
     async for chunk in _standard_input():
         *complete, incomplete = (incomplete + chunk).split(b"\n")
@@ -166,7 +177,10 @@ async def lines() -> AsyncGenerator[bytes, None]:
 
 
 def _check_size(body: bytes) -> None:
-    """Raise the error of a body that is too large, as soon as it is: input that never ends must not fill the memory."""
+    """Raise `BodyTooLarge` as soon as the part of a body that was read is too large.
+
+    Else input that never ends would fill the memory.
+    """
     from polonaise.client.protocol.draft import Limits, checked_body
 
     checked_body(body, Limits())

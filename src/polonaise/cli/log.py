@@ -151,7 +151,9 @@ def append(
         list[str] | None, Option(metavar="KEY=VALUE", help="Refuse unless the register has this value.")
     ] = None,
     expect_absent: Annotated[list[str] | None, Option(metavar="KEY", help="Refuse if this register exists.")] = None,
-    expect_position: Annotated[int | None, Option(min=0, max=2**63 - 1, help="Refuse unless it gets this id.")] = None,
+    expect_position: Annotated[
+        int | None, Option(min=0, max=2**63 - 1, help="Refuse unless the transaction gets this id.")
+    ] = None,
     set_register: Annotated[
         list[str] | None, Option("--set", metavar="KEY=VALUE", help="Also set this register.")
     ] = None,
@@ -161,7 +163,8 @@ def append(
     """Append one transaction with the given body or file, or one for each line of standard input.
 
     Prints the partition and the id of each transaction once it is committed. Lines are sent without waiting; with locks
-    or expectations each waits for the one before it. The command ends at the first append that fails.
+    or expectations each waits for the one before it. The command ends at the first append that fails. Lines after it
+    may be in the log by then, unless they had to wait.
     """
     from polonaise.admin import logs
     from polonaise.client.protocol.draft import Change, Expectation
@@ -218,7 +221,8 @@ def read(
 ) -> None:
     """Print transactions from the beginning of the log, from an id on, or from a time on.
 
-    A body that is not text is printed in hexadecimal; with --json it is in `data_base64` instead of `data`.
+    Prints one partition after the other; with --follow those of several partitions as they arrive. A body that is not
+    text is printed in hexadecimal; with --json it is in `data_base64` instead of `data`.
     """
     from polonaise.admin import logs
 
@@ -354,7 +358,10 @@ def _print_health(conditions: list[Condition]) -> None:
 
 
 def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
-    """Describe how far a scrub is, counted in units, and what it has found since its process started."""
+    """Describe how far a scrub is, and what it has found since its process started.
+
+    `unit` names what its progress is counted in, as in the field names of `scrub`: partitions, or fragments.
+    """
     if not scrub["bytes_per_s"]:
         return "switched off (storage run --scrub-bytes)"
     last_round = f"last round ended {timestamp(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"

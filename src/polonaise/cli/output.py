@@ -1,7 +1,8 @@
 """Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
 Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
-· 130 interrupted · 141 the reader of the output went away, as when it is piped into `head`.
+· 3 degraded health (`log health`) · 130 interrupted · 141 the reader of the output went away, as when it is piped into
+`head`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _UNLIMITED: Final = 1_000_000
 def tidy() -> Iterator[None]:
     """Let a command end without a traceback on Ctrl-C, and when its output can't be written.
 
-    Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` for other trouble of the output.
+    Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` if the output can't be written.
     """
     # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -164,7 +165,11 @@ def data_fields(data: bytes, name: str = "data") -> dict[str, str]:
 
 
 def transaction_fields(tx: Transaction) -> dict[str, Any]:
-    """Return a transaction as JSON fields, under the names of the columns in Spark and in fragments."""
+    """Return a transaction as JSON fields, named like the columns of fragments.
+
+    Two are no columns: `own`, which is there only for the library's own transactions, and `data_base64`, which stands
+    for `data` if that is not UTF-8.
+    """
     return {
         "partition": tx.partition,
         "transaction_id": tx.id,
@@ -199,5 +204,5 @@ def printable(text: str) -> str:
 
 
 def timestamp(time_us: int) -> str:
-    """Return a time, in microseconds UTC, as ISO 8601."""
+    """Return a time, given in microseconds since 1970 UTC, as ISO 8601."""
     return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"

@@ -48,7 +48,7 @@ class Output(NamedTuple):
 def run_job(job: str, work: Callable[[JobProgress], ReportT], show: Callable[[ReportT], None], output: Output) -> None:
     """Do the work of a job under progress bars, then print its report: by `show`, or as JSON.
 
-    Exit status 1 if the report is not well.
+    JSON, and the report in the file, tell also of a run that failed. Exit status 1 if the report is not well.
     """
     from polonaise.cli.progressbars import ProgressBars
     from polonaise.pipelines import runs
@@ -86,7 +86,7 @@ def run_on_spark(
 ) -> None:
     """Run a job as `run_job` does, with a Spark session.
 
-    The log's address, and whatever `look` checks, are refused before a session starts, because that takes seconds.
+    The log's address is checked, and `look` is called, before the session starts, which takes seconds.
     """
     settings = settings_of(conf or [], "--conf", "spark.driver.memory=4g")
 

@@ -96,7 +96,10 @@ def views(
 
 
 def check_view(declared: Declared, table: str, on_undecodable: str | None, *, there: bool) -> None:
-    """Check, without a session, what a job is told of its view and table; `there` says that the table has to exist."""
+    """Check view, table and policy as far as that is possible without a Spark session.
+
+    `there` says that the table has to exist. Raises what `policy_named`, `Declared.look` and `check_target` raise.
+    """
     from polonaise.pipelines.targetaddress import check_target
     from polonaise.pipelines.viewsource import policy_named
 
@@ -107,7 +110,7 @@ def check_view(declared: Declared, table: str, on_undecodable: str | None, *, th
 
 
 def until_of(until: list[str] | None, until_time: str | None) -> End:
-    """Return the end that --until and --until-time name. Raises `BadOption`."""
+    """Return what --until and --until-time give as the end; without either everything. Raises `BadOption`."""
     from polonaise.pipelines.source import Until as End
 
     return End(

@@ -288,7 +288,10 @@ def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
 
 
 def _one_of(replicas: list[Files], directory: str, partition: PartitionId | None) -> Files:
-    """Return the files of the partition, or of the only one. Raises `BadOption`, `UnknownPartition`."""
+    """Return the files of the partition; without one, of the only partition in the directory.
+
+    Raises `BadOption` if there are several, `UnknownPartition` if the chosen one is not there.
+    """
     if partition is None and len(replicas) == 1:
         return replicas[0]
     partitions = ", ".join(str(replica.partition) for replica in replicas) or "none"

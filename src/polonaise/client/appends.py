@@ -25,15 +25,15 @@ from polonaise.wire.appends import AppendColumns, FailedAppend
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
-"""The number of unsent appends of contexts at which they are sent before the turn of the event loop ends: the server
-then works on them while other contexts run."""
+"""The number of unsent transactions at which a context's append sends all of them at once, and not at the end of the
+turn of the event loop: the server then works on them while other contexts run."""
 
 
 class _OutgoingGroup(NamedTuple):
     """A group in columns, waiting to be sent."""
 
     after: int
-    """The number of appends in `_unsent` that come before the group."""
+    """The number of transactions in `_unsent` that are sent before the group."""
     receipt: Receipt
     group: Group
     mark: TransactionId
@@ -56,19 +56,20 @@ class PartitionAppends(PartitionCondition):
         self._sends_soon = False
         self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
-        """The flushes under way, by request number: the highest sequence that each covers, and who waits for it."""
+        """The flushes under way, by request number: the highest sequence that each covers, and the future of its caller
+        (None if the flush was sent for no caller)."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._heard_s = 0.0
-        """The loop's time at which something was last heard of appends that were sent, or at which they were sent."""
+        """The loop's time of the server's last news of sent appends, or of the sending that started `_idle_timer`."""
         self.client_id = client_id
         self.generation: Generation = 0
-        """The generation of the latest mount; every append carries it."""
+        """The generation of the latest mount that was ready, which every append carries; 0 before the first."""
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
 
     @property
     def sent(self) -> int:
-        """The highest sequence sent so far."""
+        """The highest sequence sent so far; 0 for none."""
         return self._outstanding.sent
 
     def _is_open(self, taken: int) -> bool:
@@ -83,11 +84,13 @@ class PartitionAppends(PartitionCondition):
         )
 
     def _check_accepts(self) -> None:
-        """Raise `Overloaded` at the bounds, and what stopped the partition."""
+        """Raise `Overloaded` if another append would exceed the bounds, or the error that stopped the partition."""
         if not self._has_room(self.admission.taken):
             raise Overloaded(
-                f"{self._outstanding.count} appends ({self._outstanding.bytes} bytes) to partition {self.partition} "
-                f"are outstanding: wait with `await log.ready(partition)`{self.because()}"
+                f"{self._outstanding.count} transactions ({self._outstanding.bytes} bytes) of partition "
+                f"{self.partition} are outstanding; with the contexts that run, ClientSettings allows no more "
+                "(outstanding_count_max, outstanding_bytes_max): "
+                f"wait with `await log.ready(partition)`{self.because()}"
             )
         if self.stopped:
             raise fresh(self.stopped)
@@ -104,8 +107,8 @@ class PartitionAppends(PartitionCondition):
     ) -> Receipt:
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
-        The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, and
-        what stopped the partition.
+        The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
+        error that stopped the partition, and as `check_loop` outside of the client's event loop.
         """
         if not self._sends_soon:  # once for all appends of a turn
             check_loop(self.loop)
@@ -122,7 +125,7 @@ class PartitionAppends(PartitionCondition):
     def append_group(
         self, group: Group, client_high_water_mark: TransactionId | None, operations: Operations
     ) -> Receipt:
-        """Register a group in columns; otherwise as `append`."""
+        """Register a group in columns; return its receipt. Otherwise as `append`."""
         check_loop(self.loop)
         self._check_accepts()
         receipt = Receipt(self, len(group), group.size + bytes_of(operations))
@@ -135,7 +138,8 @@ class PartitionAppends(PartitionCondition):
     def append_draft(self, draft: Draft) -> Receipt:
         """Register what a context built; return the receipt.
 
-        The caller took a slot of `admission` for the append, and gives the slot back.
+        The caller took a slot of `admission` for the append, and gives the slot back. Raises the error that stopped
+        the partition.
         """
         if self.stopped:
             raise fresh(self.stopped)
@@ -166,7 +170,7 @@ class PartitionAppends(PartitionCondition):
         return True
 
     def _send_soon(self) -> None:
-        """Send the unsent appends at the end of this turn of the event loop."""
+        """Send the unsent appends at the end of this turn of the event loop, if the partition is mounted."""
         if not self._sends_soon and self._stream is not None:
             self._sends_soon = True
             self.loop.call_soon(self._send)
@@ -207,7 +211,7 @@ class PartitionAppends(PartitionCondition):
             self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
 
     def _keep_unsent(self, unsent: list[Outgoing], groups: Sequence[_OutgoingGroup], sent: int) -> None:
-        """Put appends that the window has no room for back in front of the unsent ones; they wait for its room."""
+        """Put the appends above sequence `sent`, which the window has no room for, back in front of the unsent ones."""
         first = bisect_right(unsent, sent, key=lambda outgoing: outgoing[1])
         self._unsent = unsent[first:] + self._unsent
         self._unsent_groups = [
@@ -230,7 +234,7 @@ class PartitionAppends(PartitionCondition):
         """Begin to send on a mount that is ready, under the generation of its answer.
 
         Whatever was sent up to `sent_before`, before the mount, and was not fed by now has failed. `window_bytes` is
-        how much may be undecided at the owner at a time.
+        how many bytes of appends may be undecided at the owner at a time.
         """
         self._stream = stream
         self._window.open(window_bytes)
@@ -258,7 +262,7 @@ class PartitionAppends(PartitionCondition):
         """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
         if self.stopped:
             return
-        self.stopped = error
+        self.stopped = error  # first: the callers of `flush` whose waits `shut` ends look at it
         self.shut()
         self._unsent.clear()
         self._unsent_groups.clear()
@@ -274,7 +278,10 @@ class PartitionAppends(PartitionCondition):
     # ------------------------------------------------------------------ what the server says
 
     def judge(self, batch: Batch) -> None:
-        """Read the fates of own appends from a fed batch. Raises `ConsistencyLost` if another fate was told before."""
+        """Read the fates of this client's appends from a fed batch.
+
+        Raises `ConsistencyLost` if another fate was told before, or if an append was never sent.
+        """
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)
         own = clients.count(self.client_id)
@@ -289,7 +296,7 @@ class PartitionAppends(PartitionCondition):
         self._settled(self._outstanding.committed(sequences, ids))
 
     def refused(self, rows: Sequence[FailedAppend]) -> None:
-        """Settle the appends that the server refused by name."""
+        """Settle the appends that a refusal names by their sequences."""
         settled: list[Pending] = []
         cause = self._cause()
         for sequence, value, reason in rows:
@@ -305,7 +312,10 @@ class PartitionAppends(PartitionCondition):
             answered.set_result(high_water_mark)
 
     def _settled(self, settled: list[Pending]) -> None:
-        """Wake those who wait for these appends, and let others take their place: in the bounds and in the window."""
+        """Wake the tasks that wait for these appends, which are settled; use the room that they leave.
+
+        Contexts that wait for room within the bounds are let in; unsent appends that wait for the window are sent.
+        """
         self._heard_s = self.loop.time()
         self._window.decided_below(self._outstanding.first_pending)
         if settled:
@@ -342,7 +352,8 @@ class PartitionAppends(PartitionCondition):
     async def flush(self, deadline_s: float | None) -> TransactionId:
         """Wait until the fate of everything appended so far is known; return the committed high-water mark then.
 
-        `deadline_s` is a time of the loop. Raises `TimeoutError` after it, or what stopped the partition.
+        `deadline_s` is a time of the loop; None for no deadline. Raises `TimeoutError` after it, or the error that
+        stopped the partition.
         """
         last = self._outstanding.next_sequence - 1
         while True:

@@ -48,7 +48,10 @@ class MarkOnly:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Begin at the committed high-water mark: without a view, nobody needs what is in the log already."""
+        """Return the committed high-water mark, after which the feed starts.
+
+        Without a view, nobody needs what is in the log already.
+        """
         mark = await self._requests.high_water_mark(self._appends.partition, None, self._report)
         self._mark.reach(mark)
         return mark
@@ -57,7 +60,7 @@ class MarkOnly:
         self._appends.trouble = error
 
     def offer(self, batch: Batch) -> None:
-        """Move the mark to the end of the batch, and give its bytes back."""
+        """Move the mark to the end of the batch, and give the batch's bytes back as credit."""
         self._mark.reach(batch.last)
         self.mounting.taken(batch.length)
 
@@ -66,8 +69,9 @@ class Applier:
     """Applies one partition's feed to the view: one transaction at a time, or in runs for a view with `apply_run`.
 
     Two marks are kept apart. The view's own (`_view_mark`) is the last transaction that the view has applied. The
-    client's (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. When
-    the view fails, or names another mark than expected, its word counts: it is asked how far it is, and fed from there.
+    client's (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. Where a
+    view stands, the view alone decides: it is asked after each failure, and a mark below the one that it named before
+    has the feed start again from there.
     """
 
     begins_by = "the view to tell its high-water mark"
@@ -101,7 +105,7 @@ class Applier:
         self.mounting: Mounting
 
     async def begin(self) -> TransactionId:
-        """Ask the view for its mark; the feed has to start after it."""
+        """Ask the view for its mark, and return it: the feed has to start after it."""
         mark = await self._ask_mark()
         self._mark.trouble = None
         self._view_mark = mark
@@ -172,23 +176,27 @@ class Applier:
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
             else:
-                # Which of them is to blame is not known, so none is reported; alone, the one that can't be applied
-                # will be, and all before it are applied. The mark is asked for because a part may have been applied.
+                # Which transaction can't be applied is not known, so none is reported to `failed`. Given one by one,
+                # those before it are applied, and it alone is reported. The mark is asked for because a part of the
+                # run may have been applied.
                 _log.info("the view failed on a run from %d of partition %d: %r", run[0].id, self._partition, error)
                 self._singly_until = run[-1].id
                 await self._follow_view()
             return
         self._moved_to(reached)
-        # Not otherwise: behind a mark within the run, transactions follow that the view still needs.
+        # Only then: after a mark within the run come transactions that the view still needs.
         if self._mark.value == run[-1].id:
             self._mark.reach(through)
         if reached >= run[0].id:
             self._succeeded()
         else:
-            await self._pause()  # it took nothing, or went back: offered again at once, it would mostly do the same
+            await self._pause()  # the view took nothing, or went back: at once, it would mostly do the same again
 
     async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
-        """Wait for the view; error messages and `Log.trouble` tell meanwhile what it applies, and for how long."""
+        """Await what the view is applying, transactions `first` to `last`, and return the result.
+
+        Error messages and `Log.trouble` tell meanwhile what the view applies, and for how long.
+        """
         self._mark.applying = Applying(first, last, self._loop.time())
         try:
             return await applying
@@ -196,10 +204,10 @@ class Applier:
             self._mark.applying = None
 
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
-        """Return the next transactions for the view, within the bounds of a run, and the id that they reach.
+        """Return the next transactions for the view, within the bounds of a run, and the mark once they are applied.
 
-        That id is above the last transaction's id where only the library's own transactions follow. Waits for bodies
-        only while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
+        That mark is above the last transaction's id where the library's own transactions follow. Waits for bodies only
+        while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
         """
         settings, through = self._settings, self._mark.value
         count_max = 1 if through < self._singly_until else settings.run_count_max
@@ -223,7 +231,10 @@ class Applier:
         return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
-        """Return the transactions of a batch behind the client's mark, with these bodies if it came without data."""
+        """Return the transactions of a batch above the client's mark.
+
+        `bodies` holds their data by id if the batch came without data; else it is None.
+        """
         if bodies is None:
             return batch.transactions(self._mark.value, own=self._own)
         return _with_bodies(batch, bodies, self._mark.value, self._own)
@@ -233,7 +244,10 @@ class Applier:
         self._mark.trouble = None
 
     async def _failed(self, transaction: TransactionId, error: Exception) -> None:
-        """Report the failure, pause, and ask the view for its mark. Raises `ViewUnfit`.
+        """Report the failure, pause, ask the view for its mark, and go on from there.
+
+        Raises the failure itself if it is `ViewUnfit`, and as `_ask_mark`. A `ViewUnavailable` is not reported to the
+        view's `failed`, because the transaction is not to blame.
 
         The mark is asked for because it may have changed: the view may have applied the transaction before it failed,
         another process may have moved the same store on, or a backup may have been restored.
@@ -269,7 +283,7 @@ class Applier:
         self._moved_to(await self._ask_mark())
 
     def _moved_to(self, mark: TransactionId) -> None:
-        """Follow the view to the mark that it named: further on, or back (its database was restored)."""
+        """Go on from the mark that the view named: further on, or back (its database was restored)."""
         # Back compared with its own mark. Compared with the client's, which passes over the library's own transactions,
         # a view that has not moved would seem to have gone back.
         before, self._view_mark = self._view_mark, mark
@@ -320,7 +334,10 @@ class Applier:
 def _with_bodies(
     batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
 ) -> Iterator[Transaction]:
-    """Yield the transactions after id `after` of a batch that came without data; a body that is not given is empty."""
+    """Yield the transactions above id `after` of a batch that came without data, with `bodies` by id, else empty ones.
+
+    The library's own transactions are left out unless `own` is set.
+    """
     partition, time_us = batch.partition, batch.commit_time_us
     rows = zip(batch.headers, batch.client_ids, batch.generations, batch.sequences, strict=True)
     skipped = max(0, after + 1 - batch.first)

@@ -26,7 +26,7 @@ class _PartRequest(NamedTuple):
     first: TransactionId
     last: TransactionId
     """The last id of the part. Batches that begin in the part are wanted; the answer may hold fewer. `WHOLE` for no
-    bound."""
+    bound (one request at a time)."""
     answer: asyncio.Task[Batches]
 
 
@@ -35,7 +35,7 @@ class BatchReader:
 
     ::
 
-        async for batch in log.read_batches(0):
+        async for batch in log.read_batches(partition=0):
             print(batch.first, batch.last, sum(batch.headers))
 
     Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written.
@@ -69,7 +69,7 @@ class BatchReader:
         self._first = after + 1
         self._continuity: Continuity | None = None if since_us else Continuity(after + 1)
         self._end: TransactionId | None = until
-        """The last id that is wanted; None while not known."""
+        """The last id that is wanted; None while not known, and for a reading that follows the log without end."""
         self._end_known = False
         self._fruitless_s: float | None = None
         """The loop's time since which answers have been empty although the range is not; None after an answer with
@@ -137,11 +137,14 @@ class BatchReader:
         if batches:
             self._advance(request, batches)
         elif not self._follow:
-            # An empty answer. Read by time, there may be nothing; but an id up to the end is committed, and the server
-            # that answered does not know that (yet).
+            # An empty answer. A reading by time ends here if the server knew everything up to the end: nothing was
+            # committed since that time. Otherwise the range has committed ids (the owner proved its end), and a server
+            # that sends none does not know of them yet, so the request is repeated.
             self._done = self._since_us > 0 and self._end is not None and answer.committed >= self._end
             if not self._done:
-                if request.first == self._first:  # here a batch must begin; in a later part there need not
+                # At the next id there must be a batch: a server without it needs time. A later part may well be empty,
+                # because a batch of the part before it may cover all its ids: no pause for that.
+                if request.first == self._first:
                     await self._pause()
                 self._request_rest_of(request)
         if self._end is not None and self._first > self._end:
@@ -154,7 +157,7 @@ class BatchReader:
         self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
 
     def _advance(self, request: _PartRequest, batches: list[Batch]) -> None:
-        """Move on behind what an answer brought, and learn from its size how large the next parts may be."""
+        """Move on past the batches of an answer, and learn from their size how large the next parts may be."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
         self._since_us = 0
@@ -178,7 +181,7 @@ class BatchReader:
             self._under_way.pop().answer.cancel()
 
     async def _find_end(self) -> None:
-        """Set the end of the reading to what is committed now.
+        """Set the end of the reading to the committed high-water mark, or to `until` if that is lower.
 
         The owner is asked because it proves what is committed: an answer to a read may come from a server that has been
         replaced, or that has just begun.
@@ -191,6 +194,7 @@ class BatchReader:
     async def _pause(self) -> None:
         """Pause before a request is repeated.
 
+        Raises `DeadlineExceeded` once answers have been empty for `timeout` seconds, although the range is not empty.
         After `DeadlineExceeded`, or when the caller gives up its wait, the next call begins with fresh requests and a
         fresh timeout.
         """
@@ -210,7 +214,7 @@ class BatchReader:
             raise
 
     def _checked(self, answer: Batches) -> list[Batch]:
-        """Return the batches of an answer, verified, each the successor of the one before.
+        """Return the batches of an answer, verified, each the successor of the one before. An error ends the reading.
 
         Bytes are verified before successors: a batch damaged on its way must not look like a forked log.
         """
@@ -223,7 +227,10 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice."""
+        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice.
+
+        Raises `ProtocolError` for another partition's batch, `OutOfOrder` for a gap, and `LogForked`.
+        """
         if batch.partition != self._partition:
             raise ProtocolError(
                 f"a batch of partition {batch.partition} answers a request for partition {self._partition}"
@@ -268,11 +275,12 @@ def first_batch(answer: Batches) -> Batch | None:
 
 
 class TransactionReader:
-    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`.
+    """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`
+    and `Log.read_time`.
 
     ::
 
-        async for tx in log.read(0, after=-1):
+        async for tx in log.read(partition=0, after=-1):
             print(tx.id, tx.data)
 
     The iteration ends at the end of the range, and never because of an error. A wait may be given up
@@ -318,7 +326,7 @@ class TransactionReader:
         await self._batches.aclose()
 
     def _wanted(self, batch: Batch) -> Iterator[Transaction]:
-        """Return the transactions of a batch that lie in the range."""
+        """Return the transactions of a batch that are in the range of ids, and not older than `since_us`."""
         if batch.commit_time_us < self._since_us:
             return iter(())
         transactions, until = batch.transactions(self._after), self._until

@@ -21,7 +21,7 @@ from polonaise.wire.fetches import encode_fetch, parse_bodies
 _log = logging.getLogger("polonaise.client")
 
 _DAMAGED_MAX = 5
-"""Attempts to fetch a body that does not fit its CRC."""
+"""Attempts to fetch bodies; when the last one brings damaged bodies, too, `DataDamaged` is raised."""
 
 
 class BodyFetch:
@@ -46,7 +46,7 @@ class BodyFetch:
         return await asyncio.shield(self._fetched)  # a wait that is given up must not cancel the fetch
 
     def succeed(self, bodies: dict[TransactionId, bytes]) -> None:
-        """End the fetch with these bodies."""
+        """End the fetch with these bodies, by id, unless it has ended."""
         if not self._fetched.done():
             self._fetched.set_result(bodies)
 
@@ -56,7 +56,10 @@ class BodyFetch:
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
-        """Divide the bodies into parts of at most `bytes_max` bytes, or of one body; return (start, stop) of each."""
+        """Divide the bodies into parts of at most `bytes_max` bytes, or of one larger body.
+
+        Returns (start, stop) of each part: positions in `transactions`, without `stop`.
+        """
         cuts, start, size = [], 0, 0
         for position, length in enumerate(self.lengths):
             if size and size + length > bytes_max:
@@ -126,13 +129,16 @@ class BodyFetcher:
         except PolonaiseError as error:
             fetch.fail(error)
         finally:
-            # Only if neither was said, as when the task is cancelled.
+            # Does nothing if the fetch has ended above; it has not when the task is cancelled.
             fetch.fail(Closed("fetching was interrupted"))
             self._running -= 1
             self._start()
 
     async def _fetch_checked(self, transactions: list[TransactionId], crcs: list[int]) -> dict[TransactionId, bytes]:
-        """Fetch bodies and check them against the CRCs of the feed. Raises `DataDamaged` after several attempts."""
+        """Fetch bodies, check them against the CRCs of the feed, and return them by id.
+
+        Raises `DataDamaged` after `_DAMAGED_MAX` attempts, and as `Requests.ask`.
+        """
         for _ in range(_DAMAGED_MAX):
             answer = await self._requests.ask(self._partition, encode_fetch(transactions), messages.Bodies, None)
             try:
@@ -143,4 +149,8 @@ class BodyFetcher:
                 if all(crc32(body) == crc for body, crc in zip(bodies, crcs, strict=True)):
                     return dict(zip(transactions, bodies, strict=True))
             await asyncio.sleep(self._settings.retry_s_min)
-        raise DataDamaged(f"bodies among {transactions[0]} to {transactions[-1]} of partition {self._partition}")
+        raise DataDamaged(
+            f"bodies among transactions {transactions[0]} to {transactions[-1]} of partition {self._partition} "
+            f"did not fit the CRCs of the feed in {_DAMAGED_MAX} attempts: "
+            "run `polonaise segment verify` on the storage directories"
+        )

@@ -23,19 +23,20 @@ class PartitionCondition:
 
     def __init__(self, partition: PartitionId) -> None:
         self.loop = own_loop()
-        """The client's event loop, the only one in which this may be used."""
+        """The client's event loop, the only one in which the partition may be used."""
         self.partition = partition
         self.mark = AppliedMark(NO_TRANSACTION)
         self.stopped: PolonaiseError | None = None
-        """Why the partition has stopped for good; None while it has not."""
+        """The error that stopped the partition for good; None while it goes on."""
         self.trouble: PolonaiseError | None = None
-        """Why the partition is not mounted; None while it is."""
+        """Why the partition is not mounted; None while it is, and until the first attempt to mount it has failed."""
         self.hindrance: PolonaiseError | None = None
-        """What keeps appends of a mounted partition from being committed, as its server says; None if unknown."""
+        """What keeps appends of a mounted partition from being committed, by its server's word; None for nothing."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
-        """Describes what the mount under way waits for; set by `Mounting`."""
+        """A function that returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.whereabouts: Callable[[], str] = lambda: ""
-        """Describes which process serves the log, as the end of a sentence; set by `Mounting`."""
+        """A function that returns which process serves the log, as the end of a sentence; empty if that is not known.
+        Set by `Mounting`."""
         self._outstanding = Outstanding()
         self._stream: Stream | None = None
 
@@ -50,7 +51,7 @@ class PartitionCondition:
     def because(self) -> str:
         """Return what keeps appends from being committed, as the end of a message; empty if nothing is known."""
         cause = self._cause()
-        return f"; what keeps it: {cause}" if cause else ""
+        return f"; what holds it up: {cause}" if cause else ""
 
     def silence(self) -> str:
         """Return why sent appends are not answered, or which process should answer, as the end of a message."""
@@ -61,7 +62,7 @@ class PartitionCondition:
         return cause.text if cause is not None else ""
 
     def lag(self) -> str:
-        """Return how far this client's view is, and what keeps it, for the message of an error that ends the wait."""
+        """Return how far this client's view is, and what holds it up, for the message of an error that ends a wait."""
         applied = f"applied up to {self.mark.value}"
         if self.mark.trouble is not None:
             return f"{applied}; {self.mark.trouble}"
@@ -70,7 +71,7 @@ class PartitionCondition:
         return f"{applied}{self.because()}" if self._stream is not None else f"{applied}; {self.obstacle()}"
 
     def views_trouble(self) -> PolonaiseError | None:
-        """Return why the application's view does not advance at the moment; None if it does.
+        """Return why the application's view does not advance at the moment; None if nothing is known to be wrong.
 
         A view that fails says why. A view whose database hangs raises nothing: it counts as trouble after `_SLOW_S`
         seconds.

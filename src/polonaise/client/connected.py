@@ -27,8 +27,10 @@ from polonaise.terms import ClientId, PartitionId
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
 
-`given` is a tuple: the data given to `append`, or the arguments of the context. It must return the same
-partition every time for the same piece of state: a lock means nothing outside its partition. ::
+`given` is a tuple: the arguments of the context; the data given to `append`, or the group given to `append_group`,
+alone; empty for every other method, such as `read` or `flush`. The function must return the same partition every time
+for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is an
+account's number::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
@@ -74,7 +76,8 @@ class Connected:
         self._loop: asyncio.AbstractEventLoop
         self._closed = False
         self.whereabouts: Callable[[], str] = lambda: ""
-        """Describes which process serves the log, for error messages; set by the code that opens the log."""
+        """A function that returns which process serves the log, for error messages; empty if that is not known. Set by
+        the code that opens the log."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
         """This client's id, unique in the cluster, given out by the coordinator; 0 before `start`."""
@@ -86,7 +89,7 @@ class Connected:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Read the cluster's description, and begin to mount the partitions that the view needs.
+        """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
         `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
         `NotInitialized`, `CoordinatorUnavailable`, `UnknownPartition` for `partitions` that the cluster lacks, `Closed`
@@ -172,7 +175,11 @@ class Connected:
     # ------------------------------------------------------------------ partitions
 
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
-        """Return the partition's appends; begin to mount the partition at its first use."""
+        """Return the partition's appends; begin to mount the partition at its first use.
+
+        For None the partitioner chooses, by `given`. Raises `BadOption`, `UnknownPartition`, `Closed`, as `check_loop`,
+        and the client's `failure`.
+        """
         if partition is None:
             partition = self._choose(given)
         try:

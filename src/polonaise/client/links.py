@@ -71,7 +71,7 @@ class Stream:
             self.connection.close()
 
     def when_writable(self, resume: Callable[[], None]) -> None:
-        """Call `resume` when the connection is writable again: the server has read enough. Never after it closed."""
+        """Call `resume` when the connection is writable again: the server has read enough. Not if it closes before."""
         self._waiting_for_room.append(resume)
         if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
@@ -102,14 +102,14 @@ class Links:
     async def stream(self, address: str) -> Stream:
         """Return the open stream to a server; connect if there is none.
 
-        Raises `ConnectionLost`, or the error with which the server refuses.
+        Raises `ConnectionLost`, the error with which either side refuses the connection, or `Closed` after `close`.
         """
         while (stream := self._streams.get(address)) is None or stream.connection.closed:
             await self._wait_connected("stream", address)
         return stream
 
     async def bulk(self, address: str) -> Connection:
-        """Return the open bulk connection to a server, as `stream`.
+        """Return the open bulk connection to a server; otherwise as `stream`.
 
         For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
         """
@@ -124,7 +124,10 @@ class Links:
             connection.close()
 
     async def _wait_connected(self, kind: Kind, address: str) -> None:
-        """Wait for one attempt to connect, shared by all that want this connection at the same time."""
+        """Wait for one attempt to connect, shared by all that want this connection at the same time.
+
+        Raises as `stream`.
+        """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
         attempt = self._attempts.get((kind, address))

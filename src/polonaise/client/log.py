@@ -64,21 +64,24 @@ class Log(ReadableLog):
             await receipt.applied()
 
     Every wait ends: a call without a deadline of its own ends with `close`, which settles every pending append, as
-    unknown (`AppendUnknown`) if it was sent. Giving up a wait, by cancellation or by a deadline, leaves nothing behind
-    and changes no fate. The client reconnects, remounts and follows partitions to other servers by itself; no
-    transaction is lost or doubled through that.
+    unknown (`AppendUnknown`) if it was sent. Giving up a wait, by cancellation or by a deadline, leaves nothing behind,
+    and changes the fate of no append that was sent. The client reconnects, remounts and follows partitions to other
+    servers by itself; no transaction is lost or doubled through that.
 
     Parameters (`polonaise.connect` takes the same, without the first two):
 
     - `host`, `coordinator`: the machine, and the coordinator of the cluster.
-    - `view`: the application's state, kept up to date from all partitions, or from those in `partitions`. Without a
-      view, partitions are mounted as they are used, and the client high-water mark is what the server has fed.
+    - `view`: the application's state, kept up to date from all partitions, or from those in `partitions` and any other
+      that is used. Without a view, the client high-water mark is what the server has fed.
+    - `partitions`: the numbers of the partitions that are mounted from the start; by default all with a view, and none
+      without. Every other partition is mounted at its first use.
     - `settings`: bounds and deadlines; see `ClientSettings`.
-    - `serializer`: encodes what `append` and contexts are given; without one, they take bytes.
+    - `serializer`: encodes the data that `append`, contexts and producers are given; without one, the data is bytes.
     - `partitioner`: chooses the partition of a call that names none.
     - `bodies`: how bodies travel to the view. `BodyForm.INLINE`: with the feed. `LAZY`: fetched for the headers that
-      `wants` accepts, and empty for the others. `FILTERED`: with the feed where `header & mask == value`, given
-      `header_filter=(mask, value)`; for other headers as `LAZY`.
+      `wants` accepts (without `wants`, for all), and empty for the others. `FILTERED`: with the feed, all bodies of
+      each batch in which `header & mask == value` for some header, given `header_filter=(mask, value)`; of other
+      batches as `LAZY`.
 
     Raises `BadOption` for an invalid option.
     """
@@ -142,14 +145,16 @@ class Log(ReadableLog):
             receipt = await log.run(withdraw, 1, 30, partition=0, timeout=10)
 
         The client high-water mark is taken before the context runs. When another transaction has meanwhile changed
-        what the context's locks cover, the context runs again as soon as this client has applied that transaction.
-        Waits while the partition is not ready or has too many appends outstanding.
+        what the context's locks cover, the context runs again as soon as this client has applied that transaction
+        (after other contexts that wait for the same locks). It also runs again after failures that may pass. Waits
+        while the partition is not ready or has too many appends outstanding.
 
         `timeout` is in seconds, over all runs; without one, `run` goes on until the client is closed. Raises:
 
         - what the context raises, and `Abandoned` if the context gives up or appends nothing;
         - after `timeout` seconds `AppendExpired` (nothing was appended, and nothing will be), or `AppendUnknown` (the
           append was sent and may still commit: await the error's `receipt`);
+        - `AppendUnknown`, too, when the client is closed, or the partition stops, after the append was sent;
         - `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull` for what the context built;
         - `ClientAhead`, `Closed`, or what else stopped the partition; `BadOption` for an invalid argument.
         """
@@ -165,12 +170,16 @@ class Log(ReadableLog):
     ) -> Submission:
         """Run a context as `run` does, in a task of its own; return its `Submission` at once.
 
-        Raises `Overloaded` when `ClientSettings.submissions_max` submissions are unfinished, and `BadOption` for an
-        invalid argument. Every other error is raised by awaiting the submission.
+        Raises at once `Overloaded` when `ClientSettings.submissions_max` submissions are unfinished, `BadOption` for an
+        invalid argument, `UnknownPartition`, and `Closed`. Errors of the run itself are raised by awaiting the
+        submission.
         """
         self._check_run(context, timeout)
         if len(self._submitted) >= self._settings.submissions_max:
-            raise Overloaded(f"{len(self._submitted)} submissions are unfinished: await some of them first")
+            raise Overloaded(
+                f"{len(self._submitted)} submissions are unfinished, as many as ClientSettings.submissions_max allows: "
+                "await some of them first"
+            )
         appends = self._appends_of(partition, args)
         self._submissions += 1
         number = self._submissions
@@ -246,8 +255,9 @@ class Log(ReadableLog):
         A failed append is not tried again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
         `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.
         An append that is invalid or too large is refused at once, with `BadOption`, `BodyTooLarge`, `TooManyLocks`,
-        `UnknownPartition` or `Closed`. Never waits: raises `Overloaded` when too much is outstanding, and then
-        `await log.ready(partition)` waits for room. All appends of one turn of the event loop are sent together.
+        `UnknownPartition`, `Closed`, or the error that stopped the partition. Never waits: raises `Overloaded` when too
+        much is outstanding, and then `await log.ready(partition)` waits for room. All appends of one turn of the event
+        loop are sent together.
         """
         appends = self._appends_of(partition, (data,))
         if self._encode is not None:
@@ -294,8 +304,8 @@ class Log(ReadableLog):
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what the partition waits for; `ClientAhead`, or what
-        else stopped the partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, naming what the partition waits for; and `ClientAhead`, or
+        another error that stopped the partition.
         """
         appends = self._appends_of(partition)
         deadline_s = deadline_in(timeout, self._loop)
@@ -310,7 +320,7 @@ class Log(ReadableLog):
         """Wait until the fate of every append made to the partition so far is known.
 
         Returns the partition's committed high-water mark at that time. Raises `DeadlineExceeded` after `timeout`
-        seconds, or what stopped the partition. Says nothing of how the appends ended: their receipts do.
+        seconds, and the error that stopped the partition. Says nothing of how the appends ended: their receipts do.
         """
         appends = self._appends_of(partition)
         deadline_s = deadline_in(timeout, self._loop)
@@ -324,15 +334,16 @@ class Log(ReadableLog):
     async def producer(
         self, name: str, *, partition: PartitionId | None = None, timeout: float | None = None
     ) -> Producer:
-        """Open an idempotent producer of the partition, and fence the process that had it open before.
+        """Open an idempotent producer of the partition, and fence the one that was opened under this name before.
 
         ::
 
             producer = await log.producer("billing", partition=0)
             await producer.append(producer.last_sequence + 1, b"invoice 17")
 
-        Raises `BadOption` for a name that is empty or longer than a register's key allows, and `DeadlineExceeded` after
-        `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Raises `BadOption` for a name that is empty or longer than a register's key allows, `RegistersFull` when the
+        partition has no room for the producer's register, and `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         self._check_open()
         check_loop(self._loop)
@@ -344,7 +355,7 @@ class Log(ReadableLog):
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
         """Return the client high-water mark: the last id that this client's view has applied; -1 for none.
 
-        Without a view, the last id that this client was fed.
+        Without a view, the last id that this client was fed, or the committed high-water mark at which its feed began.
         """
         return self._appends_of(partition).mark.value
 
@@ -353,7 +364,8 @@ class Log(ReadableLog):
     ) -> None:
         """Wait until this client's view has applied `id`.
 
-        Raises `DeadlineExceeded` after `timeout` seconds, naming what keeps the view, or what stopped the partition.
+        Raises `DeadlineExceeded` after `timeout` seconds, naming what holds up the view; and the error that stopped the
+        partition.
         """
         appends = self._appends_of(partition)
         checked_id("id", id)
@@ -440,8 +452,9 @@ class Log(ReadableLog):
         The owner proves them after each request arrived, in pages of up to 4,096 registers or 256 KiB. All of one page
         is of one moment. A register that changes between two pages is returned with its old or its new value; one that
         is present all the time is returned, and none is returned twice. The library's own registers are included: keys
-        that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `DeadlineExceeded`
-        after `timeout` seconds over all pages (default `ClientSettings.answer_s_max`).
+        that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for an
+        invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
+        `ClientSettings.answer_s_max`).
         """
         readable, checked = self._readable(partition), checked_key(prefix)
         return await self._requests.registers(readable, checked, self._answer_s(timeout))
@@ -461,19 +474,20 @@ class Log(ReadableLog):
 
         Meant for `polonaise.admin.trimming.trim`, which verifies the archive first: `fragments` is the fingerprint of
         the verified fragments. Returns the first id that all storage nodes of the session still hold, and whether
-        nothing is left to be dropped. Raises `NotArchived` when the server finds other fragments, `BeyondLog` when
-        `before` is not committed, and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        nothing is left to be dropped. Raises `NotArchived` when the server has no fragment store, or finds other
+        fragments or another log there, `BeyondLog` when `before` is not committed, and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
         answer = await self._requests.ask(self._readable(partition), request, LogTrimmed, timeout_s)
         return answer.first, bool(answer.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:
-        """Return why a mounted partition is not ready, commits nothing, or its view does not advance, at the moment.
+        """Return why a partition is stopped, is not mounted, commits nothing, or why its view does not advance.
 
         When disks are full or a quorum is missing, the error names the storage nodes. A view that has been applying the
-        same transaction for 5 s counts as trouble, too. None if all is well, or if the partition was never used.
+        same transaction or run for 5 s counts as trouble, too. None if no trouble is known at the moment, or if the
+        partition was never used.
         """
         used = self._partitions.get(partition)
         if used is None:
@@ -482,7 +496,7 @@ class Log(ReadableLog):
         return appends.stopped or appends.trouble or appends.hindrance or appends.views_trouble()
 
     def decode(self, tx: Transaction) -> Any:
-        """Return the value of a transaction, decoded by the client's serializer; its bytes without a serializer."""
+        """Return the value of a transaction, decoded by the client's serializer; without one, its data, bytes."""
         return tx.data if self.serializer is None else self.serializer.decode(tx.data)
 
 

@@ -52,7 +52,7 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: the partition stops with them. Any other error may pass, and is tried again."""
+"""Errors that no pause mends: a mount that ends with one stops the partition. After any other, it mounts again."""
 
 
 class Form(NamedTuple):
@@ -93,12 +93,12 @@ class _Attempt:
     sent_before: int
     """The highest sequence that was sent before the mount: an answer READY decides all appends up to this one."""
     generation: Generation
-    """The generation of the owner, by the assignment, or by the answer if that names a later one."""
+    """The generation of the owner, as the assignment says, or the answer to the mount if that names a later one."""
     ended: asyncio.Future[_Ended]
     heard_s: float
     """The loop's time at which the mount last made progress: feed received, or credit given back."""
     ready: bool = False
-    """Whether the mount was answered, so that appends may go out."""
+    """Whether the owner has answered READY, so that appends may be sent."""
 
     def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
@@ -136,7 +136,7 @@ class Mounting:
         self._stream: Stream | None = None
         """The stream of the latest attempt, kept so that it can be closed once the partition has moved elsewhere."""
         self._untaken_bytes = 0
-        """Bytes of feed that were offered and not given back."""
+        """Bytes of feed that were offered to the taker, and not given back with `taken` yet."""
         self._owed_bytes = 0
         """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
@@ -193,7 +193,7 @@ class Mounting:
             stream = await self._links.stream(owner.address)
         except PolonaiseError as error:
             return _Ended(error)
-        # A stream is shared by the partitions of one server; the one to the former owner may have lost its last.
+        # A stream is shared by the partitions of one server. This may have been the last one on the former owner's.
         before, self._stream = self._stream, stream
         if before is not None and before is not stream:
             before.close_unless_used()
@@ -264,7 +264,7 @@ class Mounting:
     # ------------------------------------------------------------------ events
 
     def stop(self, error: PolonaiseError) -> None:
-        """Stop the partition for good: fail its appends and every wait with this error, and end the mount."""
+        """Stop the partition for good: settle its appends, end every wait with this error, and end the mount."""
         if self._appends.stopped is None and not isinstance(error, Closed):
             _log.error("partition %d stops: %s", self._partition, error)
         self._appends.stop(error)
@@ -315,10 +315,10 @@ class Mounting:
             case Refused():
                 attempt.end(fault_in(message))
             case _:
-                raise ProtocolError(f"{type(message).__name__} from a server")
+                raise ProtocolError(f"a server sends a mounted partition no {type(message).__name__}")
 
     def _fed(self, attempt: _Attempt, message: Feed) -> None:
-        """Check a fed batch, read the fates of own appends from it, and offer it to the taker."""
+        """Check a fed batch, read the fates of this client's appends from it, and offer it to the taker."""
         payload = message.payload[0] if message.payload else b""
         try:
             batch = Batch.parse(payload)
@@ -328,7 +328,7 @@ class Mounting:
             attempt.stream.connection.abort(ConnectionLost(f"damaged feed: {error}"))
             return
         if batch.length != len(payload) or batch.partition != self._partition:
-            raise ProtocolError("a feed is one batch of the partition that was mounted")
+            raise ProtocolError(f"a feed message must hold exactly one batch, of partition {self._partition}")
         attempt.heard_s = self._loop.time()
         try:
             brings = self._subscription.fed(batch)
@@ -362,7 +362,7 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        """Settle the appends that the owner refused; mount anew if it has another generation than they carry."""
+        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry."""
         rows = decode_failures(message.rows)
         self._appends.refused(rows)
         for row in rows:
@@ -405,6 +405,16 @@ class Mounting:
                 )
             case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
-                attempt.end(WrongGeneration(f"an owner of generation {message.generation} answered; {known} exists"))
+                attempt.end(
+                    WrongGeneration(
+                        f"partition {self._partition}: an owner of generation {message.generation} answered a mount, "
+                        f"but generation {known} has begun"
+                    )
+                )
             case MountVerdict.INCOMPLETE:
-                attempt.end(OutOfOrder(f"ready at {message.high_water_mark}, and not everything up to there was fed"))
+                attempt.end(
+                    OutOfOrder(
+                        f"partition {self._partition}: the owner answered READY at {message.high_water_mark}, "
+                        f"but fed only up to {self._subscription.received}"
+                    )
+                )

@@ -54,7 +54,7 @@ async def run_once(
     args: tuple[Any, ...],
     timeout: float | None,
 ) -> Once:
-    """Run a context once for a key; see `Log.once`.
+    """Run a context once for a key; see `Log.once`. `request` is the digest of the request; empty for none.
 
     The view first applies everything that is committed by now, so that a key that was used before is found and nothing
     runs. A WRITE lock on the key puts two calls at the same time one after the other: the second append is refused, and

@@ -37,7 +37,7 @@ def check_options(
     if partitions is not None and not (
         isinstance(partitions, Collection) and all(isinstance(p, int) for p in partitions)
     ):
-        raise wrong("partitions", partitions, "a list of partition numbers, or None for all")
+        raise wrong("partitions", partitions, "a list of partition numbers, or None for the default")
     if not isinstance(bodies, BodyForm):
         raise wrong("bodies", bodies, "a polonaise.BodyForm")
     if header_filter is not None and not _is_pair(header_filter):

@@ -41,9 +41,9 @@ class Producer:
         for number in range(producer.last_sequence + 1, len(invoices)):  # after a crash, it goes on from there
             await producer.append(number, invoices[number])
 
-    One process at a time has a producer open; opening it again fences the one before. Numbers start at 0 and rise by
-    one. At most 16 appends are under way at once, because the log remembers the last 16: each of them can be repeated
-    after a crash, and is answered with the id of the first time.
+    Only the `Producer` that was opened last under a name can append: opening another one, in any process, fences the
+    one before. Numbers start at 0 and rise by one. At most 16 appends are under way at once, because the log remembers
+    the last 16: each of them can be repeated after a crash, and is answered with the id of the first time.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Producer:
         self.epoch = produced.epoch
         """How often the producer was opened, this time included."""
         self.last_sequence = produced.last_sequence
-        """The last number that this producer knows to be in the log; -1 for none."""
+        """The highest number that this producer knows to be in the log; -1 for none."""
         self._key = key
         self._appends = appends
         self._host = host
@@ -82,10 +82,11 @@ class Producer:
 
         A repetition appends nothing, and returns the id of the first time. Failures that may pass are tried again.
 
-        Raises `ProducerFenced` when another process has opened the producer, `ProducerSequence` for a number that is
-        neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another body or
-        header, and `AppendUnknown` after `timeout` seconds: call again with the same number to learn what became of the
-        append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `BadOption`, `Closed`.
+        Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
+        that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
+        body or header, and `AppendUnknown` after `timeout` seconds: call again with the same number to learn what
+        became of the append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`, `BadOption`,
+        `Closed`.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)
@@ -167,7 +168,7 @@ async def open_producer(
                 try:
                     await _open(key, register, produced, appends)
                 except (ExpectationFailed, ProducerFenced):
-                    pass  # another process has opened it since the register was read: read it anew, and fence that one
+                    pass  # it was opened elsewhere since the register was read: read it anew, and fence that one
                 except PolonaiseError as error:
                     if error.retry is not Retry.AGAIN:
                         raise

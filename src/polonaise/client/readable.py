@@ -31,16 +31,18 @@ class ReadableLog(Connected):
 
         ::
 
-            async for tx in log.read(0, after=-1):
+            async for tx in log.read(partition=0, after=-1):
                 print(tx.id, tx.data)
 
-        Ends at id `until` (inclusive); by default at the committed high-water mark of when the reading began. With
-        `follow` the reading does not end, but waits for more transactions. The library's own transactions are left out.
+        Ends at id `until` (inclusive), or at the committed high-water mark of when the reading began, whichever is
+        lower. With `follow` the reading waits for more transactions instead, and ends only at `until`, if at all. The
+        library's own transactions are left out.
 
-        Every byte is checked. Raises `BatchDamaged`, `DataDamaged` or `LogForked` rather than yield what is not the
-        log, and `DeadlineExceeded` when nothing can be read for `timeout` seconds (default
-        `ClientSettings.answer_s_max`). After `DeadlineExceeded`, and after a wait that was given up, the reading can be
-        continued from where it was.
+        Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder` or `LogForked` rather than yield what
+        is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments, and
+        `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
+        (default `ClientSettings.answer_s_max`). After `DeadlineExceeded`, and after a wait that was given up, the
+        reading can be continued from where it was.
         """
         reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
         return TransactionReader(reader, after, until)
@@ -57,9 +59,9 @@ class ReadableLog(Connected):
     ) -> BatchReader:
         """Read whole batches: like `read`, but much faster for code that works on a batch's columns.
 
-        The first and the last batch may reach beyond `after` and `until`. With `with_data=False` the batches come
-        without bodies, and their CRCs can't be checked. Batches hold the library's own transactions too, recognizable
-        by a generation below 0; `Batch.transactions` leaves them out.
+        The first batch may begin at or below `after`, and the last one may end above `until`. With `with_data=False`
+        the batches come without bodies, whose CRCs can't be checked then. Batches hold the library's own transactions
+        too, recognizable by a generation below 0; `Batch.transactions` leaves them out.
         """
         checked_id("after", after)
         if until is not None:
@@ -85,8 +87,8 @@ class ReadableLog(Connected):
     ) -> TransactionReader:
         """Read from the first transaction with a commit time of `since` or later; otherwise like `read`.
 
-        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for a datetime
-        without one.
+        `since` is microseconds UTC as an integer, or a datetime with a time zone. Raises `BadOption` for anything else,
+        such as a datetime without a time zone.
         """
         since_us = _microseconds(since)
         reader = BatchReader(
@@ -105,7 +107,8 @@ class ReadableLog(Connected):
         """Return one transaction by its id, its bytes checked.
 
         Raises `BeyondLog` when the transaction is not committed (yet), `OwnTransaction` for an id that the library
-        used for itself, such as to open a producer, and `DeadlineExceeded` after `timeout` seconds (default
+        used for itself, such as to open a producer, `HistoryTrimmed` as `read`, `BatchDamaged` or `DataDamaged` for
+        bytes that do not fit their CRC, and `DeadlineExceeded` after `timeout` seconds (default
         `ClientSettings.answer_s_max`).
         """
         partition = self._readable(partition)
@@ -129,6 +132,7 @@ class ReadableLog(Connected):
 
 
 def _microseconds(since: int | datetime) -> int:
+    # At least 1: in a request, 0 stands for a reading that begins at an id.
     if isinstance(since, int) and since <= INT64_MAX:
         return max(1, since)
     if not isinstance(since, datetime):

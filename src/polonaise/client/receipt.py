@@ -24,7 +24,8 @@ class Receipt(Pending):
         await receipt.applied()  # this client's view has applied it
 
     `await receipt` returns the receipt itself once the append is committed, and raises the error that it failed with.
-    Any number of tasks may await it, at any time, again and again; giving up waiting changes nothing about the append.
+    Any number of tasks of the client's event loop may await it, at any time, again and again; giving up waiting changes
+    nothing about the append.
 
     `id` is the transaction id, -1 until committed; `sequence` the number among this client's appends to the partition,
     from 1: both are those of the first transaction if the append is a group. `count` is the number of transactions.
@@ -41,7 +42,7 @@ class Receipt(Pending):
         self.failure = None
         self.watchers = None
         self.value: Any = None
-        """The value that the context returned in the run that committed; None for an append without a context."""
+        """The value that the context returned in the run that built this append; None without a context."""
 
     @property
     def partition(self) -> PartitionId:
@@ -50,17 +51,17 @@ class Receipt(Pending):
 
     @property
     def ids(self) -> range:
-        """The ids of all its transactions; empty until committed."""
+        """The ids of all transactions of the append; empty until committed."""
         return range(self.id, self.id + self.count) if self.id >= 0 else range(0)
 
     @property
     def last_id(self) -> TransactionId:
-        """The id of its last transaction; -1 until committed."""
+        """The id of the append's last transaction; -1 until committed."""
         return self.id + self.count - 1 if self.id >= 0 else -1
 
     @property
     def done(self) -> bool:
-        """Whether the fate is known, either way."""
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`)."""
         return self.settled
 
     @property
@@ -90,7 +91,7 @@ class Receipt(Pending):
         return self
 
     def wait(self, deadline_s: float | None) -> Awaitable[None]:
-        """Wait, in the client's event loop, until the fate is known, either way; raise nothing for a failed append.
+        """Wait, in the client's event loop, until the receipt is settled (`done`); raise nothing for a failed append.
 
         `deadline_s` is a time of the loop; None for no deadline. Raises `TimeoutError` after it.
         """
@@ -99,8 +100,8 @@ class Receipt(Pending):
     async def applied(self, timeout: float | None = None) -> None:
         """Wait until the append is committed and this client's own view has applied it.
 
-        Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds. That changes
-        nothing about the append: wait again.
+        Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
+        `timeout` seconds. That changes nothing about the append: wait again.
         """
         condition = self._condition
         deadline_s = deadline_in(timeout, condition.loop)
@@ -118,7 +119,7 @@ class Receipt(Pending):
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{which} is committed as {self.last_id}, and this client's view has not applied it after "
-                f"{timeout:g} s: {condition.lag()}; wait again, or see what keeps the view"
+                f"{timeout:g} s: {condition.lag()}; wait again, or see what holds up the view"
             ) from condition.trouble
 
     def _future(self) -> asyncio.Future[None]:

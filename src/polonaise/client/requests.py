@@ -49,11 +49,12 @@ class Requests:
         wait_s: float = 0.0,
         report: Callable[[PolonaiseError], None] | None = None,
     ) -> M:
-        """Send a request to the partition's owner, whichever server that is by then, and return the answer.
+        """Send a request to the partition's owner, and return the answer.
 
-        Errors that may pass are tried again, after pauses; others are raised, and `DeadlineExceeded` after `timeout`
-        seconds over all attempts (None: until the client is closed). `wait_s` is for how many seconds the request lets
-        the server wait before it answers; `report` is called with each error that is tried again.
+        After an error that may pass, the request is sent again after a pause, to whichever server is the owner then.
+        Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
+        until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
+        answers; `report` is called with each error after which the request is sent again.
         """
         trouble: PolonaiseError | None = None
 
@@ -106,7 +107,7 @@ class Requests:
     async def high_water_mark(
         self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None
     ) -> TransactionId:
-        """Return the committed high-water mark, proved by the owner after the request arrived."""
+        """Return the committed high-water mark, proved by the owner after the request arrived. Raises as `ask`."""
         answer = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
         return answer.high_water_mark
 
@@ -116,7 +117,10 @@ class Requests:
         return answer.value if answer.present else None
 
     async def registers(self, partition: PartitionId, prefix: bytes, timeout: float | None) -> dict[bytes, bytes]:
-        """Return the registers whose keys begin with `prefix`, in the order of keys, each page proved by the owner."""
+        """Return the registers whose keys begin with `prefix`, in the order of keys, each page proved by the owner.
+
+        `timeout` is in seconds, over all pages. Raises as `ask`.
+        """
         values: dict[bytes, bytes] = {}
         clock, first, more = self._host.clock, prefix, 1
         until_s = None if timeout is None else clock.monotonic_s() + timeout

@@ -85,7 +85,7 @@ class Routes:
             _log.warning("the assignment can't be read, and is read again: %s", trouble)
 
     def _learn(self, read: Versioned[Assignment]) -> None:
-        """Take an assignment that was read, unless a newer one is known; wake those who wait for a change."""
+        """Keep an assignment that was read if it is newer; then end the waits for a change, and call listeners."""
         self._trouble = ""
         if read.version <= self._assignment.version:
             return

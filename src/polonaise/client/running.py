@@ -24,8 +24,8 @@ from polonaise.terms import FailureReason, PartitionId, TransactionId
 Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
 """A transaction context: `context(tx, *args)` builds one transaction on `tx`, a `Draft`.
 
-A plain function or a coroutine function. It may run several times, each time on newer state, so it must do nothing but
-read the view's state and build.
+A plain function or a coroutine function. It may run several times, each time on what the view holds by then, so it must
+do nothing but read the view's state and build.
 """
 
 
@@ -39,9 +39,10 @@ class OutcomeKind(enum.Enum):
     EXPIRED = "expired"
     """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`). Submit it again."""
     RAISED = "raised"
-    """The context or its append failed in a way that another run does not mend, or was cancelled; `error` says how."""
+    """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`."""
     UNKNOWN = "unknown"
-    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate."""
+    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client is
+    closed."""
 
 
 class Outcome(NamedTuple):
@@ -69,13 +70,13 @@ class _Tally:
         self.overtaken = ""
         """A clause on the position that the last append demanded, if it was refused for that; else empty."""
         self.because = ""
-        """A clause on what kept the last failed append from being committed, if known; else empty."""
+        """A clause on what held up the last failed append, if known; else empty."""
 
     def add(self, failure: AppendFailure, position: TransactionId | None) -> None:
         """Count a refused append; `position` is the id that it demanded, if any."""
         self.refused += 1
         self.overtaken = ""
-        self.because = f"; what kept the last one: {failure.cause}" if failure.cause else ""
+        self.because = f"; what held up the last one: {failure.cause}" if failure.cause else ""
         if failure.reason is FailureReason.LOCK_CONFLICT:
             self.conflicts += 1
             self.last = failure.value
@@ -186,12 +187,12 @@ class _Run:
         self._backoff: Backoff | None = None
         self._turn: Turn | None = None
         self._tally: _Tally | None = None
-        """None until an append was refused."""
+        """The refusals of this context's appends so far; None until there is one."""
         self._began_s = 0.0
         self._locks: Sequence[Lock] = ()
         """The locks of the append that was built last."""
         self._position: TransactionId | None = None
-        """The position that the append that was built last demands."""
+        """The id that the append that was built last demands (`Draft.expect_position`); None if it demands none."""
         self._waits_for = waits_for
         self.deadline_s = appends.loop.time() + timeout if deadline_s is None and timeout is not None else deadline_s
 
@@ -204,7 +205,10 @@ class _Run:
         return appends.mark.value
 
     async def begin(self) -> TransactionId:
-        """Wait until the context may run, take a slot for its append, and return the mark that it is judged by."""
+        """Wait until the context may run, take a slot for its append, and return the mark that the append is judged by.
+
+        Raises `AppendExpired` after the deadline, and the error that stopped the partition.
+        """
         appends = self._appends
         # The turn first: a slot that is held while waiting for a turn would be missing to contexts that can go on, the
         # ones before it among them.
@@ -246,8 +250,8 @@ class _Run:
     def append(self, draft: Draft, value: Any) -> Receipt | None:
         """Append what the context built; return its receipt, or None if contexts with the same locks go first.
 
-        `value` is what the context returned. Raises `Abandoned`, `BadOption` or `ExpectationFailed` if there is nothing
-        that could be appended, and `AppendExpired` after the deadline.
+        `value` is what the context returned. Raises `Abandoned`, `BadOption` or `ExpectationFailed` if what it built
+        can't be appended, `AppendExpired` after the deadline, and the error that stopped the partition.
         """
         _check(draft, value)
         appends = self._appends
@@ -274,11 +278,15 @@ class _Run:
             self._turn = None
 
     async def refused(self, receipt: Receipt) -> None:
-        """Wait until the context may run again, after its append has failed. Raises the error that no run can mend."""
+        """Wait until the context may run again, after its append has failed.
+
+        Raises the append's error if another run would not help, `AppendExpired` after the deadline, and the error that
+        stopped the partition.
+        """
         failure = receipt.failure
         assert failure is not None
         if failure.reason in (Unordered.UNKNOWN, Unordered.STOPPED):
-            # The client has ended, or its partition. Where the append was sent, another run might append it twice.
+            # The partition has stopped, or the client. Where the append was sent, another run might append it twice.
             await receipt  # raises
         if self._tally is None:
             self._tally = _Tally()
@@ -286,13 +294,13 @@ class _Run:
         self._tally.add(failure, self._position)
         if again is None:
             await receipt  # raises
-            raise AssertionError(f"append {receipt.sequence} failed, and says not why")
+            raise AssertionError(f"append {receipt.sequence} failed, and its receipt raised no error")
         turns, conflict = self._appends.turntaking.turns, failure.reason is FailureReason.LOCK_CONFLICT
         # Joined before waiting for the conflicting transaction to be applied: places are in the order of refusals.
         if conflict and self._turn is None:
             self._turn = turns.join(checked(self._locks))
         await self._wait_to_run_again(again)
-        # After it: only a transaction that was fed tells who wrote it.
+        # After the wait: which client wrote the conflicting transaction is known only once that was fed.
         if conflict and self._turn is not None:
             turns.beaten(self._turn, again.after)
 
@@ -383,7 +391,10 @@ class Submission:
         self._traceback: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        """Wait for the receipt of the committed append. Raises what `Log.run` raises."""
+        """Wait for the receipt of the committed append.
+
+        Raises what `Log.run` raises, and `asyncio.CancelledError` after `cancel`.
+        """
         return self._ended().__await__()
 
     async def _ended(self) -> Receipt:

@@ -24,7 +24,8 @@ class ClientSettings:
     limits: Limits = field(default_factory=Limits)
     """The bounds of one append. Servers have bounds of their own, and refuse what exceeds those."""
     outstanding_count_max: int = 16_384
-    """Appends of one partition whose fate is not known. At this bound `run` waits, and `append` raises `Overloaded`."""
+    """Transactions of one partition that are appended, with an unknown fate. At this bound `run` waits, and `append`
+    raises `Overloaded`."""
     outstanding_bytes_max: int = 32 * 1024 * 1024
     """The same bound in bytes: of their bodies, locks, and the keys and values that they expect and change."""
     submissions_max: int = 16_384
@@ -32,31 +33,34 @@ class ClientSettings:
     frame_count_max: int = 4_096
     """Transactions in one append frame; only a group may exceed it."""
     frame_bytes_max: int = 1024 * 1024
-    """Bytes of one append frame: large enough to be cheap, small enough not to delay the frames behind it."""
+    """Bytes of one append frame, unless one append or group alone is larger: enough to make a frame cheap for each
+    append, few enough not to delay the frames behind it."""
     credit_bytes: int = 4 * 1024 * 1024
-    """The credit of one partition's feed: bytes received but not yet applied. A slow view stops only its own feed."""
+    """The credit of one partition's feed: bytes that may be received and not yet applied. A slow view stops only its
+    own feed."""
     run_count_max: int = 4_096
-    """Transactions of one run, for a view with `apply_run`: enough to make one commit of its store cheap for each."""
+    """Transactions of one run, for a view with `apply_run`: so many that each has a small share in the cost of one
+    commit of the view's store."""
     run_bytes_max: int = 1024 * 1024
     """Bytes of bodies of one run: less than `credit_bytes`, so that the feed goes on while the view applies it."""
     idle_flush_s: float = 1.0
     """Seconds without news of appends that were sent, after which the client sends a flush to learn their fate."""
     connect_s_max: float = 5.0
-    """Deadline of one attempt to connect to a server; further attempts follow for as long as the caller waits."""
+    """Seconds for one attempt to connect to a server; further attempts follow for as long as the caller waits."""
     request_s_max: float = 10.0
-    """Deadline of one attempt of a request; the caller's own deadline covers all attempts."""
+    """Seconds for one attempt of a request; the caller's own deadline covers all attempts."""
     answer_s_max: float = 30.0
-    """The default `timeout` of methods that wait for an answer, such as `Log.high_water_mark` and `Log.read`."""
+    """The default `timeout`, in seconds, of methods that wait for an answer, such as `Log.register` and `Log.read`."""
     mount_s_max: float = 15.0
-    """Seconds without feed or answer after which a mount is given up and tried again."""
+    """Seconds without feed or answer after which a mount that was not answered is given up and tried again."""
     retry_s_min: float = 0.02
-    """The first pause before another attempt; each further pause is twice as long, with jitter."""
+    """The first pause before another attempt, in seconds; each further pause is twice as long, with jitter."""
     retry_s_max: float = 2.0
-    """The longest pause before another attempt."""
+    """The longest pause before another attempt, in seconds."""
     apply_retry_s_max: float = 2.0
-    """The longest pause before the view is given again a transaction that it could not apply."""
+    """The longest pause, in seconds, before the view is given again a transaction that it could not apply."""
     coordinator_s_max: float = 30.0
-    """Deadline of one request to the coordinator for a newer assignment; repeated without a pause."""
+    """Seconds for which the coordinator is asked for a newer assignment; then it is asked again, without a pause."""
     read_bytes: int = 2 * 1024 * 1024
     """Bytes of batches that a reader asks for in one request."""
     reads_ahead: int = 3

@@ -25,9 +25,10 @@ class TurnTaking:
         self._stopped: PolonaiseError | None = None
 
     async def wait(self, turn: Turn, chance: Callable[[], float], deadline_s: float | None) -> None:
-        """Wait until it is this turn. Raises `TimeoutError` after the deadline, or what stopped the partition.
+        """Wait until the context with this turn may run.
 
-        `chance` returns a random number from 0 to 1.
+        `chance` returns a random number from 0 to 1; `deadline_s` is a time of the loop, or None. Raises `TimeoutError`
+        after it, and the error that stopped the partition.
         """
         if not turn.granted:
             turn.waiter = asyncio.get_running_loop().create_future()
@@ -37,7 +38,10 @@ class TurnTaking:
         await self._mark.wait(self.turns.newest(turn), deadline_s)
 
     async def _let_rivals_go(self, turn: Turn, chance: float, deadline_s: float | None) -> None:
-        """Wait until the rivals that are owed a turn have committed, or do not come in time."""
+        """Wait until the rivals that go first have committed, or `Turns.patience_s` is over.
+
+        Raises `TimeoutError` after the deadline, and the error that stopped the partition.
+        """
         turns, loop = self.turns, asyncio.get_running_loop()
         if not turns.owed(turn):
             return
@@ -64,7 +68,7 @@ class TurnTaking:
             waiting.pop(future, None)
 
     def leave(self, turn: Turn) -> None:
-        """Give up a turn, and wake the contexts that are granted by that."""
+        """Give up a turn, and wake the contexts whose turns are granted by that."""
         for ready in self.turns.leave(turn):
             if ready.waiter is not None and not ready.waiter.done():
                 ready.waiter.set_result(None)
@@ -84,7 +88,7 @@ class TurnTaking:
         self._mark.reached(transaction).add_done_callback(applied)
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> None:
-        """Take note of who wrote each transaction of a fed batch; wake the contexts that let a rival go first."""
+        """Take note of who wrote each transaction of a fed batch; if a rival did, wake the contexts in `_courteous`."""
         if self.turns.watching and self.turns.fed(first, clients):
             wake(self._courteous)
 

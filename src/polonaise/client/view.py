@@ -37,9 +37,9 @@ class View(Protocol):
     The applied high-water mark must be stored together with what was applied, in one atomic step: then each transaction
     is applied exactly once, whatever dies when.
 
-    Two errors say that no transaction is to blame, and any method may raise them: `ViewUnavailable` (the store can't be
-    reached: the client tries again until it can, reports nothing to `failed`, and says so in `Log.trouble`) and
-    `ViewUnfit` (the store is not what the view needs: the partition stops).
+    Two errors say that no transaction is to blame; `high_water_mark` and `apply` may raise them: `ViewUnavailable` (the
+    store can't be reached: the client tries again until it can, reports nothing to `failed`, and says so in
+    `Log.trouble`) and `ViewUnfit` (the store is not what the view needs: the partition stops).
 
     A view that outlives its process may have a plain method `belongs_to(cluster_key)`, which the client calls before
     any other. With it the view can refuse, in `high_water_mark`, state that was kept from another log: ids alone don't
@@ -52,8 +52,8 @@ class View(Protocol):
     def high_water_mark(self, partition: PartitionId) -> TransactionId | Awaitable[TransactionId]:
         """Return the id of the last transaction of the partition that was applied; -1 for none.
 
-        Called when the client mounts the partition, and again after `apply` has failed. A mark below the one that was
-        last reached makes the client feed again from there.
+        Called before the client first mounts the partition, again and again until it answers, and after `apply` has
+        failed. A mark below the one that was last reached has the log fed again from there.
         """
 
     def apply(self, tx: Transaction) -> Awaitable[None] | None:
@@ -63,7 +63,8 @@ class View(Protocol):
         too and are given to no view.
 
         Partitions are independent: if `apply` is a coroutine function, it may run for two partitions at once. What it
-        raises is reported to `failed`, and the same transaction is delivered again after a pause.
+        raises, but for the two errors above, is reported to `failed`. After a pause the transaction is delivered again,
+        unless `high_water_mark` says by then that it was applied.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
@@ -87,9 +88,9 @@ class RunView(Protocol):
         that is the transactions of one batch. The returned mark may be below the run's last id (the rest is offered
         again) or above it (another process has moved the same store on: what the mark covers is skipped).
 
-        When a run of several transactions raises, they are offered again one by one. When a run of one raises, that
-        transaction is reported to `failed` and offered again after a pause. So a view need not find out which
-        transaction it could not apply.
+        When `apply_run` raises for several transactions, they are offered again one by one. When it raises for one,
+        that transaction is reported to `failed` and offered again after a pause. So a view need not find out which
+        transaction it could not apply. (`ViewUnavailable` and `ViewUnfit`: see `View`.)
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:

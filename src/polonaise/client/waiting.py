@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
-"""The process of each client's event loop. After a fork the child has the loops, too, and they do not run there."""
+"""The id of the process that each client's event loop runs in. After a fork the child has the loops, too, but they do
+not run there."""
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
@@ -130,7 +131,7 @@ class AppliedMark:
         self.value = value
         """The client high-water mark: everything up to this id is applied by this client."""
         self.trouble: PolonaiseError | None = None
-        """Why the application's view does not advance at the moment; None while it does."""
+        """Why the application's view does not advance at the moment; None while nothing is known to be wrong."""
         self.applying: Applying | None = None
         """The transactions that the view is applying; None while it applies none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
@@ -149,12 +150,15 @@ class AppliedMark:
                 future.set_result(None)
 
     async def wait(self, value: TransactionId, deadline_s: float | None = None) -> None:
-        """Wait until `value` is applied. Raises `TimeoutError` after the deadline, or what stopped the partition."""
+        """Wait until transaction `value` is applied.
+
+        Raises `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition.
+        """
         if self.value < value:
             await until(self.reached(value), deadline_s)
 
     def reached(self, value: TransactionId) -> asyncio.Future[None]:
-        """Return a future that is done when `value` is applied, or fails when the partition stops."""
+        """Return a future that is done when transaction `value` is applied, or fails when the partition stops."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.value >= value:
             future.set_result(None)
@@ -180,10 +184,11 @@ class AppliedMark:
 
 
 class Admission:
-    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds; first come first.
+    """Lets contexts in while the partition is mounted and its outstanding appends are within bounds.
 
-    A slot is taken before a context runs, so that what it builds can surely be appended. It is given back when the
-    append was registered, and counts by itself, or when there is to be none.
+    The context that waits longest is let in first. A slot is taken before a context runs, so that what it builds can
+    surely be appended. It is given back when the append was registered, and counts by itself, or when the context
+    appends nothing.
     """
 
     __slots__ = ("_is_open", "_stopped", "_waiting", "taken")
@@ -197,7 +202,10 @@ class Admission:
         """The number of slots taken."""
 
     def take_now(self) -> bool:
-        """Take a slot if there is one that no context waits for; return whether. Raises what stopped the partition."""
+        """Take a slot if there is one that no context waits for; return whether one was taken.
+
+        Raises the error that stopped the partition.
+        """
         if self._stopped:
             raise fresh(self._stopped)
         if self._waiting or not self._is_open(self.taken):
@@ -206,7 +214,10 @@ class Admission:
         return True
 
     async def take(self, deadline_s: float | None) -> None:
-        """Wait for a slot, and take it. Raises `TimeoutError` after the deadline, or what stopped the partition."""
+        """Wait for a slot, and take it.
+
+        Raises `TimeoutError` after the deadline, a time of the loop, and the error that stopped the partition.
+        """
         if self.take_now():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

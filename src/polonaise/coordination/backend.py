@@ -67,7 +67,10 @@ class Backend(Protocol):
         """Give up one's own name. Does nothing when another process has it by now."""
 
     async def registered(self, folder: str) -> Mapping[str, Entry]:
-        """Return the names in this folder whose processes live, by the part after the slash."""
+        """Return the names in this folder whose processes live, by the part after the slash.
+
+        The entry of a living name that does not read has no contents: the caller decides whether that matters.
+        """
 
     async def close(self) -> None:
         """Give up all of this process's names, and wait for what is under way. May be called again."""

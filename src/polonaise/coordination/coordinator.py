@@ -137,7 +137,8 @@ class Coordinator:
     async def unique_id(self) -> int:
         """Return a number that was never given out before, from 1, below 2**31.
 
-        A number that no caller got, because the call failed, is not used again.
+        A number that no caller got, because the call failed, is not used again. Raises `PolonaiseError` when none is
+        left.
         """
         await self._cluster()
         floor = self._seen(UNIQUE_ID) + 1
@@ -168,14 +169,14 @@ class Coordinator:
     async def set_partition(
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
-        """Replace the partition's value if its version is still `expected_version`, and return the new version.
+        """Replace the partition's value if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `UnknownPartition`.
         """
         return await self._set(await self._partition_key(partition), value, expected_version)
 
     async def assignment(self) -> Versioned[Assignment]:
-        """Return the assignment: the same object for as long as it stays the same."""
+        """Return the assignment; its `value` is the same object for as long as nobody changes it."""
         return await self._get(ASSIGNMENT, Assignment)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:

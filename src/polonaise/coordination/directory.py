@@ -85,7 +85,10 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
 
 @contextlib.contextmanager
 def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
-    """Translate errors of the disk into those of the coordinator."""
+    """Translate errors of the disk into `CoordinatorUnavailable` and `CoordinatorDamaged`.
+
+    `what` says in the message what was being done; with `changes`, the message warns that it may have been done.
+    """
     try:
         yield
     except (DiskFull, DiskFailed) as error:
@@ -168,7 +171,7 @@ class ValueDirectory:
                 await self.disk.sync_directory(parent or ".")
 
     async def names(self) -> list[str]:
-        """Return the names in the directory; none without it."""
+        """Return the names in the directory; an empty list if there is no directory."""
         try:
             return await self.disk.list(self._path)
         except NotFound:
@@ -214,6 +217,8 @@ class ValueDirectory:
         The work runs in a task of its own, because work that has begun goes to its end even when the caller is
         cancelled: a thread may still be writing when the await is gone, and must not do so after another process has
         the lock. Work that has not begun by then is not done at all.
+
+        Raises what the work raises, and `CoordinatorUnavailable` if another process holds the lock for too long.
         """
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         request = _Request(work, changes, outcome)

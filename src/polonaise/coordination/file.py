@@ -91,14 +91,14 @@ class FileBackend:
     """
 
     def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0) -> None:
-        """Take a directory. A change waits `lock_wait_s` seconds for another process's."""
+        """Take a directory. A change waits at most `lock_wait_s` seconds for the end of another process's change."""
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
         self._directory = directory
         self._durable: dict[str, _DurableEntry] = {}
-        """The entries as they were read or written last."""
+        """The entries by their keys, as this process read or wrote them last."""
         self._own: dict[str, _Name] = {}
-        """The names of this process."""
+        """The names, `members/<server id>`, that this process has registered and not given up."""
 
     def __str__(self) -> str:
         return self._directory
@@ -166,7 +166,7 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
     async def changed(self, key: str, version: int) -> None:
-        """Wait one interval, without looking."""
+        """Wait for `_POLL_S` seconds, without looking whether the entry has changed."""
         await asyncio.sleep(_POLL_S)
 
     async def _read(self, key: str) -> Entry | None:
@@ -260,6 +260,7 @@ class FileBackend:
         if own is None:
             return
         with translated_errors(f"leaving {self.place(name)}"):
+            # The lock last: whoever takes the name after that must not have its new files removed.
             try:
                 await self._values.alone(MEMBERS_LOCK, lambda: self._remove(name))
             finally:

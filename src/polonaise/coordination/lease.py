@@ -14,7 +14,10 @@ RENEW_S: Final = LEASE_S / 4
 
 
 class _Seen(NamedTuple):
-    """The last beat of a member that was seen, and for how long it has been the same."""
+    """The last beat of a member that this process saw, when it looked last, and for how long the beat was the same.
+
+    In seconds; the time of the look is monotonic.
+    """
 
     beat: int
     looked_s: float
@@ -33,7 +36,10 @@ class Leases:
         self._seen: dict[ServerId, _Seen] = {}
 
     def has_run_out(self, server: ServerId, beat: int, now_s: float) -> bool:
-        """Tell whether this member has renewed nothing for the time of a lease; `beat` is its latest."""
+        """Tell whether this member has renewed nothing for the time of a lease.
+
+        `beat` is its latest beat, `now_s` the monotonic time.
+        """
         seen = self._seen.get(server)
         if seen is None or seen.beat != beat:
             self._seen[server] = _Seen(beat, now_s, 0.0)

@@ -24,7 +24,7 @@ DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
 MEMBERS: Final = "members"
-"""The folder of names in which each living server has one: its id."""
+"""The folder in which each living server has registered a name: its id."""
 _PARTITION: Final = "partition-"
 
 
@@ -50,7 +50,7 @@ class CoordinatorValue:
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """Return the value that was written as this JSON. Any exception may be raised for JSON of another form."""
+        """Return the value that was written as this JSON. Raises an error that `decode` translates otherwise."""
         raise NotImplementedError
 
     @classmethod
@@ -171,7 +171,7 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
-    """A member of the cluster that is alive."""
+    """The entry of a living member of the cluster: a server's id, and the address at which it is reached."""
 
     server: ServerId
     address: str
@@ -197,9 +197,9 @@ class Versioned(Generic[V]):
 
 
 def _names(listed: Any) -> tuple[str, ...]:
-    """Return the names as a tuple. Raises `TypeError` for anything but a list of texts."""
+    """Return the storage nodes' names as a tuple. Raises `TypeError` for anything but a list of texts."""
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise TypeError("not a list of names")
+        raise TypeError(f"{listed!r} stands where storage nodes have to be listed")
     return tuple(listed)
 
 

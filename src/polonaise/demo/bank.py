@@ -98,9 +98,9 @@ class Accounts(SqlView):
 def transfer(tx: Draft, view: Accounts, payment: Payment, refuses_overdrafts: bool) -> None:
     """Transfer money: the transaction context of a payment.
 
-    The log refuses the payment if its accounts have changed since they were read.
-    Whether the payment was made already is read under the same locks. So a teller may try again what it, or a killed
-    teller before it, has tried without learning the outcome: the payment is made once.
+    The log refuses the payment if its accounts have changed since they were read. Whether the payment was made already
+    is read under the same locks. So a teller may try again what it, or a killed teller before it, has tried without
+    learning the outcome: the payment is made once.
     """
     for account in payment.accounts:
         tx.write_lock("account", account)

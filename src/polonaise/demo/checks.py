@@ -1,4 +1,4 @@
-"""What must be true after the bank has run, checked by comparing sides that share no code with each other."""
+"""What must be true after the bank has run, checked by comparing sides that share no code but that of a `Payment`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StorageContents(NamedTuple):
 
     last: int
     digest: str
-    """Digest of every batch, byte for byte; or the reason why one can't be read."""
+    """SHA-256 over the bytes of all batches, in hexadecimal; or the reason why a batch can't be read."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Folded:
 
     balances: dict[int, int] = field(default_factory=dict)
     payments: Counter[int] = field(default_factory=Counter)
-    """The number of times that each payment is in the log."""
+    """The number of times that each payment is in the log, by its id."""
     lowest_of: dict[int, int] = field(default_factory=dict)
     """The lowest balance that each account ever had, in the order of the log."""
     last: int = -1
@@ -50,7 +50,7 @@ class Folded:
         return min(self.lowest_of.values(), default=None)
 
     def change(self, account: int, amount: int) -> None:
-        """Apply the log's next change of a balance."""
+        """Add the log's next change, in hundredths, to the balance of an account."""
         balance = self.balances[account] = self.balances.get(account, 0) + amount
         self.lowest_of[account] = min(self.lowest_of.get(account, balance), balance)
 
@@ -71,7 +71,7 @@ class DayFindings:
     rebuilt_payments: Counter[int]
     folded: Folded
     replicas: dict[str, StorageContents]
-    """What each storage node holds."""
+    """What each storage node holds, by the name of its directory."""
     storage_nodes: int
     """Number of storage nodes in the cluster, so that one that was not examined is missed."""
 
@@ -91,7 +91,7 @@ class SparkFindings:
     page: str = ""
     """Path of the report."""
     lacking: str = ""
-    """Why there is no result: no Spark, or no Java, on this machine."""
+    """Why there is no result: no Spark, or no Java, on this machine. Empty if there is one."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -103,7 +103,7 @@ class SparkFindings:
 
 
 async def fold(log: Log) -> Folded:
-    """Read the log from its beginning and fold it."""
+    """Read the log from its beginning, and sum up its balances, payments and evidence of serializability."""
     folded = Folded()
     async for batch in log.read_batches(PARTITION, after=-1):
         folded.history.follow(batch)
@@ -121,7 +121,7 @@ async def fold(log: Log) -> Folded:
 
 
 async def storage_contents(directories: Sequence[Path], last: int) -> dict[str, StorageContents]:
-    """Return what each storage node holds, once all hold the log up to `last`, or after `_EQUAL_S_MAX` seconds."""
+    """Return what each storage directory holds, by its name: once all reach `last`, or after `_EQUAL_S_MAX` seconds."""
     until_s = asyncio.get_running_loop().time() + _EQUAL_S_MAX
     while True:
         contents = {directory.name: await _contents(directory) for directory in directories}

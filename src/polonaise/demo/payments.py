@@ -36,7 +36,7 @@ class Payment(NamedTuple):
     kind: str
     date: str
     bank: str = ""
-    """The other bank, if money comes from one or goes to one, and it is known."""
+    """The other bank that the money comes from or goes to; empty if there is none or it is not known."""
 
     def encode(self) -> bytes:
         return json.dumps(self, separators=(",", ":")).encode()
@@ -62,7 +62,7 @@ class Book:
     opening: dict[int, int]
     """Balances before the first payment."""
     bank_balances: dict[int, int] = field(default_factory=dict)
-    """The bank's own last balance of each account, if the file has it."""
+    """The bank's own last balance of each account, without those of `unchained`; empty for made-up payments."""
     payments_of: dict[int, int] = field(default_factory=dict)
     """The number of payments that touch each account."""
     unchained: list[int] = field(default_factory=list)
@@ -73,10 +73,10 @@ class Book:
 
 
 def read_payments(path: Path) -> Book:
-    """Read the payments of a bank's file, in its order: CSV with at least `COLUMNS`, perhaps `counterparty_bank`.
+    """Read the payments of a bank's file, in its order: CSV with `COLUMNS`, and perhaps `counterparty_bank`.
 
-    An account opens with its first row's balance before that row. Bad rows are named in the result; a file without the
-    columns raises `BadOption`. The bank allowed overdrafts, so nothing is refused. A byte order mark, which
+    An account opens with its balance before its first row. Bad rows are named in the result; a file that lacks columns
+    or can't be read raises `BadOption`. The bank allowed overdrafts, so nothing is refused. A byte order mark, which
     spreadsheets write, may come first.
     """
     book = Book([], {}, refuses_overdrafts=False)

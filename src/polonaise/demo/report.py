@@ -29,7 +29,8 @@ _ACCOUNTS_DRAWN: Final = 5
 _TIMES_USUAL: Final = 20
 """A payment is unusual if it is more than so many times the median of its kind."""
 _DEVIATIONS: Final = 8.0
-"""A day is unusual if it differs from the days around it by more than so many times what those usually differ by."""
+"""A day is unusual if its distance from the median of the days around it is more than so many times their median
+distance from that median."""
 _DAYS_AROUND: Final = 14
 _DAYS_MARKED: Final = 12
 _NAMED_MAX: Final = 20
@@ -53,7 +54,7 @@ _BODIES: Final = f"""
         SELECT transaction_id, target AS account, amount AS change, day FROM payments WHERE target <> 0
     )
 """
-"""Reads bodies as `Payment.encode` and `encode_opening` make them."""
+"""SQL that reads the bodies which `Payment.encode` and `encode_opening` make."""
 
 _TABLES: Final = {
     "payments_per_month": """
@@ -183,8 +184,8 @@ def _tell_days(page: ReportPage, days: Rows) -> None:
 def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, float]]:
     """Return the days with far more or fewer payments than the days around them: (day, payments, usual number).
 
-    Compares with the median of two weeks before and after, and with the median distance from it: so a bank may grow,
-    and a few wild days do not make themselves usual. The wildest come first.
+    Compares with the median of the 14 entries of `days` before and after, and with the median distance from it: so a
+    bank may grow, and a few wild days do not make themselves usual. The wildest come first.
     """
     unusual = []
     for index, (day, count) in enumerate(days):

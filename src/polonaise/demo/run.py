@@ -52,11 +52,11 @@ class Day:
     made: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     found_made: int = 0
-    """Payments of a killed teller that the next one found made."""
+    """Number of payments that a killed teller had made and not reported, and that its next process found made."""
     unknown: int = 0
-    """Appends whose fate was learnt only after a deadline."""
+    """Number of appends whose fate was learnt only after a deadline."""
     runs: int = 0
-    """The number of times that contexts ran. More than there were payments means conflicts."""
+    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict."""
     latencies_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
     killed: list[str] = field(default_factory=list)
@@ -210,7 +210,7 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
     """Run the bank in a temporary directory. Return whether every check holds.
 
     What Spark makes of the log goes to `output`, replacing an earlier day's: the archive, tables, and report.html.
-    Raises `BadOption` if something else is there.
+    Raises `BadOption` if something else is there, `StartFailed` for a node or for Spark, and `TellerFailed`.
     """
     _make_room(output)
     for row in book.bad_rows:

@@ -2,8 +2,8 @@
 
     python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 
-Reads the fold of the log from a line of standard input, and writes its results to standard output, both as JSON. Ends
-when its input does.
+Reads the log's last id and its balances, as `checks.fold` found them, from a line of standard input, and writes its
+results to standard output, both as JSON. Ends when its input does.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], directory: Path) -> SparkFindings:
     """Archive the log, make the bank's tables from the archive, audit the tellers' database, and write the report.
 
-    All of it is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found without
-    Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
+    All that is written is in `directory` afterwards. `last` and `folded` are the log's last id and its balances, found
+    without Spark. Raises what the jobs raise; `JavaMissing` before anything is done.
     """
     store = str(directory / "fragments")
     with job_session(None, "bank", {}) as spark:
@@ -66,7 +66,7 @@ def tell_history(log: str, database: str, last: int, folded: Mapping[int, int], 
 
 
 def _same_balances(directory: Path, folded: Mapping[int, int]) -> DemoVerdict:
-    """Compare the table that Spark wrote, read here without Spark, with the fold, which uses neither."""
+    """Compare the balances that Spark wrote, read here without Spark, with the fold, which was made without Spark."""
     table = pq.read_table(directory / balances.name / CURRENT, columns=["account", "balance"])
     spark_balances = dict(zip(table["account"].to_pylist(), table["balance"].to_pylist(), strict=True))
     different = sorted(a for a in spark_balances.keys() | folded.keys() if spark_balances.get(a) != folded.get(a))
@@ -98,7 +98,7 @@ def _report(spark: SparkSession, cluster: str, directory: Path, verdicts: list[D
 
 
 def _end_with_input() -> None:
-    """End this process when its parent is gone: nobody waits for the results any more."""
+    """Wait for the end of standard input, and end this process: its parent is gone, and nobody waits for results."""
     sys.stdin.read()
     os._exit(1)
 

@@ -54,13 +54,14 @@ class TellerReport:
     """What has happened since the teller's last report."""
 
     made: list[int] = field(default_factory=list)
+    """Ids of payments that this process has made."""
     found_made: list[int] = field(default_factory=list)
-    """Payments made before by a teller that was killed before it could say so."""
+    """Ids of payments that a killed process of this teller had made and not reported."""
     refused: list[int] = field(default_factory=list)
     runs: int = 0
-    """The number of times that contexts ran. More than there are payments means conflicts."""
+    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict."""
     unknown: int = 0
-    """Appends whose fate was learnt only after a deadline."""
+    """Number of appends whose fate was learnt only after a deadline."""
     latencies_s: list[float] = field(default_factory=list)
     """Duration of payments in seconds, from beginning to outcome."""
 
@@ -81,7 +82,7 @@ class OrderedPayments:
     def __init__(self, payments: Sequence[Payment]) -> None:
         self._queues: dict[int, deque[Payment]] = defaultdict(deque)
         self._behind: dict[int, int] = {}
-        """For each payment, the number of queues in which it is not the first."""
+        """By the id of a payment: the number of its accounts in whose queues it is not the first."""
         self._left = len(payments)
         self._ready: asyncio.Queue[Payment | None] = asyncio.Queue()
         for payment in payments:
@@ -94,7 +95,7 @@ class OrderedPayments:
             self._ready.put_nowait(None)
 
     async def next(self) -> Payment | None:
-        """Wait for the next payment to make, and return it. None, from then on, when all have an outcome."""
+        """Wait for the next payment to make, and return it; None, each time, once all payments have an outcome."""
         payment = await self._ready.get()
         if payment is None:
             self._ready.put_nowait(None)

@@ -15,13 +15,13 @@ from polonaise.demo.teller import Job, TellerReport
 from polonaise.errors import PolonaiseError
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of the longest line that is read: generous for a report on a tenth of a second."""
+"""Bytes of the longest line that is read: generous for what one teller reports of a tenth of a second."""
 _ENDS_S: Final = 1.0
 """Seconds that a process may take to end after its work is done, or after Ctrl-C has reached it and this process."""
 
 
 class TellerFailed(PolonaiseError):
-    """A teller's process ended before its work was done. The message ends with what the process printed."""
+    """A teller's process ended before its work was done. The message ends with the last that it wrote to its log."""
 
     code = "teller_failed"
 
@@ -62,7 +62,10 @@ class TellerProcess:
             )
 
     def kill(self) -> bool:
-        """Kill the process with -9; `work` starts another one for what is left. Return False if it had ended."""
+        """Kill the process with -9; `work` starts another one for what is left.
+
+        Return False, with nothing done, if no process is running or no payment is left to it.
+        """
         if self._process is None or self._process.returncode is not None or not self._left:
             return False
         self._killed = True
@@ -108,7 +111,11 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:
-    """Divide the payments among tellers: all of one account go to one teller, in their order."""
+    """Divide the payments among tellers, in their order: all with the same first account go to one teller.
+
+    The first account is the one that pays, or the one that gets money from outside. Others may be touched by two
+    tellers: then the log refuses one of two payments that conflict, and its context runs again.
+    """
     shared: list[list[Payment]] = [[] for _ in range(tellers)]
     for payment in payments:
         shared[payment.accounts[0] % tellers].append(payment)

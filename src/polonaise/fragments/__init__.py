@@ -6,7 +6,8 @@
 - `history.py`: batches out of fragments for servers.
 - `protocol/`: the decisions that need no store: names, coverage, what to archive, what to scrub.
 
-This is the only room that imports pyarrow and obstore; `pip install 'polonaise[fragments]'` brings them. A fragment's
-bytes are for ever, and its digest is its name: a change of `format.py` or of a library's compression makes other
-objects of the same batches, and `docs/formats.md` describes them to other readers.
+This is the only room that imports obstore. In the library, pyarrow is imported here and in `spark` and `pipelines`.
+`pip install 'polonaise[fragments]'` brings both. A fragment's bytes are for ever, and their digest is part of its name:
+a change of `format.py` or of a library's compression makes other objects of the same batches, and `docs/formats.md`
+describes them to other readers.
 """

@@ -37,7 +37,7 @@ SCHEMA: Final = pa.schema(
 """The columns of a fragment. `crc32` is of `data`; `timestamp` is the commit time of the batch."""
 
 LOCK: Final = np.dtype([("hash", "<u8"), ("mode", "u1")])
-"""One lock in the column `locks`."""
+"""The layout of one lock in the column `locks`: 9 bytes, one lock after the other."""
 _BYTES_MAX: Final = 2**31 - 1
 """The most bytes of bodies in one column: its offsets have 32 bits."""
 
@@ -59,8 +59,9 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
     """Return the transactions of these batches, in their order, as these columns of `SCHEMA`.
 
-    The batches carry data and were parsed with their CRC, which speaks for all that is copied here. Raises `BadOption`
-    for unknown columns, and for batches with more than 2 GiB of bodies: convert fewer at a time.
+    The batches must carry data and have been parsed with their CRCs checked: here nothing is checked again. Raises
+    `BadOption` for columns that `schema_of` refuses, and for a column `data` of 2 GiB or more: convert fewer batches at
+    a time.
     """
     schema = schema_of(columns)
     if not batches:
@@ -70,7 +71,7 @@ def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBat
 
 
 class _BatchRows:
-    """Batches whose columns are to be joined into longer ones."""
+    """Batches whose rows are to be joined, column by column."""
 
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = batches
@@ -78,15 +79,15 @@ class _BatchRows:
         self.total = int(self.counts.sum())
 
     def starts(self) -> Any:
-        """Return the row in which each batch begins."""
+        """Return the index of each batch's first row among the joined rows."""
         return np.cumsum(self.counts) - self.counts
 
     def repeated(self, values: list[int], kind: str) -> pa.Array:
-        """Return a column with one value per batch, in each of its rows."""
+        """Return a column in which each batch's value, one of `values`, stands in all of the batch's rows."""
         return pa.array(np.repeat(np.array(values, kind), self.counts))
 
     def joined(self, columns: list[memoryview], kind: str) -> Any:
-        """Return one column per batch, one after the other."""
+        """Return the batches' columns, given as bytes, joined to one array of numpy type `kind`."""
         return np.frombuffer(b"".join(columns), kind)
 
 
@@ -131,7 +132,7 @@ def _registers(rows: _BatchRows) -> pa.Array:
 
 
 def _judged_by(rows: _BatchRows, kind: pa.DataType, column_of: Callable[[EvidenceColumns], pa.Array]) -> pa.Array:
-    """Return a column that is made of the batches' evidence; null where the log keeps none."""
+    """Return a column made of the batches' evidence of serializability; null in the rows of batches without it."""
     evidence = [batch.evidence() for batch in rows.batches]
     if not any(evidence):
         return pa.nulls(rows.total, kind)

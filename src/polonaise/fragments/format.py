@@ -3,7 +3,7 @@
 A row is a transaction. Beside what applications want of a transaction, it has what makes the batches again, byte for
 byte: which batch the row was in and its CRC, the register changes that a batch made (in its first row), and the
 evidence where the log keeps it. The footer says whose log it is, which ids it holds, and the CRC of the batch before
-the first one. Parquet's own compression makes little of columns that hardly change.
+the first one. Columns that hardly change take little space: Parquet compresses them well.
 """
 
 from __future__ import annotations
@@ -54,11 +54,14 @@ class Footer(NamedTuple):
     first: TransactionId
     last: TransactionId
     previous_crc: int
-    """The CRC of the batch before its first one; 0 for none."""
+    """The CRC of the batch before the fragment's first one; 0 if the log begins with the fragment."""
     last_crc: int
-    """The CRC of its last batch. Each batch carries that of the one before, so this one speaks for all up to it."""
+    """The CRC of the fragment's last batch.
+
+    Each batch carries the CRC of the batch before it, so this one proves all batches up to the last.
+    """
     batches: int
-    """How many batches it holds."""
+    """How many batches the fragment holds."""
 
     def encode(self) -> dict[bytes, bytes]:
         """Return the footer as Parquet metadata."""
@@ -69,7 +72,8 @@ class Footer(NamedTuple):
     def decode(cls, metadata: dict[bytes, bytes]) -> Footer:
         """Return the footer in Parquet metadata.
 
-        Raises `FragmentDamaged` for a file that is no fragment, `UnsupportedFormat`.
+        Raises `FragmentDamaged` for metadata that is no fragment's or does not parse, and `UnsupportedFormat` for
+        another version of the format.
         """
         try:
             values = [metadata[_KEY + name.encode()] for name in _NAMES]
@@ -108,7 +112,10 @@ class FragmentWriter:
         if last is not None and (
             batch.first != last.last + 1 or batch.previous_crc != last.crc or batch.partition != last.partition
         ):
-            raise BatchDamaged(f"the batch from {batch.first} does not follow {last.last}")
+            raise BatchDamaged(
+                f"the batch from {batch.first} does not follow {last.last}: it has another first id, previous CRC or "
+                "partition"
+            )
         self._first, self._last = self._first or batch, batch
         self._batches += 1
         self._pending.append(batch)
@@ -159,7 +166,10 @@ def seal_footer(raw: memoryview) -> None:
 
 
 def _footer_start(raw: bytes | memoryview) -> int:
-    """Return where the footer begins in bytes that end with it; below 0 when the bytes begin after it."""
+    """Return the index at which the footer begins in bytes that end with it; below 0 if they hold only its end.
+
+    Raises `FragmentDamaged` for bytes that are not the end of a Parquet file.
+    """
     length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
     if magic != b"PAR1":
         raise FragmentDamaged("not a Parquet file: it does not end with PAR1")
@@ -170,9 +180,9 @@ _DICTIONARIES: Final = [
     "partition", "timestamp", "header", "client_id", "generation", "session_id",
     "batch_first", "batch_generation", "batch_crc32",
 ]  # fmt: skip
-"""The columns that hardly change from row to row."""
+"""The columns that are written with dictionaries: those that hardly change from row to row."""
 _STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
-"""The columns that readers search by.
+"""The columns whose smallest and largest values are written for each row group: those that readers search by.
 
 Finding the smallest and the largest of a million bodies would cost as much as compressing them.
 """
@@ -185,7 +195,8 @@ Finding the smallest and the largest of a million bodies would cost as much as c
 def readable(what: str) -> Iterator[None]:
     """Turn the library's errors about damage into `FragmentDamaged`, and a missing file into `NotFound`.
 
-    A context manager around what reads a fragment. Errors of a store while it is read come through as they are.
+    A context manager around what reads a fragment; `what` names that in the errors. Errors of a store come through as
+    they are.
     """
     try:
         yield
@@ -198,7 +209,7 @@ def readable(what: str) -> Iterator[None]:
 def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
     """Return the footer and the Parquet file of a fragment in bytes, a local file's path, or a file-like object.
 
-    The footer was checked against its CRC; each page will be when it is read. A caller with all bytes has to compare
+    Checks the footer against its CRC; the file checks each page when it is read. A caller with all bytes has to compare
     their digest with the fragment's name besides.
 
     Raises `FragmentDamaged`, `UnsupportedFormat`, `NotFound`, and `WrongClusterKey` for a fragment of another log than
@@ -271,11 +282,14 @@ def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]
             crc, following = batch.crc, batch.last + 1
             yield raw
     if (crc, following - 1) != (footer.last_crc, footer.last):
-        raise FragmentDamaged(f"the fragment ends with {following - 1} instead of {footer.last}")
+        raise FragmentDamaged(
+            f"the last batch of the fragment ends with id {following - 1} and has CRC {crc:08x}, and the footer says "
+            f"{footer.last} and {footer.last_crc:08x}"
+        )
 
 
 def row_group(file: Any, number: int) -> pa.RecordBatch:
-    """Return the row group. Raises `FragmentDamaged` unless it has the columns of a fragment."""
+    """Read a row group, by its index. Raises `FragmentDamaged` unless it has the columns of a fragment."""
     with readable(f"row group {number}"):
         table = file.read_row_group(number, use_threads=False)
         if table.schema.remove_metadata() != SCHEMA:
@@ -287,7 +301,11 @@ def row_group(file: Any, number: int) -> pa.RecordBatch:
 def batches_of_group(
     group: pa.RecordBatch, partition: PartitionId, following: TransactionId, previous_crc: int
 ) -> Iterator[bytes]:
-    """Yield the batches of one row group, which holds whole ones."""
+    """Yield the batches of one row group, which holds whole ones, byte for byte as they were.
+
+    `following` is the group's first id, `previous_crc` the CRC of the batch before it. Raises `FragmentDamaged` when a
+    batch can't be made again with the CRC that it had.
+    """
     firsts = _numbers(group, "batch_first")
     starts = np.concatenate(([0], np.flatnonzero(firsts[1:] != firsts[:-1]) + 1, [len(firsts)])).tolist()
     narrow = {name: _numbers(group, name).astype("<i4") for name in ("client_id", "generation", "header")}
@@ -338,12 +356,15 @@ def batches_of_group(
 
 
 def _numbers(group: pa.RecordBatch, name: str) -> Any:
-    """Return the column as an array."""
+    """Return a column of numbers as a numpy array."""
     return group.column(name).to_numpy(zero_copy_only=False)
 
 
 def _bytes(group: pa.RecordBatch, name: str) -> tuple[memoryview, Any]:
-    """Return the bytes of a column of bodies, and the offsets of each body in them; a null counts as empty."""
+    """Return the bytes of a binary column, and the offsets at which its values begin and end in them.
+
+    There is one offset more than values. A null counts as empty.
+    """
     column = group.column(name)
     _, offsets, data = column.buffers()
     start = column.offset

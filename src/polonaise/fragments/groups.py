@@ -17,20 +17,23 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def first_of_group(metadata: Any, number: int) -> TransactionId:
-    """Return the first id in a row group, by the file's metadata. Raises `FragmentDamaged`."""
+    """Return the first id in a row group, by the file's metadata.
+
+    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks it.
+    """
     return int(_statistics(metadata, number, "transaction_id").min)
 
 
 def last_time_us_of_group(metadata: Any, number: int) -> int:
     """Return the commit time (microseconds UTC) of a row group's last batch, by the metadata.
 
-    Raises `FragmentDamaged`.
+    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks it.
     """
     return int((_statistics(metadata, number, "timestamp").max - _EPOCH) // timedelta(microseconds=1))
 
 
 def _statistics(metadata: Any, number: int, column: str) -> Any:
-    """Return the least and greatest value of a column of a row group."""
+    """Return Parquet's statistics of a column of a row group, with its least and greatest value."""
     if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
         raise FragmentDamaged("its columns are not those of a fragment")
     statistics = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
@@ -40,14 +43,14 @@ def _statistics(metadata: Any, number: int, column: str) -> Any:
 
 
 def chunk_of_group(metadata: Any, number: int, column: str) -> Range:
-    """Return where the column of a row group lies in the file."""
+    """Return the range of the file in which a column of a row group lies."""
     chunk = metadata.row_group(number).column(SCHEMA.get_field_index(column))
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     return Range(start, start + chunk.total_compressed_size)
 
 
 def parts_for_group(metadata: Any, number: int) -> list[Range]:
-    """Return where the bytes lie that `group_batches` reads of a fragment."""
+    """Return the ranges of the file that `group_batches` reads for a row group."""
     chunks = [chunk_of_group(metadata, number, column) for column in SCHEMA.names]
     parts = [Range(min(chunk.start for chunk in chunks), max(chunk.stop for chunk in chunks))]
     if number:
@@ -58,7 +61,7 @@ def parts_for_group(metadata: Any, number: int) -> list[Range]:
 def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
     """Return the batches of one row group, made again. Of `source` only the `parts_for_group` are read.
 
-    Raises `FragmentDamaged` when a batch can't be made again with the CRC that it had.
+    Raises `FragmentDamaged` for bytes that can't be read, or when a batch can't be made again with the CRC that it had.
     """
     footer = Footer.decode(metadata.metadata or {})
     with readable(f"row group {number}"):

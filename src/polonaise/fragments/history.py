@@ -42,25 +42,25 @@ T = TypeVar("T")
 
 _TRAILER_BYTES: Final = 8
 _PIECE_BYTES: Final = 1024 * 1024
-"""How much is fetched at a time of a fragment that is only checked."""
+"""Bytes fetched at a time of a fragment that is only checked, by the scrub."""
 _OPENED_MAX: Final = 256
-"""How many fragments' metadata is kept, some tens of kilobytes each."""
+"""The number of fragments whose metadata is kept, some tens of kilobytes each."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySettings:
-    """Bounds on reading fragments, in bytes and seconds."""
+    """Bounds on reading and repairing fragments: in bytes, and in seconds for names that end with `_s` or `_s_max`."""
 
     cache_bytes_max: int = 128 * 1024 * 1024
     """The size of the cache of row groups that were read last; one row group at least is kept."""
     chunk_bytes: int = 8 * 1024 * 1024
-    """How much is fetched at a time while a fragment's digest is made."""
+    """How much is fetched at a time of a fragment that is read through before anything of it is given out."""
     footer_bytes: int = 64 * 1024
-    """How much is fetched of a fragment to learn what it is: more than most footers have."""
+    """How much is fetched of a fragment's end to read its footer: more than most footers have."""
     listing_s: float = 1.0
-    """The least time between two listings of a partition, however many ids are asked for."""
+    """The least time between two listings of a partition that reads cause, however many ids no fragment holds."""
     damaged_s: float = 10.0
-    """How long a damaged fragment is not read through again, however often it is asked for."""
+    """How long reads pass over a fragment that was found damaged, before it is read through again."""
     store_s_max: float = 30.0
     """The deadline of one call to the store."""
     rewrite_s_max: float = 600.0
@@ -72,6 +72,7 @@ class _Listing(NamedTuple):
 
     fragments: Mapping[FragmentName, int]
     at_s: float
+    """When the listing was made, on the event loop's clock."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,9 @@ class _Opened:
 
     name: FragmentName
     size: int
+    """Bytes of the whole fragment."""
     metadata: Any
+    """The metadata of its Parquet file."""
     firsts: list[TransactionId]
     """The first id of each row group."""
     verified: bool = False
@@ -90,8 +93,9 @@ class _Opened:
 class FragmentHistory:
     """The fragments of one cluster in one store. Shared by all partitions of a server.
 
-    Holds the batches of some row groups, and the bytes of one row group while it is decoded. Each call raises
-    `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for the fragments of another cluster.
+    Keeps the batches of the row groups that were read last in memory, and the bytes of one row group while it is
+    decoded. Each call may raise `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for fragments of another
+    cluster.
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
@@ -103,9 +107,9 @@ class FragmentHistory:
         self._groups: OrderedDict[tuple[FragmentName, int], list[Batch]] = OrderedDict()
         self._groups_bytes = 0
         self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
-        """When each damaged fragment was found, and what is wrong with it."""
+        """When each damaged fragment was found, on the event loop's clock, and what is wrong with it."""
         self._verifying = asyncio.Lock()
-        """Held while a fragment is read through."""
+        """Held while a fragment is read through for a read: one at a time. The scrub does not take it."""
         self._decoding = asyncio.Lock()
         """Held while a row group is fetched: one at a time is in memory beside those that are kept."""
 
@@ -115,7 +119,11 @@ class FragmentHistory:
     # ------------------------------------------------------------------ what it reaches
 
     async def highest(self, partition: PartitionId) -> TransactionId:
-        """Return the highest id in the store at the moment, in a fragment of this cluster; -1 for none."""
+        """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
+
+        Reads the footer of the fragment with that id. Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if
+        that fails.
+        """
         listing = await self._listed(partition)
         if not listing.fragments:
             return NO_TRANSACTION
@@ -125,7 +133,7 @@ class FragmentHistory:
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which everything from 0 is in fragments; -1 for nothing. Goes by the last listing."""
+        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing."""
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
@@ -156,12 +164,13 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Not more than `bytes_max` bytes unless a single batch is larger. With `after_time_us` (microseconds UTC),
-        batches before the first one with that commit time or a later one are left out; the list is empty if the
+        Returns at most `bytes_max` bytes, but the first batch even if it is larger. With `after_time_us` (microseconds
+        UTC), batches before the first one with that commit time or a later one are left out; the list is empty if the
         fragments have no such batch.
 
-        Raises `FragmentMissing` for an id that no fragment holds; and `FragmentDamaged` if every fragment that holds
-        the id is damaged: the error names one of them, and nothing of it was given out.
+        Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
+        fragment that holds the id is damaged or can't be read by this version: the error names one of them, and nothing
+        of it was given out.
         """
         refused = self._refused_lately()
         while True:
@@ -178,7 +187,7 @@ class FragmentHistory:
                 number = max(bisect_right(opened.firsts, first) - 1, 0)
                 batches = await self._group(opened, number)
             except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
-                # Another fragment may hold the same ids. Only if none does, `_holding` raises this error.
+                # Another fragment may hold the same ids. If none does, `_holding` raises this error in the next round.
                 refused[name] = error
                 self._forget(name, error)
                 continue
@@ -187,9 +196,10 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """Return the fragment to read an id from, and its size. The listing is renewed if it has none.
+        """Return the fragment to read an id from, and its size. The listing is renewed if it has no such fragment.
 
-        Raises the error of a refused fragment that holds the id, and otherwise `FragmentMissing`.
+        `refused` are fragments not to read from, each with the error that was met in it. If one of them holds the id,
+        and is not merely gone, raises that error; otherwise `FragmentMissing`.
         """
         now = asyncio.get_running_loop().time()
         listing = self._listings.get(partition)
@@ -217,9 +227,10 @@ class FragmentHistory:
         time_us: int,
         refused: Mapping[FragmentName, PolonaiseError],
     ) -> TransactionId | None:
-        """Return the first id of the first row group from `first` on that reaches this commit time; None for none.
+        """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
 
-        By metadata alone, so that few fragments are read: the row group that is found is checked like every other.
+        None if there is none. Goes by metadata alone, so that few fragments are read: the row group that is found is
+        checked like every other when its batches are read.
         """
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
@@ -246,7 +257,7 @@ class FragmentHistory:
     # ------------------------------------------------------------------ the scrub
 
     async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
-        """Return the fragments of a partition, or of all, in the store at the moment, and how many bytes each has."""
+        """Return the fragments of a partition, or of all, by a new listing, and how many bytes each has."""
         # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
         await self._check_mark()
         fragments = await self._asked(fragments_of(self._store, partition))
@@ -269,8 +280,10 @@ class FragmentHistory:
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
         """Write a damaged fragment again from the log's batches, and return how many bytes it has.
 
-        Raises what `made_again` does, and then nothing was touched.
+        Raises what `made_again` raises, and `StoreUnavailable` for a store without its mark: then nothing was touched.
+        Raises what the store raises, and `StoreUnavailable` after `rewrite_s_max` seconds of writing.
         """
+        # A store that is not mounted would get the fragment into the directory that is left in its place.
         await self._check_mark()
         # Without a deadline: the caller decides how slowly it gives the batches.
         raw = await made_again(self._cluster_key, name, batches)
@@ -279,25 +292,27 @@ class FragmentHistory:
                 await self._store.replace(name.path, raw)
         except TimeoutError:
             limit_s = self._settings.rewrite_s_max
-            raise StoreUnavailable(f"{name.path} was not written again in {self} within {limit_s:g} s") from None
+            raise StoreUnavailable(
+                f"{name.path} was not written again in {self} within {limit_s:g} s: see that the store can be reached"
+            ) from None
         self._listings.pop(name.partition, None)  # it has the length of the damaged object
         return len(raw)
 
     # ------------------------------------------------------------------ fragments
 
     async def _listed(self, partition: PartitionId) -> _Listing:
-        """List the partition's fragments."""
+        """List the partition's fragments, and keep the listing."""
         listing = self._listings[partition] = _Listing(await self.held(partition), asyncio.get_running_loop().time())
         return listing
 
     def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:
-        """Return the damaged fragments that are not to be read through again yet."""
+        """Return the damaged fragments that are not to be read through again yet, each with what is wrong with it."""
         now = asyncio.get_running_loop().time()
         self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
         return {name: error for name, (_, error) in self._damaged.items()}
 
     def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
-        """Forget what was read of a fragment, and remember that it is damaged."""
+        """Forget what was read of a fragment; remember it as damaged, unless the error is that it does not exist."""
         if not isinstance(error, NotFound):
             self._damaged[name] = asyncio.get_running_loop().time(), error
         self._opened.pop(name, None)
@@ -305,7 +320,7 @@ class FragmentHistory:
             self._groups_bytes -= _bytes(self._groups.pop(key))
 
     async def _open(self, name: FragmentName, size: int) -> _Opened:
-        """Return the fragment with its footer, read if that was not done yet."""
+        """Return the fragment with its footer, which is read if it is not among those that are kept."""
         opened = self._opened.get(name)
         if opened is None:
             end = await self._end_of(name, size)
@@ -324,7 +339,7 @@ class FragmentHistory:
         return end if needed <= length or needed > size else await self._get(name, size - needed, needed)
 
     async def _verified(self, name: FragmentName, size: int) -> _Opened:
-        """Return an open fragment whose bytes are those that it was named for. Reads them through the first time."""
+        """Return an open fragment whose bytes have the digest in its name. Reads them through the first time."""
         opened = await self._open(name, size)
         if opened.verified:
             return opened
@@ -338,7 +353,7 @@ class FragmentHistory:
     async def _check_digest(
         self, name: FragmentName, size: int, piece_bytes: int, pause: Callable[[int], Awaitable[None]] | None = None
     ) -> None:
-        """Read a fragment through, piece by piece. Raises `FragmentDamaged` unless it is what it was named for."""
+        """Read a fragment through, piece by piece. Raises `FragmentDamaged` unless it has the digest in its name."""
         digest = hashlib.sha256()
         for offset in range(0, size, piece_bytes):
             piece = await self._get(name, offset, min(piece_bytes, size - offset))
@@ -349,7 +364,7 @@ class FragmentHistory:
             raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
 
     async def _group(self, opened: _Opened, number: int) -> list[Batch]:
-        """Return the batches of one row group."""
+        """Return the batches of one row group, from memory or from the store."""
         key = opened.name, number
         batches = self._groups.get(key)
         if batches is None:
@@ -381,7 +396,11 @@ class FragmentHistory:
     # ------------------------------------------------------------------ the store
 
     async def _get(self, name: FragmentName, offset: int, length: int) -> bytes:
-        """Fetch a part of a fragment."""
+        """Fetch a part of a fragment.
+
+        Raises `NotFound` if a store with its mark lacks the fragment, `StoreUnavailable` if the mark is missing as
+        well, and `FragmentDamaged` for a fragment that is shorter than listed.
+        """
         try:
             raw = await self._asked(self._store.get_range(name.path, offset, length))
         except NotFound:
@@ -411,7 +430,9 @@ class FragmentHistory:
             async with asyncio.timeout(self._settings.store_s_max):
                 return await call
         except TimeoutError:
-            raise StoreUnavailable(f"{self} did not answer within {self._settings.store_s_max:g} s") from None
+            raise StoreUnavailable(
+                f"{self} did not answer within {self._settings.store_s_max:g} s: see that it can be reached"
+            ) from None
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
@@ -435,20 +456,20 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
 
 
 def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
-    """Return the row group's batches, which were compared with their CRCs when they were made."""
+    """Decode a row group from parts of its fragment, keyed by offset. Making the batches compares each with its CRC."""
     source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
 
 
 def _bytes(batches: list[Batch]) -> int:
-    """Return the size of these batches."""
+    """Return the size of these batches in bytes."""
     return sum(batch.length for batch in batches)
 
 
 def _span(
     batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
 ) -> list[Batch]:
-    """Return those of the batches that were asked for."""
+    """Return the batches that `FragmentHistory.read` is to return of a row group's."""
     chosen: list[Batch] = []
     size = 0
     for batch in batches:

@@ -24,7 +24,7 @@ def mark_of(cluster_key: bytes) -> bytes:
 
 
 async def is_marked(store: ReadableStore, cluster_key: bytes) -> bool:
-    """Tell whether fragments of this cluster are, or will be, kept in this store.
+    """Tell whether the store has this cluster's mark: False if it has none at all.
 
     Raises `WrongClusterKey` for another cluster's mark, `FragmentDamaged` for a mark that can't be read.
     """
@@ -67,6 +67,6 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
     try:
         await put_mark(store, cluster_key)
     except BaseException:
-        # Or the next try would find a directory that existed before, without a mark, and refuse it.
+        # A directory that was just made and kept without a mark would be refused at the next try.
         store.unmake()
         raise

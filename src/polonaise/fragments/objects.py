@@ -38,10 +38,11 @@ _CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
 class ArchivedFragment(NamedTuple):
-    """A fragment that was just written."""
+    """A fragment that was written just now, or found in the store as the same object."""
 
     fragment: FragmentName
     bytes: int
+    """Size of the object."""
 
 
 async def fragments_of(store: ReadableStore, partition: PartitionId | None = None) -> dict[FragmentName, int]:
@@ -51,14 +52,15 @@ async def fragments_of(store: ReadableStore, partition: PartitionId | None = Non
 
 
 async def partitions_in(store: ReadableStore) -> list[PartitionId]:
-    """Return the partitions that have fragments."""
+    """Return the partitions that have fragments in the store, in ascending order."""
     return sorted({name.partition for name in await fragments_of(store)})
 
 
 async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
     """Return the footer of a fragment of `size` bytes, fetching the whole object only if its end does not suffice.
 
-    Raises `FragmentDamaged`, which names the object, also when it holds other ids than its name says.
+    Raises `FragmentDamaged`, which names the object, also when it holds other ids than its name says;
+    `UnsupportedFormat`, and what the store raises.
     """
     length = min(size, FOOTER_BYTES)
     try:
@@ -102,7 +104,7 @@ async def write_fragments(
                 storing = asyncio.create_task(_put(store, making))
                 making = _Making(cluster_key)
     except Exception:
-        # A fragment that was whole before the failure is kept: or nothing could ever be archived up to damaged batches.
+        # A fragment that was whole before the failure is kept: what comes before damaged batches can be archived so.
         if storing is not None:
             stored, storing = storing, None
             yield await stored
@@ -126,10 +128,10 @@ class _Making:
         self._waiting: list[Batch] = []
         self._waiting_bytes = 0
         self.bytes = 0
-        """The size of all batches added."""
+        """The size in bytes of all batches added."""
 
     async def add(self, batch: Batch) -> None:
-        """Add the next batch."""
+        """Add the next batch. Raises `BatchDamaged`, now or later, if it does not follow the one before."""
         self._waiting.append(batch)
         self._waiting_bytes += batch.length
         self.bytes += batch.length
@@ -143,7 +145,10 @@ class _Making:
         self._waiting, self._waiting_bytes = [], 0
 
     def finish(self) -> tuple[FragmentName, bytes]:
-        """Return the fragment's name and bytes, after checking that its batches can be made again."""
+        """Return the fragment's name and bytes, after checking that its batches can be made again.
+
+        Raises `BatchDamaged` for batches that do not follow each other, or none; `FragmentDamaged` if the check fails.
+        """
         self._write()
         footer, raw = self._writer.finish()
         name = FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
@@ -154,7 +159,8 @@ class _Making:
 async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[FragmentName, bytes]:
     """Return the name and the bytes of the fragment that these batches make. Nothing is stored.
 
-    Raises what `batches` raise, and `BatchDamaged` for batches that do not follow each other.
+    Raises what `batches` raise; `BatchDamaged` for batches that do not follow each other, or none; `FragmentDamaged` if
+    the batches can't be made again from these bytes.
     """
     making = _Making(cluster_key)
     async for batch in batches:
@@ -201,9 +207,9 @@ async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
 
 
 def open_bytes(raw: bytes, name: FragmentName) -> Footer:
-    """Return the footer of an object that was fetched whole, with the digest and the ids of its name.
+    """Return the footer of an object that was fetched whole, after checking its digest and ids against its name.
 
-    Raises `FragmentDamaged`, which names the object.
+    Raises `FragmentDamaged`, which names the object, and `UnsupportedFormat`.
     """
     if hashlib.sha256(raw).hexdigest() != name.digest:
         raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
@@ -227,7 +233,8 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
 async def verified(store: ReadableStore, name: FragmentName) -> Footer:
     """Fetch a fragment, make every batch of it again, and return its footer.
 
-    Raises `FragmentDamaged`, which names it.
+    Raises `FragmentDamaged`, which names the fragment; `UnsupportedFormat`, and what the store raises, such as
+    `NotFound`.
     """
     return await asyncio.to_thread(_verify, await store.get(name.path), name)
 
@@ -249,9 +256,10 @@ def _check_batches(raw: bytes, name: FragmentName) -> None:
 
 
 def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
-    """Return what is wrong between fragments, in words.
+    """Return what is wrong between fragments of one partition, in words.
 
-    That is: one of another cluster than the first, or one that goes on from another batch than the one before it.
+    That is: a fragment of another cluster than the first one, or one whose first batch does not follow the last batch
+    of the fragment before it.
     """
     wrong: list[str] = []
     ends = {footer.last: footer.last_crc for _, footer in good}

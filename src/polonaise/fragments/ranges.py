@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.errors import StoreUnavailable
 
 FOOTER_BYTES: Final = 64 * 1024
-"""How much is fetched of a fragment to learn what it is: more than most footers have."""
+"""Bytes fetched of a fragment's end to read its footer: more than most footers have."""
 _APART_MAX: Final = 256 * 1024
-"""The largest gap between ranges that are fetched as one: a request costs more than so many bytes."""
+"""The largest gap, in bytes, between ranges that are fetched as one: a further request costs more than these bytes."""
 
 
 class Range(NamedTuple):
@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
-"""Fetches ranges, blocking. Raises what the store raises."""
+"""Fetches ranges of one object, blocking; returns the bytes of each, in this order. Raises what the store raises."""
 
 
 class _ObjectFile(io.RawIOBase):
@@ -51,7 +51,7 @@ class _ObjectFile(io.RawIOBase):
 
 
 class RangeFile(_ObjectFile):
-    """The object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
+    """An object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
 
     Earlier announcements than the last two are forgotten, so at most two are in memory. A part that is read without
     being announced is fetched then, and not kept. For one thread at a time; `close` it.
@@ -66,15 +66,15 @@ class RangeFile(_ObjectFile):
         self.will_read([Range(max(0, size - FOOTER_BYTES), size)])
 
     def will_read(self, ranges: Sequence[Range]) -> None:
-        """Begin to fetch these ranges."""
+        """Begin to fetch these ranges in the background. Forgets all earlier announcements but the last one."""
         merged = _merged(ranges)
         fetching = self._fetching.submit(self._fetch, merged)
         self._announced = [*self._announced[-1:], (merged, fetching)]
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, fewer only at the end of the object; all of the rest when below 0.
+        """Return the next `size` bytes, fewer only at the end of the object; all of the rest if `size` is below 0.
 
-        Raises `StoreUnavailable` when the store gives fewer, and what the store raises.
+        Raises `StoreUnavailable` if the store returns fewer bytes than it was asked for, and what the store raises.
         """
         stop = self._size if size < 0 else min(self._at + size, self._size)
         asked = Range(self._at, stop)
@@ -115,14 +115,14 @@ def _merged(ranges: Sequence[Range]) -> list[Range]:
 
 
 class Parts(_ObjectFile):
-    """A file of which only some parts, keyed by their offsets, were fetched."""
+    """A file of which only some parts were fetched: `parts` holds them by their offsets in the file."""
 
     def __init__(self, parts: Mapping[int, bytes], size: int) -> None:
         super().__init__(size)
         self._parts = parts
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes from the present offset. Raises `OSError` for bytes that were not fetched."""
+        """Return `size` bytes, 0 or more, from the present offset. Raises `OSError` for bytes that were not fetched."""
         for start, part in self._parts.items():
             if start <= self._at and self._at + max(size, 0) <= start + len(part):
                 data = part[self._at - start : self._at - start + size]

@@ -25,12 +25,14 @@ from polonaise.redaction import redacted
 T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1_000
+"""The number of objects that are listed at a time."""
 _CHUNK_BYTES: Final = 1024 * 1024
 """How many bytes of a file are compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
+"""Parts of error texts that mean a refusal; the first one without its letter P, which may be upper or lower case."""
 _FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
-"""How many calls are under way at a time; others wait."""
+"""How many calls to one store are under way at a time; others wait."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
 
 
@@ -42,23 +44,29 @@ class Listed(NamedTuple):
 
 
 class ReadableStore(Protocol):
-    """An object store for readers. Every call raises `StoreUnavailable` or `AccessDenied`."""
+    """An object store for readers. Every call may raise `StoreUnavailable` or `AccessDenied`."""
 
     async def get(self, path: str) -> bytes:
         """Return the whole object. Raises `NotFound`."""
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        """Return a part of an object that lies within it. Raises `NotFound`."""
+        """Return `length` bytes of an object from `offset`: the part must lie within the object. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
-        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name."""
+        """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name.
+
+        May raise `NotFound` if the store itself, such as its bucket, does not exist.
+        """
 
 
 class MendableStore(ReadableStore, Protocol):
     """An object store for readers that also repair damaged objects."""
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Store an object, durably, in place of the one of this name: readers see either of them, whole."""
+        """Store an object, durably, in place of the one of this name: readers see the old or the new one, whole.
+
+        May raise `DiskFull`.
+        """
 
 
 class ObjectStore(MendableStore, Protocol):
@@ -76,7 +84,10 @@ class ObjectStore(MendableStore, Protocol):
         """Remove the store again, if this process has made it and it is empty."""
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably; return False, with nothing changed, if one of this name exists."""
+        """Store an object, durably, and return True; False, with nothing changed, if one of this name exists.
+
+        May raise `DiskFull`, and `NotFound` if the store itself does not exist.
+        """
 
     async def make_durable(self, path: str) -> None:
         """Make an existing object survive a loss of power, whichever process put it. Raises `NotFound`."""
@@ -91,12 +102,15 @@ class ObjectStore(MendableStore, Protocol):
 class ObstoreStore:
     """An object store of the kinds that `obstore` knows. Made by `open_store`.
 
-    Makes the library's blocking calls in threads of its own, and not its coroutines: these end in threads of the
-    library, and one that still has something to tell when the interpreter exits aborts the process.
+    Makes the library's blocking calls, in threads of this class, instead of awaiting the library's coroutines. Threads
+    of the library complete those, and one that does so while the interpreter exits aborts the process.
     """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
-        """Private: a store is made with `open_store`. `made` says that the directory did not exist before."""
+        """Wrap a store of the library; private: `open_store` makes stores.
+
+        `directory` is the place of a local store, None for others; `made` says that it did not exist before.
+        """
         self._store = store
         self._url = url
         self._directory = directory
@@ -116,7 +130,7 @@ class ObstoreStore:
                 self._directory.rmdir()
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably; return False if one of this name exists."""
+        """Store an object, durably, and return True; False if one of this name exists, which is then made durable."""
 
         def put() -> bool:
             try:
@@ -196,9 +210,10 @@ class ObstoreStore:
             await self._asked(path, lambda: obstore.delete(self._store, path))
 
     def source(self, path: str, size: int) -> str | RangeFile:
-        """Return an object of this size as `columns_in` reads it, in threads or without an event loop.
+        """Return an object of this size (bytes) as a source for `columns_in`.
 
-        A file's path where there is a file; otherwise a `RangeFile`, which the caller closes.
+        Read it in threads, or without an event loop. The source is the file's path in a local store, and a `RangeFile`,
+        which the caller closes, in others.
         """
         if self._directory is not None:
             return str(self._directory / path)
@@ -212,7 +227,7 @@ class ObstoreStore:
         )
 
     async def _asked(self, path: str, call: Callable[[], T]) -> T:
-        """Make the blocking call in a thread."""
+        """Make a blocking call about the object at `path` in a thread. Raises as `_call` does."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._call, path, call)
 
     async def _asked_store(self, path: str, call: Callable[[], T]) -> T:
@@ -223,7 +238,7 @@ class ObstoreStore:
             raise self._absent() from error
 
     def _call(self, path: str, call: Callable[[], T]) -> T:
-        """Make the blocking call, with its errors translated."""
+        """Make a blocking call about the object at `path`; translate the errors of obstore and the system to faults."""
         try:
             return call()
         except (exceptions.BaseError, OSError) as error:
@@ -255,7 +270,7 @@ class LateStore:
     """
 
     def __init__(self, url: str) -> None:
-        """Use the store at this URL. Raises `BadOption` for a URL that names no store."""
+        """Use the store at this URL, which may be missing for now. Raises `BadOption` for a URL that names no store."""
         self._url = url
         self._store: ObstoreStore | None = None
         with suppress(NotFound):
@@ -292,9 +307,10 @@ class LateStore:
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
-    """Return the store at this URL. A missing directory is made, unless `make` is False because it is only read.
+    """Return the store at this URL or path. A missing directory is made, unless `make` is False: it is only read then.
 
-    Raises `BadOption`, `AccessDenied`, and `NotFound` for a missing directory that is not to be made.
+    Raises `BadOption` for an address that names no store, `AccessDenied` for a directory that can't be made, and
+    `NotFound` for a missing directory that is not to be made. A bucket is not looked for before it is used.
     """
     parts, shown = urlsplit(url), redacted(url)
     if not url or "\0" in url:

@@ -39,7 +39,10 @@ class Clock(Protocol):
 
 
 class File(Protocol):
-    """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before `sync`."""
+    """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before `sync`.
+
+    A call that begins after `close` raises `Closed`.
+    """
 
     async def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
@@ -99,7 +102,7 @@ class Disk(Protocol):
         """
 
     async def rename(self, source: str, target: str) -> None:
-        """Rename the file atomically, replacing `target`."""
+        """Rename the file atomically, replacing `target`. Raises `NotFound` without the file."""
 
     async def remove(self, path: str) -> None:
         """Remove the file's name. Raises `NotFound` without the file."""
@@ -110,7 +113,7 @@ class Disk(Protocol):
     async def lock(self, path: str) -> DirectoryLock:
         """Lock the file `path` (made if missing) for this process alone.
 
-        Raises `DirectoryInUse` when another process holds it.
+        Raises `DirectoryInUse` while it is locked, by another process or through another call of this one.
         """
 
 
@@ -131,11 +134,14 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
-        Raises `AddressInUse`, or `BadOption` for an address that can't be used.
+        Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection. Raises `ConnectionLost` when nobody answers there. May take long: bring a deadline."""
+        """Open a connection. May take long: bring a deadline.
+
+        Raises `ConnectionLost` when nobody answers there, or `BadOption` for a text that is no address.
+        """
 
 
 class Host(Protocol):
@@ -154,4 +160,7 @@ class Host(Protocol):
         """
 
     def fail(self, error: BaseException) -> None:
-        """Stop this process now, loudly, without clean-up: what it might still do is worse than its absence."""
+        """Stop this process now, loudly, without clean-up: what it might still do is worse than its absence.
+
+        In an application's process only what runs on this host is stopped (`client.applicationhost`, `node.embedded`).
+        """

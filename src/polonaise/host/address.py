@@ -11,7 +11,7 @@ _UNIX = "unix:"
 
 
 class HostPort(NamedTuple):
-    """A TCP endpoint; an IPv6 host is written in brackets."""
+    """A TCP endpoint. `host` is without the brackets in which an IPv6 host is written."""
 
     host: str
     port: int

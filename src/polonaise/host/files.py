@@ -140,7 +140,7 @@ def identity(path: str) -> Identity | None:
 
 
 def try_lock(path: str) -> RealLock:
-    """Lock a file as `Disk.lock` does, from a thread that has no event loop."""
+    """Lock a file as `Disk.lock` does, and raise what it raises, from a thread that has no event loop."""
     return _with_own_errors(path, lambda: RealLock(path, set()))
 
 
@@ -182,7 +182,10 @@ class RealLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(self._descriptor)
-                raise DirectoryInUse(f"{path!r} is locked: another process has this directory open") from error
+                raise DirectoryInUse(
+                    f"{path!r} is locked: a process has this directory open already; end that one first, or choose "
+                    "another directory"
+                ) from error
             except OSError:
                 os.close(self._descriptor)
                 raise

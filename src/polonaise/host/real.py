@@ -65,7 +65,7 @@ class RealHost:
         os._exit(FAILED_EXIT_CODE)
 
     def cut_off_disk(self) -> None:
-        """Let no further call reach the disk. Calls that have begun end first."""
+        """Let no further call reach the disk. Waits for calls that have begun, for `CLOSE_S_MAX` seconds at most."""
         self._threads.close(drop=True)
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from polonaise.host.address import UnixPath, parse_address
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _PATH_BYTES_MAX: Final = 103
-"""The longest path that every system takes; Linux takes four bytes more."""
+"""The longest path, in bytes, that every system takes; Linux takes four bytes more."""
 
 
 class SocketDirectory:

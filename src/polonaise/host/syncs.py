@@ -16,9 +16,9 @@ SMALL_BYTES: Final = 16 * 1024
 ALONE_S: Final = 0.1
 """How long, in seconds, a file must have been the only one synced: threads sync several at the same time."""
 APART_S: Final = 0.0001
-"""The least time between two syncs in the loop, so that it has a turn for others between them."""
+"""The least time, in seconds, between two syncs in the loop, so that it has a turn for others between them."""
 SLOW_S: Final = 0.05
-"""The duration from which a sync counts as slow: the loop must not wait for such a disk."""
+"""The duration, in seconds, from which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
 """After a slow sync, all go to threads for this many times its duration: a disk that hangs holds the loop up once."""
 
@@ -33,9 +33,9 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Tell whether the loop may write and sync these now; `waited` has to be called after it has.
+        """Tell whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
 
-        Call this for every small sync, allowed or not: the calls tell which files are busy.
+        Call this before every write with a sync: the calls tell which files are busy.
         """
         now_s = self._began_s = self._now_s()
         if file is not self._file:
@@ -44,7 +44,7 @@ class SyncsInLoop:
         return now_s >= self._not_before_s and sum(map(len, buffers)) <= SMALL_BYTES
 
     def waited(self) -> None:
-        """Note that the sync that was allowed has ended, well or not."""
+        """Note that the sync that `allows` allowed last has ended, well or not."""
         now_s = self._now_s()
         took_s = now_s - self._began_s
         self._not_before_s = now_s + (REST_RATIO * took_s if took_s > SLOW_S else APART_S)

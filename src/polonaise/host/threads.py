@@ -36,7 +36,7 @@ class _Job(NamedTuple):
 
 
 class _Offer(Generic[T]):
-    """Something that one thread opens and another takes, unless the offer is withdrawn: then it is given back."""
+    """Something that one thread opens and another takes; if the offer is withdrawn instead, `give_back` closes it."""
 
     def __init__(self, call: Callable[[], T], give_back: Callable[[T], None]) -> None:
         self._call = call
@@ -46,7 +46,7 @@ class _Offer(Generic[T]):
         self._withdrawn = False
 
     def make(self) -> None:
-        """Open it, in a thread of the disk."""
+        """Open what is offered; runs in a thread of the disk."""
         made = self._call()
         with self._guard:
             self._made.append(made)

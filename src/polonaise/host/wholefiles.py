@@ -20,14 +20,17 @@ async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIt
 
 
 async def write_file(disk: Disk, path: str, buffers: Sequence[Buffer]) -> None:
-    """Replace the contents of a file, durably. The name of a new file is durable only once its directory is synced."""
+    """Replace the contents of a file, durably. A crash on the way may leave a part.
+
+    The name of a new file is durable only once its directory is synced.
+    """
     async with opened_file(disk, path, create=True) as file:
         await file.truncate(0)
         await file.write(0, buffers, sync=True)
 
 
 async def write_whole(disk: Disk, directory: str, name: str, buffers: Sequence[Buffer]) -> None:
-    """Write a file durably under its name in the directory: after a crash it is there whole, or not at all."""
+    """Write a file durably under its name in the directory: a crash leaves it whole, or what was there before."""
     path = posixpath.join(directory, name)
     await write_file(disk, f"{path}.new", buffers)
     # Renamed when it is synced: the name never stands for a part. The directory is synced, or the name may be lost.

@@ -20,7 +20,7 @@ class Holder(Protocol):
 
 
 class Budget:
-    """Bounds the bytes of unfinished frames and untaken answers over all connections.
+    """Bounds the bytes that are held for all connections together: frames not handled yet, and answers not taken.
 
     Each connection has limits of its own, but there may be thousands. When half of the budget is used, every connection
     is given less at a time. When all of it is used, the connection that holds the most is cut off, then the next one,

@@ -57,9 +57,9 @@ class LinkSettings:
     """The bounds and deadlines of a connection, in bytes and seconds."""
 
     heartbeat_s: float = 1.0
-    """A ping goes out when nothing else was sent for this long."""
+    """The interval of checks. A ping goes out when nothing was sent, or nothing was heard, for about this long."""
     silence_s_max: float = 5.0
-    """A peer that says nothing for this long is taken for dead."""
+    """A peer from which no byte comes for this long, although it is read, is taken for dead."""
     hello_s_max: float = 5.0
     """The longest that a peer may take to say hello."""
     frame_s_max: float = 30.0
@@ -69,11 +69,11 @@ class LinkSettings:
     linger_s_max: float = 5.0
     """The longest that a closed connection may take to send what was written before it was closed."""
     frame_bytes_max: int = FRAME_BYTES_MAX
-    """The largest frame that is accepted once the peer has said hello."""
+    """The largest frame that is accepted once the peer has said hello, in bytes."""
     unsent_bytes_high: int = 4 * 1024 * 1024
-    """Writers are asked to wait while more than this is unsent."""
+    """Writers are asked to wait once more than this is unsent, until most of it has left."""
     unsent_bytes_tight: int = 128 * 1024
-    """The same bound while all connections together hold more than half of their budget."""
+    """Takes the place of `unsent_bytes_high` while all connections together hold more than half of their budget."""
     unread_bytes_max: int = 8 * 1024 * 1024
     """An accepted peer that leaves more than this unread is not read either until it reads again: its requests can't
     pile up as answers."""
@@ -82,9 +82,10 @@ class LinkSettings:
 
 
 OnMessage = Callable[["Connection", Message, int, int], None]
-"""Called with (connection, message, request number, partition) for each message but answers to this side's requests.
+"""Called with (connection, message, request number, partition) for each message but those of the connection itself.
 
-A `PolonaiseError` that it raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
+These are greetings, heartbeats, answers to this side's requests, and a `Refused` about the connection. A
+`PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
 `InvariantViolated` is a mistake in the node's own code, and stops the node.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]
@@ -153,9 +154,9 @@ class Connection(asyncio.Protocol):
         self._given_bytes = 0
         """All bytes ever given to the transport."""
         self._taken_bytes = 0
-        """The bytes of these that the transport had sent at the last check that saw progress."""
+        """The bytes that had left the transport at the last check that saw progress."""
         self._taken_s = 0.0
-        """The time of the last check that saw progress, or no writer waiting."""
+        """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
         self.peer_name = "an ungreeted peer"
         """The name that the peer gave itself, fit for a line of a log."""
         self._heard_s = 0.0
@@ -250,7 +251,8 @@ class Connection(asyncio.Protocol):
         """Send a request and return the answer to it.
 
         Raises what the peer refused with, `DeadlineExceeded` after `deadline_s` seconds, and `ConnectionLost` or
-        another fault that closed the connection. After these it is unknown whether the peer has carried it out.
+        another fault that closed the connection. After a deadline, or if the connection closes meanwhile, it is unknown
+        whether the peer has carried the request out.
         """
         if self.closed:
             raise self._lost(self.closed)
@@ -378,7 +380,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin: the connecting side says hello, the accepting side waits for it."""
+        """Begin: the connecting side says hello, the accepting side waits for that hello."""
         self._transport = cast(asyncio.Transport, transport)
         # Closed before it was made: its node refuses everybody just now.
         if self.closed:
@@ -391,7 +393,7 @@ class Connection(asyncio.Protocol):
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End: the peer has closed, the network has failed, or what was left to send has gone out."""
+        """End the connection: the peer has closed it, the network has failed, or a close has sent what was left."""
         if self._linger:
             self._linger.cancel()
         if self._budget is not None:
@@ -399,7 +401,7 @@ class Connection(asyncio.Protocol):
         self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
 
     def pause_writing(self) -> None:
-        """Let writers wait: too much is unsent."""
+        """Make writers wait: too much is unsent."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
@@ -488,9 +490,11 @@ class Connection(asyncio.Protocol):
             answer.set_result(message)
 
     def _greet(self, message: Message) -> None:
-        """Check the peer's first message, which has to be a fitting hello. Raises a `ProtocolError` if it is not.
+        """Check the peer's first message, which has to be a fitting hello; the accepting side answers it.
 
-        Version first, then role, then cluster: a peer of another version may mean something else by the rest.
+        Raises a `ProtocolError` for another message, version or role. A hello of another cluster, and on the connecting
+        side a refusal, close the connection without an error here. The version is checked first, then the role, then
+        the cluster: a peer of another version may mean something else by the rest.
         """
         if isinstance(message, Refused) and not self._accepted:
             self.close(fault_in(message))
@@ -535,7 +539,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ heartbeats
 
     def _schedule_beat(self) -> None:
-        """Schedule the next check."""
+        """Schedule the next `_check`, one heartbeat from now."""
         self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
 
     def _check(self) -> None:

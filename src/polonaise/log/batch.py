@@ -56,7 +56,7 @@ def padded(length: int) -> int:
 
 
 def _columns_bytes(count: int) -> int:
-    """Return the size of the columns of so many transactions."""
+    """Return the size in bytes of all columns of `count` transactions, padding included."""
     return 8 * count + 5 * padded(4 * count)
 
 
@@ -75,7 +75,7 @@ class Batch:
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
-    """Which sections the batch has."""
+    """The `FLAG_…` bits of the header, which say what sections the batch has."""
     partition: PartitionId
     """The partition that the batch belongs to."""
     count: int
@@ -89,11 +89,11 @@ class Batch:
     generation: Generation
     """The generation of the owner."""
     data_bytes: int
-    """The size of all bodies together."""
+    """The size of all bodies together, in bytes; the same in a copy without data."""
     registers_bytes: int
-    """The size of the section with changed registers."""
+    """The size of the section with changed registers, in bytes; 0 in a copy without data."""
     previous_crc: int
-    """The CRC of the batch before this one."""
+    """The CRC of the batch before this one; 0 for the first batch of a partition."""
 
     def __init__(self, view: memoryview) -> None:
         """Private: a batch is made with `parse`. Only reads the header, which must be whole."""
@@ -129,7 +129,7 @@ class Batch:
         if len(view) < HEADER_BYTES:
             raise BatchDamaged(f"{len(view)} bytes are too short for a batch")
         if bytes(view[:4]) != MAGIC:
-            raise BatchDamaged("no batch starts here: wrong magic")
+            raise BatchDamaged("the bytes are no batch: they do not begin with its magic number")
         length, version = struct.unpack_from("<IH", view, 8)
         if version != VERSION:
             raise BatchDamaged(f"batch format {version}; this version reads format {VERSION}")
@@ -147,7 +147,10 @@ class Batch:
         if self.flags & ~_FLAGS:
             raise BatchDamaged(f"unknown batch flags {self.flags:#x}")
         if count < 1 or self.first < 0 or self.first + count > 2**63 - 1:
-            raise BatchDamaged(f"invalid batch: {count} transactions from id {self.first}")
+            raise BatchDamaged(
+                f"the batch claims {count} transactions from id {self.first} on; a batch has at least one, and ids are "
+                "0 to 2^63 - 2"
+            )
         columns = HEADER_BYTES + _columns_bytes(count)
         if columns > self.length:
             raise BatchDamaged(f"{count} transactions do not fit into {self.length} bytes")
@@ -214,7 +217,7 @@ class Batch:
 
     @property
     def data_ends(self) -> memoryview:
-        """The end of each transaction's data within `data`."""
+        """The offset in `data` after the last byte of each transaction's data."""
         return self._column(5)
 
     @property
@@ -224,7 +227,7 @@ class Batch:
 
     @property
     def data(self) -> memoryview:
-        """All bodies, one after the other."""
+        """All bodies, one after the other; empty in a copy without data."""
         start = HEADER_BYTES + _columns_bytes(self.count)
         return self.view[start : start + self.data_bytes]
 
@@ -298,7 +301,7 @@ class Batch:
         return bytes(bare)
 
     def evidence(self) -> EvidenceColumns | None:
-        """Return what the transactions were judged by; None where the writer did not keep it."""
+        """Return what the transactions were judged by; None if no evidence was kept, or the data was stripped."""
         if not self.flags & FLAG_EVIDENCE or self.flags & FLAG_WITHOUT_DATA:
             return None
         start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes) + padded(self.registers_bytes)
@@ -333,7 +336,7 @@ class Columns:
     """The transactions of a batch that is being formed, column by column.
 
     Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the frames
-    they came in, so nothing is copied before the batch is joined. Evidence columns stay empty when evidence is not
+    they came in, so nothing is copied before `seal`. The owner leaves the evidence columns empty when evidence is not
     kept.
     """
 
@@ -365,7 +368,7 @@ class Columns:
         client_high_water_mark: TransactionId = -1,
         locks: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add one transaction: for tests and slow paths. The owner's fast path extends the columns themselves."""
+        """Add one transaction, for tests and the simulator. The owner extends the columns itself, which is faster."""
         self.client_ids.append(client_id)
         self.generations.append(generation)
         self.sequences.append(sequence)

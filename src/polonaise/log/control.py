@@ -84,7 +84,7 @@ def decode_header(raw: bytes, path: str) -> bytes:
 def newest_promises(
     sectors: bytes, partition: PartitionId, path: str
 ) -> tuple[PromiseSector, int, SyncEvidence] | None:
-    """Return the valid copy of a partition's promises, its position (0 or 1), and the furthest evidence of sync.
+    """Return the newest valid copy of a partition's promises, its position (0 or 1), and the furthest sync evidence.
 
     None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer copy than the one
     that can be read is known to have existed.
@@ -127,7 +127,7 @@ class ControlSlot:
 
     @property
     def partition(self) -> PartitionId:
-        """The partition that the promises are of."""
+        """The partition that this slot belongs to."""
         return self._copy.partition
 
     @property
@@ -147,15 +147,15 @@ class ControlSlot:
 
     @property
     def trimmed(self) -> TrimMark:
-        """Where the log begins after the last trim."""
+        """Where the log begins after the last trim; `NOTHING_TRIMMED` before the first."""
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
-        """Replace the promises."""
+        """Replace the promises, durably."""
         await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
 
     async def record_loss(self, last: int) -> None:
-        """Record that this copy may have lost what is above `last`, and that bytes above are not believed."""
+        """Record that this copy may have lost ids above `last`, and that bytes above that id are not believed."""
         await self.save(self.promises.lost(last))
 
     async def record_failed_sync(self, last: int) -> None:
@@ -163,7 +163,7 @@ class ControlSlot:
         await self.save(self.promises.distrusted(last))
 
     async def begin_cut(self, evidence: SyncEvidence) -> None:
-        """Record that the log is about to be cut at `evidence`: from now on, bytes missing above are no loss."""
+        """Record that the log is about to be cut at `evidence`: from now on, bytes missing above that are no loss."""
         # Earlier evidence reaches above the cut. With the new count of cuts, what is still in the slot is void too.
         self.evidence = evidence
         promises = self.promises
@@ -185,12 +185,12 @@ class ControlSlot:
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
     def note(self, evidence: SyncEvidence) -> None:
-        """Note that the log is synced up to `evidence`. Written soon, without a sync."""
+        """Note that the log is synced up to `evidence`. The evidence slot is written soon, without a sync."""
         self.evidence = evidence
         self._control.note(self)
 
     def encode_evidence(self) -> bytes:
-        """Return the evidence slot's sector as it should be now."""
+        """Return the bytes of the evidence slot's sector, with the evidence noted last."""
         return Slot(self.partition, self._copy.sequence, self.cuts, self.evidence).encode()
 
     async def _write(self, copy: PromiseSector) -> None:
@@ -202,7 +202,8 @@ class ControlSlot:
         await self._control.write_copy(self.partition, target, sector, sync=True)
         self._copy, self._newest = copy, target
         await self._control.write_copy(self.partition, 1 - target, sector, sync=False)
-        # The slot names the sequence of this copy, so that a later loss of both sectors' news is noticed.
+        # The evidence slot will name the sequence of this copy: should both sectors read back as older copies one day,
+        # `newest_promises` sees that a newer one existed.
         self._control.note(self)
 
 
@@ -321,8 +322,8 @@ class ControlFile:
     async def create(self, partition: PartitionId) -> ControlSlot:
         """Make a partition: its promises first, then its directory, so that a directory always has promises.
 
-        The file grows by the write alone: another partition may be made at the same time, and a length that was asked
-        for before that one wrote would cut its promises off.
+        The file grows by the write alone, and its length is never set: another partition may be made at the same time,
+        and a length chosen before that one's write would cut its promises off.
         """
         disk = self._host.disk
         start = offset_of(partition)

@@ -16,7 +16,8 @@ async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -
     """Return the CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` on.
 
     Each batch is verified. May run while the log is changed. Raises `OutOfOrder` unless a batch begins at `first` and
-    one ends at `last`, and if the log is cut meanwhile; `DamageFound`; `HistoryTrimmed`.
+    one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `PartitionUnavailable` as
+    `PartitionLog.read` does.
     """
     total = hashlib.sha256()
     following, crc = first, 0

@@ -50,15 +50,18 @@ class Index:
         del self.firsts[count:], self.offsets[count:], self.times[count:]
 
     def position(self, transaction: TransactionId) -> int:
-        """Return the position of the batch that holds this id; -1 when the id is below the segment."""
+        """Return the position of the batch that holds this id; -1 when the id is below the segment.
+
+        For an id above the segment, that is the last batch's position.
+        """
         return bisect_right(self.firsts, transaction) - 1
 
     def position_at_time(self, time_us: int) -> int:
-        """Return the position of the first batch with this commit time or a later one; the length when none has."""
+        """Return the position of the first batch committed at this time or later; the number of batches if none was."""
         return bisect_left(self.times, time_us)
 
     def encode(self, start: int, stop: int) -> bytes:
-        """Return the entries start..stop as they lie in the file."""
+        """Return the entries from position `start` to before `stop`, as they lie in the file."""
         entries = array("q", bytes(ENTRY_BYTES * (stop - start)))
         entries[0::3] = self.firsts[start:stop]
         entries[1::3] = self.offsets[start:stop]
@@ -90,7 +93,7 @@ class Checkpoint(NamedTuple):
     """The last id that the checkpoint covers."""
     entries_crc: int
     with_registers: int
-    """How many of these batches change registers."""
+    """How many of the batches that the checkpoint covers change registers."""
 
     def encode(self) -> bytes:
         """Return the header's bytes."""
@@ -120,7 +123,7 @@ class IndexFile:
         self._crc = 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on after a checkpoint that was read."""
+        """Let the next checkpoint write only the entries after those of `checkpoint`, which is in the file."""
         self.batches, self._crc = checkpoint.batches, checkpoint.entries_crc
 
     def rewrite(self) -> None:

@@ -81,7 +81,7 @@ class OpenFiles:
         return len(self._open)
 
     async def open(self, path: str, *, create: bool = False) -> File:
-        """Open the file, closing others that are not in use. See `Disk.open`."""
+        """Open the file; close others, not in use, if too many are open. See `Disk.open`."""
         kept = _KeptFile(self, path, await self._disk.open(path, create=create))
         self._open[kept] = None
         try:
@@ -152,7 +152,7 @@ class OpenFiles:
             await file.close()
 
     async def _make_room(self, spared: _KeptFile) -> None:
-        """Close the files that were used longest ago, except `spared` and those in use."""
+        """Close files until few enough are open: those used longest ago, except `spared` and those in use."""
         while len(self._open) > self._files_max:
             unused = next((kept for kept in self._open if not kept.users and kept is not spared), None)
             if unused is None:

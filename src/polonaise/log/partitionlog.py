@@ -163,7 +163,7 @@ class PartitionLog:
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments of the log in order, the tail last; none while no segment can be used."""
+        """The segments of the log in order, the tail last; empty while no segment can be used."""
         return [*self._sealed, self._tail.segment] if self._tail else []
 
     def registers_snapshot(self) -> bytes:
@@ -176,9 +176,10 @@ class PartitionLog:
         """Append the batches with one write and one sync. On return they are durable; otherwise none is in the log.
 
         Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored, with
-        nothing changed; `RegistersFull`; `DiskFull` with the partial bytes removed; and `DiskFailed`, after which
-        nothing above `last` is believed and the log takes nothing until it was cut there. Nothing is lost by that: what
-        was not synced was not acknowledged.
+        nothing changed; `PartitionUnavailable` while the log has to be cut or opened anew first; `RegistersFull`;
+        `DiskFull`, normally with the partial bytes removed; and `DiskFailed`, after which nothing above `last` is
+        believed and the log takes nothing until it was cut there (`untrusted`), as after a `DiskFull` whose bytes could
+        not be removed. Nothing is lost by that: what was not synced was not acknowledged.
         """
         tail = self._appendable()
         self._check_follow(batches)
@@ -330,7 +331,8 @@ class PartitionLog:
     async def trim(self, before: TransactionId) -> None:
         """Drop the oldest segment for good, if `may_trim` allows it; otherwise do nothing. Only done on request.
 
-        One segment at a time, so that no other user of the log waits long.
+        One segment at a time, so that no other user of the log waits long. Raises `PartitionUnavailable` while the log
+        has to be cut or opened anew first.
         """
         self._check_whole()
         if self.untrusted:
@@ -354,8 +356,9 @@ class PartitionLog:
     async def cut(self, last: TransactionId) -> None:
         """Remove everything above `last`, durably; a crash on the way may leave part of it, but never a gap.
 
-        Raises `OutOfOrder`, with nothing changed, unless a batch ends at `last`, and `DamageFound` for damaged bytes
-        below.
+        A log that ends below `last` loses only what is not believed. Raises `OutOfOrder`, with nothing changed, unless
+        a batch ends at `last`; `DamageFound` for damaged bytes below; and `PartitionUnavailable` when the log has to be
+        opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -515,8 +518,8 @@ class PartitionLog:
         batches before the first one with that commit time or a later one are left out. With `part_last`, only batches
         whose first id is between `first` and `part_last`, both included. The list is empty if no batch qualifies.
 
-        Raises `DamageFound`; and `HistoryTrimmed` if `first` was trimmed, unless the first batch of the requested time
-        is certainly one that is left.
+        Raises `DamageFound`; `PartitionUnavailable` when the log has to be opened anew; and `HistoryTrimmed` if
+        `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
         """
         async with self._gate.open():
             self._check_whole()
@@ -547,7 +550,7 @@ class PartitionLog:
     async def check_beginning(self, first: TransactionId) -> int:
         """Verify header and preamble of the segment that begins with `first`, and return how many bytes they are.
 
-        0 if no segment begins there. Raises `DamageFound`.
+        0 if no segment with batches begins there. Raises `DamageFound` and `PartitionUnavailable`.
         """
         async with self._gate.open():
             self._check_whole()
@@ -563,7 +566,7 @@ class PartitionLog:
     async def check_tail_in_place(self) -> None:
         """Raise `DamageFound` when the file of the tail was removed: writes to a removed file still succeed.
 
-        Called by the task that changes the log, between two changes.
+        A log that is broken or has no tail is not checked. Called by the task that changes the log, between changes.
         """
         if self._tail is None or self.broken is not None:
             return

@@ -17,7 +17,7 @@ from polonaise.errors import ProtocolError
 from polonaise.log.registers import PRODUCERS
 
 KEY_PREFIX: Final = PRODUCERS
-"""The prefix of the registers' keys."""
+"""The prefix of the keys under which producers' registers are kept."""
 OPEN: Final = -1
 """The sequence of the request that opens a producer under a new epoch."""
 IDS_KEPT: Final = 16
@@ -32,14 +32,14 @@ _APPENDED: Final = struct.Struct("<iI")
 
 
 def pack_request(epoch: int, sequence: int) -> bytes:
-    """Return the value of a PRODUCE change."""
+    """Return the value of a PRODUCE change: the producer's epoch, and the append's number or `OPEN`."""
     return _REQUEST.pack(epoch, sequence)
 
 
 def parse_request(value: bytes) -> tuple[int, int]:
-    """Return (epoch, sequence) of a PRODUCE change's value. Raises `ProtocolError`."""
+    """Return (epoch, sequence) of a PRODUCE change's value. Raises `ProtocolError` for a value of another length."""
     if len(value) != _REQUEST.size:
-        raise ProtocolError("a producer's request does not parse")
+        raise ProtocolError(f"a producer's request has {len(value)} bytes instead of {_REQUEST.size}")
     epoch, sequence = _REQUEST.unpack(value)
     return epoch, sequence
 
@@ -64,7 +64,7 @@ class Produced(NamedTuple):
     epoch: int = 0
     """How often the producer was opened."""
     last_sequence: int = -1
-    """The last number appended; -1 for none."""
+    """The number of the producer's last append; -1 for none."""
     ids: tuple[int, ...] = ()
     """The ids that the last few numbers got, oldest first; the last id is that of `last_sequence`."""
     digests: tuple[int, ...] = ()
@@ -85,7 +85,10 @@ class Produced(NamedTuple):
         return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
-        """Tell whether an append with this digest may be what was appended under this number, one of the last few."""
+        """Tell whether an append with this digest may be what was appended under the number `sequence`.
+
+        The number must be one whose id is kept (see `id_of`). True also where its digest was not kept.
+        """
         digest_kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
         return digest_kept in (digest, NOT_KEPT)
 
@@ -102,11 +105,14 @@ class Produced(NamedTuple):
         Raises `ProtocolError` for bytes that are not a producer's register.
         """
         if len(value) < _HEAD.size:
-            raise ProtocolError("the register of a producer does not parse")
+            raise ProtocolError(f"the register of a producer has {len(value)} bytes, less than its first fields take")
         epoch, last_sequence, count = _HEAD.unpack_from(value)
         tail_bytes = len(value) - _HEAD.size
         if count > IDS_KEPT or tail_bytes not in (8 * count, 16 * count):
-            raise ProtocolError("the register of a producer does not parse")
+            raise ProtocolError(
+                f"the register of a producer claims {count} ids in {tail_bytes} bytes; an id takes 8, or 16 with its "
+                f"digest, and {IDS_KEPT} are kept at most"
+            )
         ids = struct.unpack_from(f"<{count}q", value, _HEAD.size)
         if tail_bytes == 8 * count:
             return cls(epoch, last_sequence, ids, (NOT_KEPT,) * count)

@@ -22,7 +22,10 @@ _SLOT_MAGIC: Final = b"PLNE"
 
 
 class SyncEvidence(NamedTuple):
-    """A position up to which the log was synced: file `segment_first`, its first `offset` bytes, ids up to `last`."""
+    """A position up to which the log was synced: all ids up to `last`.
+
+    In files: everything before the segment whose first id is `segment_first`, and the first `offset` bytes of that one.
+    """
 
     segment_first: TransactionId
     offset: int
@@ -38,7 +41,7 @@ class TrimMark(NamedTuple):
 
     first: TransactionId
     previous_crc: int
-    """The CRC of the batch before `first`. A segment that begins at `first` and names another is of another log."""
+    """The CRC of the batch before `first`. A segment that begins at `first` and names another CRC is of another log."""
 
 
 NOTHING_TRIMMED: Final = TrimMark(0, 0)
@@ -54,9 +57,9 @@ class Promises:
     joined: SessionId = NO_SESSION
     """The last session that the replica was made clean for."""
     prepared: TransactionId = NO_TRANSACTION
-    """Where the log ended when the replica joined that session."""
+    """The last id that the copy held when it joined the session `joined`: its prepared mark."""
     confirmed: TransactionId = NO_TRANSACTION
-    """Up to here the copy is certainly the log."""
+    """The confirmed mark: up to this id the copy is certainly the log. It never falls."""
     lost_above: TransactionId = UNRESOLVED
     """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 
@@ -76,7 +79,7 @@ class Promises:
 
     @property
     def untrusted(self) -> bool:
-        """Whether something has to be cut before anything is appended."""
+        """Whether bytes above `untrusted_above` have to be cut before anything is appended."""
         return self.untrusted_above != UNRESOLVED
 
     def lost(self, last: TransactionId) -> Promises:
@@ -86,16 +89,16 @@ class Promises:
         return replace(self.distrusted(last), lost_above=min(lost_before, last))
 
     def distrusted(self, last: TransactionId) -> Promises:
-        """Return the promises of a copy that can't know what its files hold above `last`.
+        """Return these promises with the note that bytes above `last` must not be believed.
 
-        It has acknowledged nothing above, so this is no loss.
+        By itself this notes no loss: bytes of which no sync succeeded were never acknowledged.
         """
         untrusted_before = self.untrusted_above if self.untrusted else last
         return replace(self, untrusted_above=min(untrusted_before, last))
 
 
 class PromiseSector(NamedTuple):
-    """The contents of one of the two alternating sectors. The valid one with the larger sequence holds."""
+    """One of the two copies of a partition's promises. Of two valid copies, the one with the larger sequence counts."""
 
     partition: PartitionId
     sequence: int
@@ -118,7 +121,7 @@ class PromiseSector(NamedTuple):
 
     @classmethod
     def decode(cls, sector: bytes, partition: PartitionId) -> PromiseSector | None:
-        """Return the copy in a sector of this partition; None for anything else."""
+        """Return the copy in `sector`; None unless the sector is a valid copy of this partition's promises."""
         if not _intact(sector, _COPY_MAGIC):
             return None
         _, _, owner, _, sequence, cuts, fence, joined, prepared, confirmed, lost, untrusted, *rest = _COPY.unpack_from(
@@ -148,7 +151,7 @@ class Slot(NamedTuple):
 
     @classmethod
     def decode(cls, sector: bytes, partition: PartitionId) -> Slot | None:
-        """Return the evidence in a sector of this partition; None for anything else."""
+        """Return the evidence in `sector`; None unless the sector is a valid evidence slot of this partition."""
         if not _intact(sector, _SLOT_MAGIC):
             return None
         _, _, owner, _, sequence, cuts, *evidence = _SLOT.unpack_from(sector)

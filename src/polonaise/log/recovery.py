@@ -36,7 +36,7 @@ class Recovered:
     sealed: list[Segment]
     """The segments before the tail, in order."""
     tail: Tail | None
-    """The last segment, open. None for a log without a usable segment: new, or with its first segment damaged."""
+    """The last segment, open. None without a usable segment: the log is new, or its first segment damaged or gone."""
     damage: str
     """Why the log may have lost ids above its end; empty when it has lost none."""
 
@@ -75,12 +75,12 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
         return Recovered(_sealed(chain), tail, damage)
     # A new log has never been synced or trimmed. One that has, and has no file now, has lost everything.
     if not damage and (evidence.offset or evidence.last != NO_TRANSACTION or slot.trimmed.first):
-        damage = "no segment is left"
+        damage = "no segment file is left"
     return Recovered([], None, damage)
 
 
 async def segments_in(disk: Disk, directory: str) -> list[TransactionId]:
-    """Return the first ids of the segment files in the directory, rising."""
+    """Return the first ids of the segment files in the directory, in ascending order."""
     names = await disk.list(directory)
     return sorted(int(name[:-4]) for name in names if name.endswith(".seq") and name[:-4].isdecimal())
 
@@ -116,6 +116,8 @@ async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
     """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain.
+
+    The second is empty when nothing did.
 
     The control file says where the log begins: a segment that is missing from there on is damage. A trimmed segment
     that still exists is left from a trim that was interrupted; it is removed now.
@@ -162,7 +164,7 @@ async def _chain(
 
 
 def begins_log(header: SegmentHeader, trimmed: TrimMark) -> bool:
-    """Tell whether the log begins with this segment: with its very first one, or with the one that a trim has left."""
+    """Tell whether this segment is where the log begins: the very first one, or after a trim the one that is left."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0
     return (header.first, header.previous_crc) == trimmed
@@ -189,9 +191,9 @@ def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
     # offset, and by the id, which also covers a last segment that is missing as a whole.
     synced = max(scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)
     if synced > scanned.end:
-        return f"{scanned.bad or 'it ends'}, and offset {synced} had been synced"
+        return f"{scanned.bad or f'the last segment ends at offset {scanned.end}'}; it had been synced up to {synced}"
     if evidence.last > scanned.last:
-        return f"{scanned.bad or 'it ends'} after {scanned.last}, and {evidence.last} had been synced"
+        return f"{scanned.bad or 'the log ends'} after id {scanned.last}; ids up to {evidence.last} had been synced"
     return ""
 
 

@@ -16,7 +16,7 @@ from polonaise.errors import BatchDamaged, ProtocolError
 KEY_BYTES_MAX: Final = 1_024
 VALUE_BYTES_MAX: Final = 64 * 1024
 TOTAL_BYTES_MAX: Final = 1024 * 1024
-"""The bound on all keys and values of a partition together, so that a snapshot is one small read."""
+"""The bound on all keys and values of a partition together, in bytes, so that a snapshot is one small read."""
 
 PRODUCERS: Final = b"producer/"
 """The prefix of the keys of idempotent producers."""

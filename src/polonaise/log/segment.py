@@ -42,7 +42,7 @@ FRAME_BYTES: Final = 32
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest batch, in bytes, that a frame may claim: checked before anything is read or allocated for it."""
 PREAMBLE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The largest preamble, in bytes, that a header may claim: checked before it is read, too."""
+"""The largest preamble, in bytes, that a header may claim: checked before the preamble is read."""
 SCAN_BYTES: Final = 1024 * 1024
 """How many bytes a scan reads at a time."""
 
@@ -57,11 +57,14 @@ _IDENTITY: Final = struct.Struct("<16sIq")
 
 
 class SegmentRemoved(SegmentDamaged):
-    """The file was removed from the log, and its name came back because the sync of the removal had failed."""
+    """The segment was removed from the log, and a file with its name is left.
+
+    Either a crash broke the removal off, or the sync of the removed name failed and the name came back.
+    """
 
 
 class DamageFound(SegmentDamaged):
-    """A read met bytes that were good once and are not any more.
+    """Bytes that were good once are not any more, or their file is gone.
 
     The loss has to be recorded (`PartitionLog.lose_above`) before anything else is answered.
     """
@@ -69,6 +72,7 @@ class DamageFound(SegmentDamaged):
     def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
         super().__init__(message)
         self.last_good = last_good
+        """The last id below the damage."""
         self.cuts = cuts
         """The count of the log's cuts when the read began: a log that was cut since has other bytes there."""
 
@@ -105,9 +109,9 @@ class SegmentHeader(NamedTuple):
         """Return the header in `raw`. Raises `SegmentDamaged`, `SegmentRemoved` or `UnsupportedFormat`."""
         # First: these bytes have neither magic nor CRC, and would be told as damage, which is repaired.
         if raw[:HEADER_BYTES] == REMOVED:
-            raise SegmentRemoved("the segment was removed")
+            raise SegmentRemoved("the segment was removed from the log; the node deletes the file that is left of it")
         if len(raw) < HEADER_BYTES or raw[:4] != _HEADER_MAGIC:
-            raise SegmentDamaged("no segment header")
+            raise SegmentDamaged("the file does not begin with a segment header")
         # Before the version: rot in that field is damage, and not another format, which is not repaired but refused.
         if crc32(raw[:_HEADER_CRC]) != int.from_bytes(raw[_HEADER_CRC:HEADER_BYTES], "little"):
             raise SegmentDamaged("the CRC of a segment header does not fit")
@@ -119,7 +123,10 @@ class SegmentHeader(NamedTuple):
             )
         header = cls(created, bytes(key), partition, previous_crc, *rest)
         if header.first < 0 or header.preamble_bytes > PREAMBLE_BYTES_MAX:
-            raise SegmentDamaged("the segment header has impossible fields")
+            raise SegmentDamaged(
+                f"the segment header claims first id {header.first} and {header.preamble_bytes} bytes of preamble; ids "
+                f"begin at 0, and a preamble has at most {PREAMBLE_BYTES_MAX} bytes"
+            )
         return header
 
     @property
@@ -162,7 +169,7 @@ class Segment:
 
 
 def name(first: TransactionId, suffix: str = "seq") -> str:
-    """Return the name of the segment file, or with `suffix` of its index, that begins with `first`."""
+    """Return the file name of the segment that begins with `first`; with the suffix "idx", that of its index."""
     return f"{first:020d}.{suffix}"
 
 
@@ -176,14 +183,17 @@ class FrameHeader(NamedTuple):
     """A frame header that was read and checked."""
 
     length: int
-    """The bytes of the batch that follows."""
+    """The length in bytes of the batch that follows."""
     batch_crc: int
     synced: int
     """The offset up to which the file had been synced when the frame was written."""
 
 
 def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
-    """Return the frame header at `at` of `view`, which is `offset` of its segment; None unless it is a valid one."""
+    """Return the frame header at position `at` of `view`; None unless a valid one is there.
+
+    `offset` says where in its segment that position lies, `seed` which segment it is: a valid frame names both.
+    """
     raw = bytes(view[at : at + FRAME_BYTES])
     if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:
         return None
@@ -196,7 +206,7 @@ def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader 
 
 
 def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
-    """Return the batch framed at `at` of `view`, which is `offset` of its segment.
+    """Return the batch whose frame begins at position `at` of `view`; `offset` and `seed` as for `open_frame`.
 
     Raises `BatchDamaged` unless frame, structure and every CRC are right.
     """
@@ -211,7 +221,7 @@ def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
 
 
 async def create(disk: Disk, directory: str, header: SegmentHeader, preamble: bytes) -> File:
-    """Make a new, empty segment, and return it open. It is durable under its name: whole, or not there."""
+    """Make a new, empty segment, durably, and return its open file. A crash leaves it whole, or nothing new."""
     padding = bytes(padded(len(preamble)) - len(preamble))
     # Half a header, left by a crash, would look like damage.
     await write_whole(disk, directory, name(header.first), [header.encode(), preamble, padding])
@@ -234,9 +244,11 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
 
 
 async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHeader) -> bool:
-    """Tell whether the segment of `header` ends with the batch that the header `after`, of the next segment, names.
+    """Tell whether the segment in `file` ends with the batch that the next segment follows.
 
-    Each batch carries the CRC of the one before it, so the last one speaks for all of them. Raises `SegmentDamaged`.
+    `header` is this segment's, `after` the next one's: that names the end and the CRC of the last batch before it. Only
+    that batch's frame is read. Each batch carries the CRC of its predecessor, so with the last one those before it are
+    right as well. Raises `SegmentDamaged` when no frame is where `after` says that the last one was.
     """
     offset = after.previous_last
     frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
@@ -265,15 +277,15 @@ class Scan:
     last_crc: int
     """The CRC of the last good batch, or of the batch before the segment."""
     synced: int = 0
-    """The highest synced offset that any frame claims, those after bad bytes included."""
+    """The highest offset that any frame, those after bad bytes included, or the index's checkpoint says was synced."""
     registers: dict[bytes, bytes] = field(default_factory=dict)
-    """The registers after the last good batch; only right if whoever made the scan set those of its start."""
+    """The registers after the last good batch: right if those before the first batch were put in at the start."""
     changed: array[int] = field(default_factory=lambda: array("q"))
     """The positions in the index of the batches that change registers."""
     bad: str = ""
     """Why the scan ended before the end of the bytes; empty when it did not."""
     torn: bool = False
-    """Whether the bad bytes may be those of a write that never ended, going by the bytes alone."""
+    """Whether the bad bytes may be those of a write that never ended: no frame says that they had been synced."""
 
     def add(self, batch: Batch) -> None:
         """Add the next batch of the segment, which was checked."""
@@ -295,7 +307,7 @@ class Window:
     view: memoryview = field(default_factory=lambda: memoryview(b""))
 
     async def need(self, offset: int, length: int) -> bool:
-        """Have `length` bytes from `offset` in view; return False when the file has fewer."""
+        """Get `length` bytes from `offset` into `view`; return False when there are fewer before `stop`."""
         if offset + length > self.stop:
             return False
         if not self.at <= offset or offset + length > self.at + len(self.view):
@@ -309,7 +321,8 @@ async def scan(
 ) -> Scan:
     """Read batches from where `scanned` ends up to offset `stop`, or to the last one that ends at or below `limit`.
 
-    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Returns `scanned`.
+    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Bad bytes end the scan:
+    `scanned.bad` says why. Returns `scanned`.
     """
     async for _ in walk(file, header, scanned, stop, limit):
         pass
@@ -319,7 +332,7 @@ async def scan(
 async def walk(
     file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, limit: TransactionId | None = None
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Scan as `scan` does, and yield each frame's offset with its batch, once `scanned` covers it.
+    """Scan as `scan` does, and yield each batch with its frame's offset, as soon as `scanned` covers the batch.
 
     A node may be writing to the file meanwhile. Bytes that were read before the node wrote them look damaged if later
     frames, read after the write, say that these bytes were synced. So what looks like damage is read once more.
@@ -369,7 +382,7 @@ async def walk(
 async def intact_batches(
     file: SegmentSource, seed: int, start: int, stop: int
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Yield every batch in start..stop whose frame and bytes are whole, with its frame's offset.
+    """Yield every batch between the offsets `start` and `stop` that is whole, with its frame's offset.
 
     Bytes between them are passed over, and nothing checks whether one batch follows another: for saving what is left
     behind damage. A frame says at which offset it lies and in which file, so that nothing else is taken for one.
@@ -391,7 +404,7 @@ async def intact_batches(
 async def _frames_in(
     file: SegmentSource, seed: int, start: int, stop: int
 ) -> AsyncGenerator[tuple[int, FrameHeader], None]:
-    """Yield every frame header that lies anywhere in start..stop, with its offset."""
+    """Yield every frame header that lies anywhere between the offsets `start` and `stop`, with its offset."""
     while start + FRAME_BYTES <= stop:
         chunk = await file.read(start, min(SCAN_BYTES, stop - start))
         if len(chunk) < FRAME_BYTES:
@@ -413,7 +426,7 @@ def check_registers(batch: Batch) -> None:
 
 
 async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
-    """Return the offset after the last byte from `start` to `stop` that is not 0; `start` when all of them are."""
+    """Return the offset after the last byte between `start` and `stop` that is not 0; `start` if all are 0."""
     end = offset = start
     while offset < stop and (chunk := await file.read(offset, min(SCAN_BYTES, stop - offset))):
         if written := chunk.rstrip(b"\0"):

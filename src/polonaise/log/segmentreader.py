@@ -30,12 +30,12 @@ from polonaise.terms import TransactionId
 
 @dataclass(eq=False, slots=True)
 class Opened:
-    """A segment's file and index, in use by `users`."""
+    """A segment's open file and its index; `users` counts who has them in use."""
 
     file: File
     index: Index
     written: bool = False
-    """Whether the index is the writer's own: then it may grow, and is right if it and the file differ."""
+    """Whether the index is the writer's own: it grows with the segment, and if the file differs, the file is wrong."""
     users: int = 1
     path: str | None = None
     """The path by which the cache knows it; None when the cache does not."""
@@ -51,7 +51,7 @@ class SegmentCache:
         """The segments that are not in use, the one that was used last at the end."""
 
     def __len__(self) -> int:
-        """How many segments are known, in use or not."""
+        """How many open segments the cache has, in use or not."""
         return len(self._opened)
 
     def take(self, path: str) -> Opened | None:
@@ -95,7 +95,7 @@ class SegmentCache:
                         closing.push_async_callback(opened.file.close)
 
     async def give_up(self, opened: Opened) -> None:
-        """Give back a segment that is to be forgotten."""
+        """Give back a segment and forget it; its last user closes its file."""
         if opened.path is not None:
             del self._opened[opened.path]
             opened.path = None
@@ -172,7 +172,7 @@ class Reader:
             raise removed(self.path(segment), segment.first) from error
 
     async def _open(self, segment: Segment) -> Opened:
-        """Open the segment and its index, for the cache."""
+        """Open the segment with its index, and put it into the cache; return it in use by the caller."""
         path = self.path(segment)
         file = await self._disk.open(path)
         try:
@@ -189,7 +189,7 @@ class Reader:
         return opened_by_other
 
     async def _index_of(self, segment: Segment, file: File) -> Index:
-        """Return the index of a sealed segment, made from the segment when the file is missing or not whole."""
+        """Return the index of a sealed segment; make it from the segment unless a whole index file covers all of it."""
         loaded = await load_index(self._disk, self._directory, segment.header)
         if loaded is not None:
             checkpoint, index = loaded
@@ -200,7 +200,7 @@ class Reader:
         return scanned.index
 
     async def _write_index(self, segment: Segment, scanned: Scan) -> None:
-        """Write the index that was just made, so that it need not be made again."""
+        """Write the index that was just made, so that it need not be made again. A failure harms nothing."""
         header = segment.header
         writer = IndexFile(header.cluster_key, header.partition, header.first)
         with suppress(PolonaiseError):
@@ -210,9 +210,9 @@ class Reader:
                 )
 
     async def _examine(self, segment: Segment, opened: Opened) -> None:
-        """Read the whole segment, because what the index points to is not there, to learn which of the two is wrong.
+        """Read the whole segment after no batch was where the index says, to learn which of the two is wrong.
 
-        Raises `DamageFound` when the segment is wrong; corrects the index otherwise.
+        Raises `DamageFound` when the segment is wrong. Otherwise makes the index anew, unless it is the writer's own.
         """
         scanned = await _scanned(segment, opened.file)
         if not opened.written:
@@ -221,7 +221,7 @@ class Reader:
 
 
 def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
-    """Return the damage of a segment, beginning with `first`, whose file another process removed."""
+    """Return the error for a segment whose file somebody else removed; `first` is the segment's first id."""
     return DamageFound(f"{path} was removed under the running node", first - 1, cuts)
 
 
@@ -234,7 +234,7 @@ async def _scanned(segment: Segment, file: File) -> Scan:
 
 
 async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_max: int, part_last: int) -> list[Batch]:
-    """Return the batches that the index points to. Raises `BatchDamaged` when they are not there."""
+    """Return the batches for `Reader.read`. Raises `BatchDamaged` when they are not where the index says."""
     index = opened.index
     start, stop = _span(segment, index, first, last, bytes_max, part_last)
     if start >= stop:
@@ -255,7 +255,11 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
 
 
 def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int, part_last: int) -> tuple[int, int]:
-    """Return the positions start..stop of the batches to read: see `Reader.read`."""
+    """Return where in the index the batches for `Reader.read` begin, and the position after the last one.
+
+    Both positions are equal when no batch qualifies.
+    """
+    # Up to the segment's last id and not to the end of the index: the writer's own may have grown meanwhile.
     start = max(index.position(first), 0)
     stop = index.position(last + 1) if last < segment.last else index.position(segment.last) + 1
     if part_last >= 0:

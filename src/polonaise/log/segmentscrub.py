@@ -8,11 +8,11 @@ from polonaise.terms import TransactionId
 
 
 async def verify_part(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-    """Verify some of the log, from the batch with `first` on: return how many bytes, and the id that follows.
+    """Verify a part of the log, from the batch with `first` on. Return its bytes, and the id to go on from.
 
-    The id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
+    That id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
     and so verified: header and registers with the segment's first batch. At most `bytes_max` bytes of batches, unless
-    one is larger. Raises `DamageFound`.
+    the first one is larger. Raises `DamageFound`, and `PartitionUnavailable` when the log has to be opened anew.
     """
     try:
         first = max(first, log.first)

@@ -59,9 +59,9 @@ class Tail:
         self._index_file = IndexFile(header.cluster_key, header.partition, header.first)
         self._seed = header.seed
         self._checkpoint_end = header.data_start
-        """The end of the segment as of the last checkpoint of the index."""
+        """The offset up to which the last checkpoint of the index covers the segment."""
         self._zeros_end = 0
-        """Where the zeros written ahead end, at most; 0 for none."""
+        """The offset up to which zeros may have been written ahead; 0 for none."""
         self._zeros_fit = True
         """Whether the disk has had room for zeros so far."""
         self.header = header
@@ -128,7 +128,7 @@ class Tail:
             await self.checkpoint()
 
     async def _write(self, start: int, end: int, buffers: list[Buffer]) -> None:
-        """Write and sync, with zeros behind a small write that reaches the end of the earlier ones."""
+        """Write `buffers` from `start` to `end` and sync. A small write beyond the zeros gets new zeros behind it."""
         zeros = 0
         if end > self._zeros_end and end - start <= SMALL_WRITE_BYTES and self._zeros_fit:
             zeros = min(ZEROS_BYTES_MAX, (end - self.header.data_start) // ZEROS_SHARE)
@@ -151,7 +151,7 @@ class Tail:
         self._zeros_end = 0
 
     async def seal(self) -> None:
-        """End the segment where its last batch does. Durable on return, because the next segment's header says so.
+        """End the file where its last batch ends, durably: the next segment's header will say where that is.
 
         Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
         """
@@ -198,7 +198,10 @@ class Tail:
         return self.index.offsets[position] if position < len(self.index) else self.end
 
     async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
-        """Keep the first `count` batches, which end with `last`. Durable on return; a crash midway may leave more."""
+        """Keep the first `count` batches, which end with `last`. Durable on return; a crash midway may leave more.
+
+        Raises `DamageFound` if batches that are to stay can't be read again.
+        """
         end = self.offset_at(count)
         # The index goes first, durably: one that outlived the cut would count as evidence that the cut bytes had been
         # synced, and the next opening would miss them.
@@ -223,7 +226,7 @@ class Tail:
         self.scanned = Scan(self.index, end, last, last_crc, registers=scanned.registers, changed=scanned.changed)
 
     async def read_again(self, start: int) -> bytes:
-        """Return the bytes from `start` up to the end."""
+        """Return the file's bytes from `start` up to `end`; none when `start` is not below that."""
         return await self.file.read(start, self.end - start) if start < self.end else b""
 
     async def take_back(self) -> None:
@@ -253,8 +256,8 @@ async def _resume(
 ) -> bool:
     """Take what the checkpoint covers as scanned, and tell whether that could be done.
 
-    It can be done if the last batch of the checkpoint is where the checkpoint says, and no batch up to there changes
-    registers: those that do have to be read.
+    It can be done if the last batch of the checkpoint is where the checkpoint says and not above `limit`, and no batch
+    up to there changes registers: those that do have to be read.
     """
     checkpoint, index = loaded
     # A checkpoint that reaches above the limit covers batches that are not believed.
@@ -263,8 +266,8 @@ async def _resume(
     offset = index.offsets[-1]
     if not header.data_start <= offset < checkpoint.end:
         return False
-    # The one batch that is read speaks for those before it: each carries the CRC of its predecessor. That they can
-    # still be read is not shown by this; a read or the scrub finds out.
+    # Only the last batch is read. Each carries the CRC of its predecessor, so those that were written before it are
+    # right as well. Whether they can still be read is not shown by this; a read or the scrub finds out.
     view = memoryview(await file.read(offset, checkpoint.end - offset))
     try:
         batch = open_batch(view, 0, offset=offset, seed=header.seed)

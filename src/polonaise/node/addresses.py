@@ -15,7 +15,7 @@ from polonaise.host.address import HostPort, parse_address
 from polonaise.redaction import redacted
 
 MARKER: Final = "polonaise-embedded"
-"""The name of the file that makes a directory an embedded log's."""
+"""The name of the file that marks a directory as an embedded log."""
 COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
 

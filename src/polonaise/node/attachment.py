@@ -36,7 +36,7 @@ from polonaise.node.location import LogLocation
 _log = logging.getLogger(__name__)
 
 _LOCAL_RETRY_S_MAX: Final = 0.1
-"""Longest pause between attempts to reach the host: they are cheap, and clients should notice a take-over at once."""
+"""Longest pause, in seconds, between tries to reach the host: these are cheap, and a take-over is noticed at once."""
 _FIRST_HOST_S: Final = 0.02
 """Seconds between looks whether another process has made the log."""
 _PATIENCE_S: Final = 2.0
@@ -170,7 +170,10 @@ def _host_in(path: str) -> str:
 
 
 def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
-    """Call the listener in this event loop with the error that ends this process's part in the election."""
+    """Register `listener`, which is called in this event loop when this process's part in the election ends.
+
+    It gets the error that ends that part, at once if it has ended already. Without an election it is never called.
+    """
     if election is None:
         return
     loop = asyncio.get_running_loop()

@@ -98,7 +98,10 @@ async def connect(
 async def _waited_for(
     wait_s: float, address: str, settings: ClientSettings, options: dict[str, Any], stack: AsyncExitStack
 ) -> Log:
-    """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds."""
+    """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds.
+
+    An error that waiting can't mend is raised at once.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     deadline_s = began_s + wait_s

@@ -329,7 +329,7 @@ class EmbeddedSockets(SocketDirectory):
 
 
 class NodesStopped(BaseException):
-    """Ends the task that met a mistake of the library's own.
+    """Ends the task in which `EmbeddedHost.fail` stopped the nodes.
 
     Not an `Exception`, so that no handler of faults catches this one.
     """
@@ -427,6 +427,8 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
     async with contextlib.AsyncExitStack() as closing:
         coordinator = coordinator_of(host, directory)
         closing.push_async_callback(coordinator.close)
+        # The description before any storage directory: data without one would look like a log that has lost its
+        # coordinator. Then the comparison: an address that contradicts the log must not give it a fragment store.
         names, partitions = storage_names(address.storage or 1), address.partitions or 1
         description = await cluster_at(coordinator, names, partitions, address.fragments)
         address.check(description)
@@ -435,6 +437,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         # A new name for each host: a connection to an earlier host's server is never taken for one to this server.
         settings = ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}")
         server = Server(host, coordinator, settings, history_in(fragments))
+        # Last, so that it is closed first: a server that closes still tells the storage nodes what is committed.
         closing.push_async_callback(server.close)
         await server.start()
         started()

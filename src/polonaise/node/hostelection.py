@@ -41,7 +41,7 @@ _LOOP_DESCRIPTORS: Final = 16
 """File descriptors that an event loop needs, and the nodes at their start. The host checks first that it can get so
 many, because uvloop aborts the process when it gets only some of them."""
 _CANCELS_MAX: Final = 20
-"""Rounds of cancelling the tasks of failed nodes."""
+"""The most rounds of cancelling the tasks of failed nodes."""
 _CLOSE_S_MAX: Final = 20.0
 """Seconds for which the clean end of the nodes is waited for."""
 
@@ -64,10 +64,10 @@ class HostElection:
         """The identity of the lock file that this process has locked; None before the first."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
-        """The functions that are called, in the election's thread, with the error that ends this process's part for
-        good."""
+        """The functions that are called, in the election's thread, with the error that ends this process's part in the
+        election for good."""
         self.settled: Future[None] = Future()
-        """Done once a process hosts, this one or another; fails with the reason why this one can't."""
+        """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
         self.trouble: PolonaiseError | None = None
         """Why this process could not host at its last attempt, if that may pass; else None."""
         self.failure: PolonaiseError | None = None
@@ -92,7 +92,7 @@ class HostElection:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        """Try for the lock, and host with it, until this part ends; the thread's function."""
+        """Try for the lock, and host with it, until this process's part in the election ends; the thread's function."""
         path = lock_path(self._address.directory)
         while self.failure is None and not self._stopping.is_set():
             try:
@@ -129,7 +129,11 @@ class HostElection:
                     raise
 
     def _host(self) -> None:
-        """Run the nodes until this part ends. Raises their fault, and `HostFailed` if they stopped themselves."""
+        """Run the nodes until this process leaves the election.
+
+        Raises their fault; `HostFailed` if they stopped themselves, or no event loop can be had for them; and
+        `TooManyOpenFiles`.
+        """
         host = EmbeddedHost(self._address.directory)
         try:
             check_room(_LOOP_DESCRIPTORS, _LOOP)
@@ -203,12 +207,12 @@ class HostElection:
         self._settle()
 
     def _settle(self) -> None:
-        """Release the logs that wait until a process hosts."""
+        """Release the logs of this process that wait for `settled`."""
         if not self.settled.done():
             self.settled.set_result(None)
 
     def _failed(self, error: PolonaiseError, *, passes: bool) -> None:
-        """Pause longer after an attempt that failed; end this part for good if the error does not pass."""
+        """Pause longer after an attempt that failed; leave the election for good unless the error `passes`."""
         if passes:
             _log.warning("this process can't host the log in %s: %s", self._address.directory, error)
             self._pause_s = min(2 * self._pause_s, _RETRY_S_MAX)
@@ -226,7 +230,7 @@ class HostElection:
 
 
 def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the loop's tasks, again and again until none is left.
+    """Cancel the loop's tasks, again and again until none is left, for `_CANCELS_MAX` rounds at most.
 
     Without their disk, tasks that clean up behind themselves may wait for ever, and once is not enough.
     """

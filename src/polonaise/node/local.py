@@ -33,13 +33,16 @@ class ChildNode:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
-        """The address that it listens at; the same after a restart. Empty before the first start."""
+        """The address that the node listens at; the same after a restart. Empty before the first start."""
         self.exit_status: int | None = None
-        """The status of its last end: 0 for a clean stop, below 0 for the signal that ended it; None while it runs."""
+        """The process's exit status, once `kill` or `stop` has waited for its end; None since the last start.
+
+        0 for a clean stop, below 0 for the signal that ended the process.
+        """
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while it is not started."""
+        """The process id; None before `start` and after `kill` or `stop`."""
         return self._process.pid if self._process else None
 
     @property
@@ -49,11 +52,14 @@ class ChildNode:
 
     @property
     def log(self) -> str:
-        """Everything that it has written to standard error, over all restarts."""
+        """Everything that the node has written to standard error, over all restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self, deadline_s: float = 30.0) -> None:
-        """Start the process, and return when it listens. Raises `StartFailed`."""
+        """Start the process, and return when it listens.
+
+        Raises `StartFailed` if it ends instead, or does not listen within `deadline_s` seconds.
+        """
         arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0", "--until-stdin-ends"]
         self.exit_status = None
         with self._log.open("ab") as errors:
@@ -146,7 +152,7 @@ class LocalCluster:
         self.server.start()
 
     def stop(self) -> None:
-        """Stop the server, then the storage nodes."""
+        """Stop the server, then the storage nodes: a server that stops still tells them what is committed."""
         if self.server:
             self.server.stop()
         for node in self.storage:

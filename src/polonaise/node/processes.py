@@ -55,7 +55,7 @@ async def give_store(fragments: str, cluster_key: bytes) -> None:
 
 
 def _open(fragments: str) -> ObjectStore:
-    """Open a fragment store. Raises `ExtraMissing` and what opening raises."""
+    """Open a fragment store. Raises `ExtraMissing`, and what `fragments.store.open_store` raises."""
     history_in(fragments)  # raises, by name, if the extra is missing
     from polonaise.fragments.store import open_store
 
@@ -83,7 +83,8 @@ async def cluster_at(
 ) -> ClusterDescription:
     """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
 
-    `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's.
+    `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's; it is not
+    looked at if the cluster exists.
     """
     try:
         return await coordinator.describe()

@@ -1,4 +1,4 @@
-"""The job archive: writes what is committed and not archived yet as fragments, each in a task of its own.
+"""The job archive: write what is committed and not archived yet as fragments, about one in each of Spark's tasks.
 
 `polonaise.admin.archive` does the same without Spark, by the same plan and the same writer.
 """
@@ -48,16 +48,19 @@ class HowToArchive:
     partitions: str = "all"
     """Partitions to archive: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """Bytes of the log in a fragment, at most, roughly. A task holds one or two fragments in memory."""
+    """Bytes of batches in a fragment, before Parquet makes them smaller: most have about half of this to all of it. A
+    task holds one or two fragments in memory."""
     rest: bool = False
     """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """Archive up to these ids, one of each partition, and nothing above them."""
+    """The last id to archive of each partition that is archived; nothing above is. None for no such limit."""
     until_time: datetime | None = None
-    """Archive what was committed up to this time, and nothing later. Needs a time zone."""
+    """Archive what was committed at this time or before, and nothing later. Needs a time zone. None for no limit."""
     delta: bool = False
-    """Whether to keep the fragments also as a Delta table, with a version for each run: see `deltaarchive`."""
+    """Whether to keep the fragments also as a Delta table, with a version for each run that adds some: see
+    `deltaarchive`."""
     timeout_s: float = _TIMEOUT_S
+    """Seconds that each request to the log may take."""
 
 
 class ArchivedPartition(NamedTuple):
@@ -67,15 +70,17 @@ class ArchivedPartition(NamedTuple):
     limit: TransactionId
     """The last id that was to be archived: what was asked for, or else the committed high-water mark."""
     last: TransactionId
-    """Everything up to this id is archived; -1 for nothing."""
+    """The id up to which everything is in fragments after the run; -1 for nothing."""
     fragments: int
-    """Fragments that this run wrote; `transactions` and `bytes` are theirs."""
+    """Number of fragments that this run wrote."""
     transactions: int
+    """Number of transactions in them."""
     bytes: int
+    """Number of bytes of these fragments as objects in the store."""
     batch_left_out: Span | None = None
-    """The batch that goes beyond the id asked for, and was left out whole."""
+    """The batch that begins within `until` and goes beyond it, so that it was left out whole; None for none."""
     missing: tuple[Span, ...] = ()
-    """Gaps between older fragments, which this run filled."""
+    """Ids that were in no fragment although later ones were. This run has archived them."""
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -93,9 +98,9 @@ class ArchiveReport:
     store: str
     partitions: tuple[ArchivedPartition, ...]
     fragments: tuple[ArchivedFragment, ...]
-    """The fragments that this run wrote, each verified, in the order of their ids."""
+    """The fragments that this run wrote, each verified, by partition and id."""
     delta: Registered | None = None
-    """The state of the Delta table, if there is one."""
+    """The state of the Delta table; None unless the run was to keep one."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
@@ -119,14 +124,15 @@ def archive(
     *,
     progress: JobProgress | None = None,
 ) -> ArchiveReport:
-    """Archive what is committed and not in the store yet; `progress` counts fragments.
+    """Archive what is committed and not in the store yet; `progress` counts tasks, most of which write one fragment.
 
     May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
     written twice is the same object, or overlaps. With `until` or `until_time` the store holds exactly the history up
-    to there afterwards, if it held no more before.
+    to there afterwards, but for a batch that goes beyond its id, if it held no more before.
 
-    Raises `BadOption` for invalid options, `BeyondLog` for ids that are not committed, what `own_fragments_of` raises
-    for a store of another log, and what reading and the store raise.
+    Raises `BadOption` and `UnknownPartition` for invalid options, `BeyondLog` for an `until` that is not committed,
+    `NotInitialized` for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what
+    `own_fragments_of` raises for a store of another log, and what reading and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute_store(store)
     if how.delta:
@@ -192,7 +198,7 @@ class _ArchiveTask(NamedTuple):
 
 
 def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
-    """Return the last id to archive of each partition."""
+    """Return the last id to archive of each partition. Raises `BadOption`, `UnknownPartition`, `BeyondLog`."""
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(f"until names partitions {sorted(how.until)}, but {numbers} are archived: give an id of each")
@@ -208,7 +214,10 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
 
 
 def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
-    """Return the last transaction committed up to the time. A batch has one commit time, so this id ends a batch."""
+    """Return the id of the last transaction committed at `how.until_time` or before; -1 for none.
+
+    A batch has one commit time, so this id ends a batch.
+    """
     if how.until_time is None or how.until_time.tzinfo is None:
         raise BadOption(f"{how.until_time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
     with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as transactions:

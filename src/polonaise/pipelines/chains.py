@@ -40,25 +40,26 @@ class Walk:
     """The result of walking over consecutive batches in one copy of a partition: a replica's, or the fragments."""
 
     begin: End | None = None
-    """The first batch; None for no batches."""
+    """The first batch; None if there is none, or if already this one is bad."""
     end: End | None = None
-    """The last good batch."""
+    """The last good batch; None for none."""
     transactions: int = 0
+    """Number of transactions in the good batches."""
     digests: dict[int, int] = field(default_factory=dict)
-    """Digest of each range of `BLOCK_IDS` ids, by the range's number: 0, 1, 2, …"""
+    """Digest of the good batches that begin in each range of `BLOCK_IDS` ids, by the range's number: 0, 1, 2, …"""
     trouble: str = ""
     """Why the walk stopped early; empty if it reached the end."""
 
     @property
     def digest(self) -> str:
-        """Digest of all batches, in hexadecimal."""
+        """Digest of all good batches, in hexadecimal."""
         return f"{sum(self.digests.values()) % _MODULUS:064x}"
 
 
 def walk(batches: Iterable[Batch]) -> Walk:
     """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
 
-    Damage found while they are read is reported as `trouble`, too. Other errors of the source are raised.
+    Damage that reading them raises ends the walk, too, as its `trouble`. Other errors of reading are raised.
     """
     begin = end = None
     transactions, trouble = 0, ""
@@ -110,9 +111,11 @@ def gap(before: End, after: End) -> str:
 
 
 def suspects(one: Walk, other: Walk) -> list[Span]:
-    """Return the spans in which to look, batch by batch, for a difference of two copies; none if they are equal.
+    """Return the spans in which to look, batch by batch, for a difference of two copies.
 
-    The result is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
+    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare.
+
+    Otherwise it is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
     none, it is the ranges at the beginning and end of what both hold, where one copy may have less than the other:
     there, unequal digests prove nothing.
     """

@@ -1,6 +1,7 @@
 """Copies of a partition's batches: the servers', in fragments, and in the directories of storage nodes.
 
-Each copy is a value that travels to a task and can be read there.
+The servers' copy and the fragments are values that travel to Spark's tasks and are read there. A storage node's
+directory is read in the process of the driver, whose machine it is on.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ class PartitionCopy(Protocol):
 
     @property
     def where(self) -> str:
-        """Its place, for people to read."""
+        """The copy's place, for people to read."""
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        """Yield the batches that begin in the span, in order; parsed, not verified. Raises what the place raises."""
+        """Yield the copy's batches that begin in the span, in order. Raises what reading them raises.
+
+        They are parsed, and verified by some kinds of copies only: the caller verifies them.
+        """
 
 
 @redacted_repr
@@ -54,7 +58,7 @@ class ServedCopy(NamedTuple):
 
 @redacted_repr
 class FragmentCopy(NamedTuple):
-    """Pieces of fragments, in the order of ids."""
+    """A partition as its fragments in a store hold it: pieces of fragments, in the order of ids."""
 
     url: str
     pieces: tuple[FragmentRange, ...]

@@ -53,27 +53,29 @@ class TableView:
 
     `query` gets the columns of the source `polonaise`, with those of a decoder, for a range of ids of each partition.
 
-    Without a `key` the results for one part of the log are added to those for the parts before. So the query may look
+    Without a `key` the rows made of one part of the log are added to those made of earlier parts. So the query may look
     at each transaction by itself only. With a `key`, rows of the same key become one: `merge` says how, for each column
     that is not of the key.
 
     A query that has to see everything at once (a distinct count, a window over other rows) is declared with
-    `whole=True`. It is always run over the whole log: such a view can be rebuilt, but not brought up to date.
+    `whole=True`. It is always run over the log from its beginning: such a view can be rebuilt, but not brought up to
+    date.
     """
 
     name: str
-    """The table's name: letters, digits and underscores."""
+    """The table's name: letters, digits and underscores, with no digit first."""
     query: Query
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
-    """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and its own."""
+    """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and the decoder's
+    options."""
     whole: bool = False
 
     def __post_init__(self) -> None:
         """Check the declaration. Raises `BadOption` for one that can't work."""
         if not self.name.isidentifier():
-            raise BadOption(f"invalid name of a view, {self.name!r}: use letters, digits and underscores")
+            raise BadOption(f"invalid name of a view, {self.name!r}: use letters, underscores and digits after them")
         if isinstance(self.query, str) and "{log}" not in self.query:
             raise BadOption(f"view {self.name}: its SQL has to read from {{log}}, as in SELECT … FROM {{log}}")
         if isinstance(self.key, str):
@@ -96,7 +98,10 @@ class TableView:
             )
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
-        """Run the view's query over these rows of the log. Raises `BadOption` for a query that can't run or fit."""
+        """Return the rows that the view's query makes of these rows of the log, with a key one row for each.
+
+        Raises `BadOption` for a query that Spark refuses, or whose columns do not fit the key and `merge`.
+        """
         try:
             frame = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
@@ -148,7 +153,7 @@ def _first_line(error: Exception) -> str:
 
 
 def load_view(text: str) -> TableView:
-    """Return the view named by `FILE.py:NAME` or `module:NAME`, or by `FILE.py` if the file declares only one.
+    """Return the view named by `FILE.py:NAME` or `module:NAME`; `:NAME` may be left out if only one is declared there.
 
     NAME is the variable or the view's own name. Functions in a file travel to Spark's workers with the tasks. Raises
     `BadOption`.
@@ -178,10 +183,11 @@ class Declared:
         self._view: TableView | None = None
 
     def look(self) -> None:
-        """Load the view before Spark starts. Raises `BadOption` for what no session will mend: a wrong name or file.
+        """Load the view before Spark starts, if it can be loaded without a session.
 
-        Other failures may be due to the missing session, and are left to `load`. So is a file that gets a Spark session
-        by itself: it has to find the job's.
+        Raises `BadOption` for mistakes that have nothing to do with the session: no such file or view, invalid syntax.
+        Other failures may be due to the missing session, and are left to `load`. A file that asks for a Spark session
+        itself is not loaded here either: it has to find the job's.
         """
         if _MAKES_SESSION.search(_source(self._text)):
             return
@@ -192,7 +198,10 @@ class Declared:
                 raise
 
     def load(self) -> TableView:
-        """Return the view, in a session. Raises `BadOption`."""
+        """Return the view, loaded now if `look` has not done so. Called while the job's session runs.
+
+        Raises `BadOption`.
+        """
         if self._view is None:
             self._view = load_view(self._text)
         return self._view

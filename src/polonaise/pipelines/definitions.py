@@ -2,6 +2,7 @@
 
 A definition is everything that decides which rows come out of the same log: query, key, merge, the options of the
 source that select transactions and make columns, and the resulting columns. How Spark runs the query is no part of it.
+Nor are, where the query is a function, the functions that it calls and the values that it captures.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def columns_of(schema: StructType) -> dict[str, str]:
 
 
 def kept_in(fields: Mapping[str, Any]) -> Definition | None:
-    """Read a definition from the values of `Definition.fields`; None if they are not there."""
+    """Read a definition from the values of `Definition.fields`; None if one is missing or of another type."""
     digest, columns, key = (fields.get(name) for name in ("definition", "columns", "key"))
     if not (isinstance(digest, str) and isinstance(columns, dict) and isinstance(key, list)):
         return None
@@ -77,7 +78,7 @@ def kept_in(fields: Mapping[str, Any]) -> Definition | None:
 
 
 def is_same(kept: Definition | None, declared: Definition) -> bool:
-    """Whether rows of the `declared` definition may be added to those of the `kept` one."""
+    """Whether rows of the `declared` definition may be added to rows of the `kept` one. False if `kept` is None."""
     return kept is not None and kept.digest == declared.digest
 
 

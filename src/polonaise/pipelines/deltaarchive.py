@@ -1,7 +1,7 @@
-"""Fragments as a Delta table, by delta-rs: the files stay as they are, and each run of the job is a version.
+"""Fragments as a Delta table, by delta-rs: the files stay as they are, and each run that adds some makes a version.
 
-The table's own log, `_delta_log`, lies beside the fragments in their store. Nothing of Polonaise reads it: it is for
-engines that read Delta, for their time travel, and for what its statistics let them skip.
+The table's own log, `_delta_log`, lies beside the fragments in their store. Polonaise reads it only here, to add to it:
+it is for engines that read Delta, for their time travel, and for what its statistics let them skip.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 _APP: Final = "polonaise archive"
-"""Name under which each commit raises the count that it has seen: of two at the same time, one is refused."""
+"""The Delta table's application id. Each commit raises its version by one, so that of two at the same time delta-rs
+refuses one."""
 _ATTEMPTS_MAX: Final = 10
 
 
 class Registered(NamedTuple):
-    """The Delta table of a store, after fragments were added."""
+    """The result of `register`: a store's Delta table after it."""
 
     version: int
+    """The table's version."""
     added: int
-    """Fragments that were added just now."""
+    """Number of fragments that this call has added."""
     overlapping: tuple[FragmentName, ...]
     """Fragments left out because other fragments in the table have some of their ids: each id is in the table once."""
 
@@ -45,8 +47,9 @@ class Registered(NamedTuple):
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
     """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
 
-    All of them become one version of the table, or none does. If killed in between, run it again. Several may do it at
-    the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words.
+    All of them but those that overlap others become one version of the table, or none does. If killed in between, run
+    it again. Several may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words,
+    and if other writers were faster at every attempt.
     """
     try:
         for _ in range(_ATTEMPTS_MAX):
@@ -70,13 +73,14 @@ def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
 def to_register(
     fragments: Iterable[FragmentName], registered: Iterable[FragmentName]
 ) -> tuple[list[FragmentName], tuple[FragmentName, ...]]:
-    """Return the fragments to add, which share no id with the table, and those that overlap it."""
+    """Return the fragments to add, and those left out because they share an id with one that is added or registered."""
     registered = set(registered)
     taken: dict[PartitionId, list[Span]] = {}
     for name in sorted(registered):
         taken.setdefault(name.partition, []).append(Span(name.first, name.last))
     new: list[FragmentName] = []
     overlapping: list[FragmentName] = []
+    # Of several that begin with the same id, the longest first: it is added, and the shorter ones are left out.
     for name in sorted(set(fragments) - registered, key=lambda each: (each.partition, each.first, -each.last)):
         before = new[-1] if new and new[-1].partition == name.partition else None
         if (before is not None and name.first <= before.last) or _meets(taken.get(name.partition, []), name):
@@ -107,7 +111,10 @@ def _registered(table: DeltaTable) -> list[FragmentName]:
 
 
 def _commit(table: DeltaTable, new: Mapping[FragmentName, int]) -> None:
-    """Commit on the version of the table that was read. Raises `CommitFailedError` if there is a newer one."""
+    """Add fragments to the version of the table that was read.
+
+    Raises `CommitFailedError` if another writer has added fragments since.
+    """
     seen = table.transaction_version(_APP)
     transaction = Transaction(_APP, 0 if seen is None else seen + 1)
     table.create_write_transaction(

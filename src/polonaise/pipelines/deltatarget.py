@@ -1,10 +1,10 @@
 """A view's table as a Delta table, written by delta-rs.
 
 Its marks, and the digest of its definition, are the table's application transactions; the columns are Delta's own.
-Every version stays readable for as long as the table keeps it (`VACUUM`), so this is the format for time travel.
+Every version stays readable until `VACUUM` deletes its files, so this is the format for time travel.
 
 Dead letters are a Delta table of their own, in `_undecodable`. An application transaction of the view's table says
-which of its versions counts: what a writer added there before it died is taken back by the next one.
+which version of the letters counts: what a writer added there before it died is taken back by the next writer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ LETTERS: Final = "_undecodable"
 
 @contextmanager
 def _zones_kept(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write timestamps that other readers, too, take for UTC; its default is read as one without a zone."""
+    """Let Spark write timestamps that other readers, too, take for UTC.
+
+    Those that it writes by default are read by others as times without a zone.
+    """
     before = str(spark.conf.get(_TIMESTAMPS))
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
@@ -62,8 +65,8 @@ class DeltaTarget(DirectoryTarget):
     """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
     The driver looks up the marks and commits on the version that it has seen: of two that write the same range,
-    delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit`, and
-    `DirectoryInUse` while another process writes.
+    delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
+    of another view or log, and `DirectoryInUse` while another process writes.
     """
 
     kind: ClassVar = "delta"
@@ -117,7 +120,11 @@ class DeltaTarget(DirectoryTarget):
         return _opened(self._directory)
 
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
-        """Return the table's marks: the view's transaction counts the partitions, and one for each has its next id."""
+        """Return the table's marks. Raises `ViewUnfit` for the table of another view or log.
+
+        The version of the application transaction named for the view is the number of partitions; for each of them
+        there is one whose version is the partition's mark plus one.
+        """
         partitions = table.transaction_version(self._app)
         if partitions is None:
             raise ViewUnfit(
@@ -128,7 +135,10 @@ class DeltaTarget(DirectoryTarget):
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """Return the definition of the table's rows: Delta's columns and, as Delta keeps no key, the view's."""
+        """Return the definition of the table's rows; None if the table does not name it.
+
+        The columns are those that Delta keeps. Delta keeps no key, so this one is the view's.
+        """
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
             return None
@@ -136,9 +146,10 @@ class DeltaTarget(DirectoryTarget):
         return Definition(f"{number:0{DIGITS}x}", columns, self._definition.key)
 
     def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
-        """Return the application transactions of a commit. Versions can't be below 0, so a mark of -1 is kept as 0.
+        """Return the application transactions of a commit.
 
-        `letters` is as `_letters_in` returns it.
+        Their versions can't be below 0, and a mark can be -1: so a mark is kept plus one. `letters` is the version of
+        the letters' table that counts, plus one; 0 for none.
         """
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(self._definition.digest, 16))
@@ -188,7 +199,8 @@ class DeltaTarget(DirectoryTarget):
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
         """Add dead letters to those that count, or replace them. Return the version that counts then, plus one.
 
-        What lies beyond the version that counts was left by a writer that died before it committed the view's table.
+        `counts` is the version that counts now, plus one; 0 for none. Later versions were left by a writer that died
+        before it committed the view's table.
         """
         directory = self._directory / LETTERS
         table = _opened(directory)
@@ -203,7 +215,10 @@ class DeltaTarget(DirectoryTarget):
         return 0 if written is None else written.version() + 1
 
     def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
-        """Write rows through files of Spark's: the driver has only a part of them in memory when it passes them on."""
+        """Write rows to a Delta table, by way of files that Spark writes.
+
+        So this process has only a part of the rows in memory when it passes them on to delta-rs.
+        """
         for leftover in self._directory.glob(f"{_STAGING}*"):
             shutil.rmtree(leftover)
         staging = self._directory / f"{_STAGING}{uuid.uuid4()}"

@@ -25,7 +25,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(value: Any) -> str:
-    """Format a value for a table or a fact: thousands separated, times in UTC, None as a dash."""
+    """Format a value for a table or a fact: thousands separated, times in UTC, bytes in hexadecimal, None as a dash."""
     match value:
         case None:
             return NOTHING
@@ -45,9 +45,10 @@ def read(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Format a value as a name that no other value has.
+    """Format a value so that no other value of its column looks the same.
 
-    None becomes NULL. A text is quoted if it could be taken for another value, or its end be missed.
+    None becomes NULL, bytes hexadecimal after 0x. A text is quoted if it is `NULL` itself, or has spaces, quotes or
+    other characters by which a reader could miss its end.
     """
     match value:
         case None:
@@ -64,7 +65,7 @@ def quoted(value: Any) -> str:
 
 
 def number(value: Number) -> str:
-    """Format a number: whole numbers and decimals exactly, others to six digits."""
+    """Format a number: whole numbers and decimals exactly, others to six digits, infinity and NaN as a dash."""
     if isinstance(value, Fraction):
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, float):
@@ -79,7 +80,7 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to about two digits, where there is little room: 1.2 M."""
+    """Format a number to two or three digits, where there is little room: 1.2 M, 123 M. Raises as `finite` does."""
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:
@@ -117,7 +118,10 @@ def _utc(value: datetime) -> datetime:
 
 
 def width_of(text: str, size: float) -> float:
-    """Return roughly the width of a text in a sans-serif font of this size; enough for the wider fonts."""
+    """Return roughly the width of a text in a sans-serif font of this size, in the unit of `size`.
+
+    It is enough for the wider fonts.
+    """
     return sum(_share(character) for character in text) * size
 
 
@@ -132,7 +136,7 @@ def _share(character: str) -> float:
 
 
 def cut(text: str, size: float, width: float) -> str:
-    """Return a text, with its end left out if it is wider than `width`."""
+    """Return a text, with its end replaced by … if it is wider than `width` in a font of this size."""
     room, used, fit = width / size, 0.0, 0
     for index, character in enumerate(text, start=1):
         used += _share(character)

@@ -39,6 +39,9 @@ def tasks_address(address: str) -> str:
 
 @contextmanager
 def open_log(address: str) -> Iterator[Log]:
-    """Open the log in the driver. An embedded one that nobody hosts is hosted here. Raises what `connect` raises."""
+    """Open the log in the driver, until the `with` statement ends. An embedded one that nobody hosts is hosted here.
+
+    Raises what `connect` raises.
+    """
     with polonaise.blocking.connect(address, settings=ClientSettings(name="pipeline")) as log:
         yield log

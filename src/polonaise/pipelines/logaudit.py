@@ -48,7 +48,7 @@ class CopyReport(NamedTuple):
     last: TransactionId
     """The last good id; -1 for none."""
     behind: int
-    """Committed transactions that this copy does not have, or that can't be read. By itself no fault."""
+    """Number of committed transactions above `last`: missing here, or not readable. By itself no fault."""
     digest: str
     """Digest of all its batches: the sum of their SHA-256, in hexadecimal."""
     troubles: tuple[str, ...]
@@ -116,13 +116,16 @@ def audit_log(
     A replica that is still catching up, or that was trimmed, is compared as far as it goes.
 
     Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
-    request to the log; `progress` counts tasks. Troubles are in the report. Raises only for what can't be read at all,
-    and `NotFound` or `BadOption` for a store of fragments that does not exist or is empty.
+    request to the log; `progress` counts tasks, then the partitions in each directory. Troubles are in the report.
+
+    Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
+    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments, what `find` raises for a
+    directory, and what reading raises where nothing can be read.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
-        find(directory)  # raises for a directory that is not a storage node's
+        find(directory)  # raises for a path without files of a storage node, before anything is read
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
@@ -154,7 +157,10 @@ def audit_log(
 def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
 ) -> tuple[FragmentCopy, list[str]]:
-    """Return the partition's good fragments, and what is wrong with or between the others, by their footers."""
+    """Return the fragments to read of a partition, and what is wrong with or between its fragments.
+
+    Only footers are read here. Fragments with a bad footer, or of another cluster, are not to be read.
+    """
     store, troubles = clusters.store_at(url), []
     good = []
     for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
@@ -226,7 +232,7 @@ def _walk(task: _AuditTask) -> Walk:
 def _judged(
     copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, fragment_troubles: Sequence[str]
 ) -> tuple[CopyReport, ...]:
-    """Return the report on each copy. The first is the servers', with which the others are compared."""
+    """Return the report on each copy. The first copy is the servers', with which the others are compared."""
     reports = []
     for copy, walked in zip(copies, walks, strict=True):
         troubles = [walked.trouble] if walked.trouble else []

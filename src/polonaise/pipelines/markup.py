@@ -14,7 +14,7 @@ _EMPTY: Final = frozenset({"meta", "link", "br"})
 
 
 class Markup(str):
-    """Text that is HTML already. Made only by `element`, `joined`, and the constants of the page."""
+    """Text that is HTML already. Made only by `escaped`, `joined`, `element` and `canvas.svg`, and of constants."""
 
     __slots__ = ()
 

@@ -1,6 +1,7 @@
 """A report as one HTML page: it fetches nothing, runs nothing, and shows every value as text.
 
-It is light or dark as the reader's machine is, can be printed, and says each figure of its charts in a table, too.
+It is light or dark as the reader's machine is, can be printed, and has tables of its charts' figures (of long lines,
+only of some points).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ReportPage:
         return self._add(element("dl", *cards, class_="facts"))
 
     def verdicts(self, verdicts: Iterable[ReportVerdict]) -> Self:
-        """Add a list of what holds and what does not, beginning with what does not."""
+        """Add a list of claims: first those that do not hold, then those that could not be told, then the others."""
         order = sorted(verdicts, key=lambda verdict: (verdict.good is not False, verdict.good is True))
         return self._add(element("ul", *map(_verdict, order), class_="verdicts"))
 

@@ -41,7 +41,7 @@ LETTERS: Final = "_undecodable"
 """The directory of a version's dead letters, which readers of Parquet ignore, too."""
 _MAKING: Final = ".making"
 KEEP_S: Final = 600.0
-"""Seconds that a version is kept after it was replaced, so that whoever is reading it can finish."""
+"""Seconds that a version is kept after it was replaced, at least, so that whoever is reading it can finish."""
 
 
 class ParquetTarget(DirectoryTarget):
@@ -109,6 +109,7 @@ class ParquetTarget(DirectoryTarget):
                 marks = {} if current is None else self._marks_of(current)
                 if marks != dict(before) or not (replaces or current is None or self._fits(current)):
                     return False
+                # Before anything is written: a dead writer may have left a directory of the same number.
                 self._sweep(current)
                 number = 0 if current is None else int(current.name) + 1
                 making = self._versions / f"{number:08d}{_MAKING}"

@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class JobProgress(Protocol):
-    """Is told of a job's steps. Each job documents what it counts."""
+    """Receives the progress of a job, step by step. Each job documents what it counts."""
 
     def begin(self, what: str, total: int) -> None:
-        """Hear that a step of `total` parts begins; the one before is done."""
+        """Hear that a step of `total` parts begins, and that the step before it is done."""
 
     def done(self, parts: int) -> None:
         """Hear how many parts of this step are done, in all."""

@@ -45,7 +45,7 @@ class HowToReport:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
     period: str | None = None
-    """One of `summaries.PERIODS`; None for one that fits the length of the history."""
+    """The period that is summed up, one of `summaries.PERIODS`; None for one that fits the length of the history."""
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
@@ -61,10 +61,11 @@ class LogReport:
     page: Path
     tables: tuple[Path, ...]
     spans: Mapping[int, tuple[int, int]]
-    """First and last id of each partition that the report is about."""
+    """First and last id of each partition that the report is about; the last is below the first for none."""
     transactions: int
+    """Number of ids in these spans: transactions with any header, and the library's own ones, too."""
     bytes: int
-    """Bytes of bodies."""
+    """Bytes of the bodies that were summed up."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
@@ -87,9 +88,9 @@ def report(
 ) -> LogReport:
     """Write a report on a log, or a store of fragments (`fragments:URL`), to a directory; `progress` counts its parts.
 
-    All of it is about the same transactions, those that were committed when it began. Each file is replaced in one
-    step, the page last; if killed on the way, run it again. Raises what reading raises, `BadOption` for invalid
-    options, and `DiskFailed` if the directory can't be written to.
+    All of it is about the same transactions: those committed when it began that `how.options` select. Each file is
+    replaced in one step, the page last; if killed on the way, run it again. Raises what reading and `how.sections`
+    raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to.
     """
     how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)
@@ -159,7 +160,7 @@ def _rate(count: int, first: datetime | None, last: datetime | None) -> int | No
 
 
 def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, period: str) -> Chart:
-    """Chart a column: bars for days and months, a line for shorter periods, of which there are many."""
+    """Chart a column's sums over all rows of each period: bars for days and months, a line for shorter periods."""
     sums: Counter[datetime] = Counter()
     for row in periods:
         sums[row["period"]] += row[column]
@@ -169,7 +170,11 @@ def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, pe
 
 
 def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
-    """Chart the headers with the most transactions; a period without any is a zero."""
+    """Chart the headers with the most transactions as lines; with a single period, all headers as bars.
+
+    A period in which a header has no transaction is a zero of its line. Periods in which no header has any are left
+    out.
+    """
     totals: defaultdict[int, Counter[datetime]] = defaultdict(Counter)
     for row in periods:
         totals[row["header"]][row["period"]] += row["transactions"]

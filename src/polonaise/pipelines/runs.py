@@ -62,7 +62,10 @@ class Run:
 
 
 def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) -> ReportT:
-    """Do the work and tell `finished` the outcome, in either case. Raises the fault, if the work raised one."""
+    """Do the work, tell `finished` how it ended, and return the report, or raise the `PolonaiseError` of the work.
+
+    `finished` is not told of other errors.
+    """
     began, began_s = datetime.now(UTC), time.perf_counter()
     try:
         report = work()

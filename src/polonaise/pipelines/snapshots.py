@@ -36,11 +36,14 @@ class Snapshot:
 
     @property
     def transactions(self) -> int:
-        """The number of transactions, with any header."""
+        """The number of ids in the spans: transactions with any header, and the library's own ones, too."""
         return sum(span.last - span.first + 1 for span in self.spans.values())
 
     def read(self, *, where: str | None = None, schema: str | None = None) -> DataFrame:
-        """Return the transactions as `polonaise.spark.read` does. `schema` names the wanted columns, in DDL."""
+        """Return the transactions for which the condition `where` holds, as `polonaise.spark.read` does.
+
+        `schema` names the wanted columns, in DDL.
+        """
         options: Mapping[str, object] = self._options
         return read(self.spark, self.cluster, where=where, schema=schema, **options)
 

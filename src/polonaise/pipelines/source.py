@@ -18,17 +18,20 @@ from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId, TransactionId
 
 Marks = Mapping[PartitionId, TransactionId]
-"""For each partition, the last id that counts; -1 for none."""
+"""For each partition, the last id that is in a table or is to be read; -1 for none."""
 
 
 @dataclass(frozen=True)
 class Until:
-    """The end of what a job reads of the log; by default everything that is committed when it begins."""
+    """The end of what a job reads of the log; by default everything that is committed when it begins.
+
+    Raises `BadOption` for both ids and a time, and for a time without a zone.
+    """
 
     ids: Marks | None = None
-    """Everything up to these ids, one of each partition."""
+    """The last id to read of each partition that the job reads; None for no such limit."""
     time: datetime | None = None
-    """Everything that was committed up to this time, which needs a time zone."""
+    """The commit time up to which transactions are read, itself included. Needs a time zone. None for no limit."""
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.time is not None:
@@ -44,9 +47,9 @@ class LogSource(NamedTuple):
     """One log, or store of fragments. Made by `open_source`."""
 
     address: str
-    """The option `cluster` of a query that tasks run."""
+    """The value of the option `cluster` of queries that tasks run."""
     options: Mapping[str, str]
-    """Other options of such a query."""
+    """Other options of these queries: the store of fragments, if one was given beside a log."""
     cluster: str
     """The cluster key in hexadecimal."""
 
@@ -62,7 +65,8 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
     """Open the log at an address (`embedded:PATH`, `file:PATH`), with or without a store of its fragments, or a store
     alone (`fragments:URL`).
 
-    An embedded log that nobody hosts is hosted here meanwhile. Raises what `connect` raises.
+    An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
+    `BadOption` for a store that is given twice, and for a store alone `NotFound`, or `BadOption` if it is empty.
     """
     if address.startswith(FRAGMENTS):
         if fragments is not None:

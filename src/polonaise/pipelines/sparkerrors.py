@@ -1,4 +1,4 @@
-"""Translate what Spark raises into errors of ours."""
+"""Translate what Spark raises into errors of Polonaise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from polonaise.errors import PolonaiseError, SparkFailed, error_of
 
 _OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTILINE)
-"""The last line of a traceback of ours in a task."""
+"""The last line of a task's traceback that ends with a `PolonaiseError`; its groups are code and text."""
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
@@ -31,7 +31,8 @@ _AGAIN: Final = (
 )
 
 SPARKS: Final = (PySparkException, Py4JError)
-"""Errors of Spark. Py4J's are raised while Spark can't start, when nothing translates Java's exceptions."""
+"""Errors of Spark. Py4J's are raised where nothing translates Java's exceptions: while Spark can't start, and when its
+Java process is gone."""
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def translating() -> Iterator[None]:
 
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
-    """Return the error that a task of ours raised; or else what Spark says, in its first line, as `SparkFailed`."""
+    """Return the `PolonaiseError` that a task raised; or else a `SparkFailed` with what Spark says, in one line."""
     message = str(error)
     if matches := _OURS.findall(message):
         code, text = matches[-1]
@@ -56,6 +57,7 @@ def translated(error: PySparkException | Py4JError) -> PolonaiseError:
     words = raised[1].strip() if raised else first
     if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(message):
         return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
+    # Before the signs of a killed process: what the user's function raised may read like one of them.
     if matches := _PYTHONS.findall(message):
         return SparkFailed(f"{words}: {matches[-1].strip()}")
     if _WORKER_GONE.search(message):

@@ -57,6 +57,7 @@ class SqlTarget(Target):
             shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
             definition = json.dumps(self._definition.fields())
             self._table = MarkedTable(self._url, shape, self._cluster, definition, marks_table=self._marks_table)
+            # Before `prepare`, which makes and checks tables: its error would say to alter them.
             self._check_shape(self._kept(self._table))
             self._table.prepare()
         return self._table
@@ -129,7 +130,7 @@ class SqlTarget(Target):
 
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
-    """Compute the rows before the SQL transaction begins, and only once, however often that is tried again."""
+    """Compute the rows before the SQL transaction begins, and only once, also if the transaction is tried again."""
     computed = rows.persist(StorageLevel.DISK_ONLY)
     try:
         computed.count()
@@ -143,7 +144,7 @@ def _letters(letters: DataFrame | None) -> Chunks | None:
 
 
 def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows in chunks, times with a zone: Spark gives them without one, in the local time of this process."""
+    """Yield rows in chunks of `_ROWS`, their times in UTC: Spark gives these without a zone, in this process's own."""
     times = [each.name for each in rows.schema.fields if isinstance(each.dataType, TimestampType)]
     remaining = iter(rows.toLocalIterator(prefetchPartitions=True))
     while chunk := [row.asDict() for row in islice(remaining, _ROWS)]:

@@ -29,8 +29,9 @@ class Summaries(NamedTuple):
     """A log's contents, summed up."""
 
     partitions: pa.Table
-    """A row per partition: `partition`, `transactions`, `bytes`, `first_id`, `last_id`, `first_time`, `last_time`,
-    `busiest_second` (transactions), `clients`, and `refused`: see `_partitions`."""
+    """A row per partition with transactions: `partition`, `transactions`, `bytes` (of bodies), `first_id`, `last_id`,
+    `first_time`, `last_time`, `busiest_second` (transactions in it), `clients` (how many), and `refused`: see
+    `_partitions`."""
     period: str
     """The chosen one of `PERIODS`."""
     periods: pa.Table
@@ -61,7 +62,10 @@ def _fitting(partitions: pa.Table) -> str:
 
 @contextmanager
 def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
-    """Group by second, header and client. Everything else is made of this, so it is kept, and the log is read once."""
+    """Group by partition, header, second and client.
+
+    All summaries are made of these groups, so they are kept meanwhile, and the log is read once.
+    """
     grouped = (
         snapshot.read(schema=_COLUMNS)
         .groupBy(
@@ -91,9 +95,10 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 def _partitions(seconds: DataFrame) -> DataFrame:
     """Return a row per partition. `refused` counts appends that are not in the log.
 
-    These are conflicts, failed expectations, and appends that were given up.
-    Each append has a sequence number of its client's, so a refused one leaves a gap between the client's first and last
-    transaction of this history. Known only where whole partitions are read; gaps before or after can't be seen.
+    These are conflicts, failed expectations, and appends that were given up. Each append has a sequence number of its
+    client's, so one that is not in the log leaves a gap between the client's first and last transaction. Gaps before
+    the first and after the last can't be seen. Known only where whole partitions are read: if only some headers are,
+    the clients' transactions with other headers count as refused.
     """
     clients = (
         seconds.groupBy("partition", "client")
@@ -141,7 +146,7 @@ def _sums() -> list[Column]:
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
     """Return the most frequent values of decoded columns: `column`, `value` (as text), `rank`, `transactions`.
 
-    `top` is how many of each column. Raises `BadOption` for an unknown column.
+    `top` is how many values of each column are returned. Raises `BadOption` for an unknown column.
     """
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]

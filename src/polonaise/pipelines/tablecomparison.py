@@ -33,14 +33,15 @@ class RowDifference(NamedTuple):
     """A key at which two tables differ."""
 
     kind: str
-    """`missing` (in the table), `extra` (in the table and not in the log), `repeated` (more often in the table than it
-    should be) or `different`."""
+    """`missing` (in the table, or there less often than it should be), `extra` (in the table, and should not be),
+    `repeated` (more often in the table than it should be) or `different` (in other columns than the key's)."""
     key: dict[str, Any]
     rows: int
-    """Rows of the table with this key."""
+    """Number of the table's rows with this key."""
     rows_expected: int
+    """Number of rows with this key that the table should have."""
     values: dict[str, tuple[Any, Any]]
-    """Each column that differs, with the table's value and the right one."""
+    """Each column that differs, with the table's value and the right one; empty unless `kind` is `different`."""
 
     def __str__(self) -> str:
         key = ", ".join(f"{name} {quoted(value)}" for name, value in self.key.items())
@@ -72,11 +73,11 @@ class Comparison:
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """Each numeric column outside the key, with its sum in the table and the right one; None for no rows."""
+    """Each numeric column outside the key, with its sum in the table and the right sum; a sum of no rows is None."""
     totals: Mapping[str, int]
     """The number of keys that differ, by kind. Kinds that don't occur are left out."""
     differences: tuple[RowDifference, ...]
-    """Some of the differences, in the order of their keys."""
+    """The first differences in the order of their keys, as many as `compare` was to name."""
 
     @property
     def equal(self) -> bool:
@@ -86,8 +87,9 @@ class Comparison:
 def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max: int) -> Comparison:
     """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
 
-    Without a `key`, whole rows are compared. Floating-point values may differ in the tenth digit. Raises `ViewUnfit`
-    for a table that lacks columns, or has them with other types.
+    Without a `key`, whole rows are compared, as if each column were of the key. Floating-point values outside the key
+    may differ by a billionth of their size. Raises `ViewUnfit` for a table that lacks columns, or has them with other
+    types; types of numbers are converted to each other.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
@@ -116,7 +118,7 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
 
 @contextmanager
 def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep the frame on disk: it is read several times."""
+    """Keep the frame on disk until the `with` statement ends: it is read several times."""
     persisted = frame.persist(StorageLevel.DISK_ONLY)
     try:
         yield persisted
@@ -125,7 +127,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
-    """Return the table's columns in the order and types of the schema."""
+    """Return the table's columns in the order and types of the schema. Raises `ViewUnfit`, see `compare`."""
     types = {each.name: each.dataType for each in table.schema}
     for each in schema:
         if each.name not in types:

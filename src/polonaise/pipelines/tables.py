@@ -23,15 +23,18 @@ class Table:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-    """Each row is as long as `columns`."""
+    """The rows, each with one value per column."""
     note: str = ""
     rows_max: int = ROWS_MAX
-    """Rows that are shown at most; the page says how many there were."""
+    """Number of rows that are shown at most. If there are more, a note says how many."""
 
     def __post_init__(self) -> None:
         for row in self.rows[: self.rows_max]:
             if len(row) != len(self.columns):
-                raise BadOption(f"table {self.title!r} has {len(self.columns)} columns and a row of {len(row)} values")
+                raise BadOption(
+                    f"table {self.title!r} has {len(self.columns)} columns and a row of {len(row)} values: give each "
+                    "row one value per column"
+                )
 
     def html(self) -> Markup:
         """Return the table, with its title as caption, and its note."""

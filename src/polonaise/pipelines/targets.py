@@ -31,15 +31,15 @@ class TableState(NamedTuple):
     """A table as it was at one moment."""
 
     marks: dict[PartitionId, TransactionId] | None
-    """The last id of each partition in the rows; None for a table that does not say."""
+    """The last id of each partition that is in the rows; None if the table was read without marks."""
     rows: DataFrame
 
 
 class Target(ABC):
     """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
 
-    `merge` does the same if the table's rows were made by another definition. `letters` are rows for the dead-letter
-    table beside this one, which changes in the same step.
+    `merge` also returns False if the table's rows were made by another definition. `letters` are rows for the
+    dead-letter table beside this one, which changes in the same step.
     """
 
     _schema: StructType
@@ -52,13 +52,16 @@ class Target(ABC):
         self._cluster = cluster
 
     def prepare(self, schema: StructType) -> None:
-        """Tell the columns of the view's rows. Called before all else. Raises if the table can't have them."""
+        """Set the columns of the view's rows. Called before any other method but `close`.
+
+        Raises `ViewUnfit` if there is no table yet and its directory holds other files.
+        """
         self._schema = schema
         self._definition = definition_of(self._view, schema)
 
     @abstractmethod
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log."""
+        """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log or view."""
 
     @abstractmethod
     def check(self) -> None:
@@ -66,11 +69,11 @@ class Target(ABC):
 
     @abstractmethod
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Add rows, or with a key merge them with the table's, and move the marks to `after`."""
+        """Add rows, or with a key merge them with the table's; add the letters; move the marks to those in `after`."""
 
     @abstractmethod
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Replace all rows and letters by these, and set the marks to `after`."""
+        """Replace all rows and letters by these, and set the marks to `after`; partitions not in it begin anew."""
 
     @abstractmethod
     def letters(self) -> str:
@@ -78,15 +81,19 @@ class Target(ABC):
 
     @abstractmethod
     def state(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:
-        """Give the table's present state, undisturbed by writers. Without marks it may be any table, not a view's."""
+        """Read the table as it is at one moment, whatever is written to it meanwhile.
+
+        Unless `with_marks`, any table can be read, also one that no view has made. Raises `ViewUnfit` for a table that
+        does not exist, and for the marks of another log.
+        """
 
     def close(self) -> None:
-        """Close what is open between two calls, if anything is."""
+        """Close the connection to the table, if it has one."""
         return
 
 
 class DirectoryTarget(Target):
-    """A table in a directory that Spark's driver and tasks both reach."""
+    """A table in a directory that Spark's driver and tasks both reach. Raises `BadOption` for no path or a URL."""
 
     kind: ClassVar[str]
     """The word before the directory in the table's address."""

@@ -35,7 +35,9 @@ def run_tasks(
     progress: JobProgress,
     what: str,
 ) -> list[Result]:
-    """Return the results of `function(item)`, in the order of the items. Each call is a task, which `progress` counts.
+    """Return the results of `function(item)`, in the order of the items. Each call is a task of the step `what`.
+
+    `progress` counts ended tasks, with Spark Connect only at the end.
 
     If a task or its machine fails, Spark repeats the call, perhaps while another one for the same item still runs: so
     the function must leave the same behind however often it runs. If the last attempt fails, so does this: a
@@ -98,5 +100,5 @@ def _cancel(spark: SparkSession, group: str) -> None:
 
 
 def _is_classic(spark: SparkSession) -> bool:
-    """Whether this process has Spark's driver, and not a connection to it."""
+    """Whether this process has Spark's driver, and not a connection to it (Spark Connect)."""
     return hasattr(spark, "_jsparkSession")

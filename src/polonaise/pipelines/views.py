@@ -37,7 +37,9 @@ class Commit(NamedTuple):
     """A range of the log that this run has added to the table."""
 
     before: dict[PartitionId, TransactionId]
+    """The table's marks before this commit: the range begins above them. A partition left out begins at id 0."""
     after: dict[PartitionId, TransactionId]
+    """The last id of the range in each partition to which it adds something."""
     undecodable: Letters = NO_LETTERS
     """The undecodable bodies of this range."""
 
@@ -53,14 +55,15 @@ class ViewReport:
     view: str
     table: str
     how: str
-    """`rebuilt` or `updated`."""
+    """What the run has done: `rebuilt` or `updated`."""
     marks: dict[PartitionId, TransactionId]
-    """The last id of each partition that is in the table."""
+    """The last id of each partition that is in the table after the run."""
     commits: int
+    """Number of commits that this run has made."""
     transactions: int
-    """Transactions that this run has read."""
+    """Number of ids in their ranges: transactions with any header, and the library's own ones, too."""
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies among them, which are not in the table."""
+    """The undecodable bodies in these ranges, which are not in the table."""
     letters: str | None = None
     """Location of the dead-letter table, if undecodable bodies are kept in one."""
     well: ClassVar = True
@@ -93,10 +96,11 @@ def rebuild(
     `table` is the table's address, see `open_target`. Readers see either the old rows or the new ones, whole, even if
     this run is killed. The table may be brought up to date from there. `on_undecodable` says what to do with bodies
     that the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
-    view's `read` says.
+    view's `read` says, or else `fail`. `progress` counts the one commit.
 
-    Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log, and what reading,
-    Spark and the database raise. Example::
+    Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log or view,
+    `ViewUnavailable` if other runs change the table at every attempt, and what reading, Spark and the database raise.
+    Example::
 
         rebuild(spark, "embedded:./bank", balances, "parquet:./balances", until=Until(ids={0: 41}))
     """
@@ -128,11 +132,13 @@ def update(
     on_undecodable: str | None = None,
     progress: JobProgress | None = None,
 ) -> ViewReport:
-    """Bring the view's table up to date with what is committed now, from its marks, or from the beginning.
+    """Bring the view's table up to date with what is committed now, from its marks on; a new table from the beginning.
 
     May be killed at any time and run again, also by several at once: each transaction counts once. A commit takes at
-    most `transactions_max` transactions; `progress` counts transactions. Raises what `rebuild` raises, `BadOption` for
-    a view that is declared `whole`, and `ViewUnfit` for a table that was made by another definition of the view.
+    most `transactions_max` transactions; `progress` counts transactions.
+
+    Raises what `rebuild` raises, `BadOption` for a view that is declared `whole`, `ViewUnfit` for a table that was made
+    by another definition of the view, and `ClientAhead` for a table that holds more than the log.
     """
     progress = progress or Silence()
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
@@ -158,7 +164,10 @@ def follow(
     transactions_max: int = TRANSACTIONS_MAX,
     on_undecodable: str | None = None,
 ) -> Iterator[Commit]:
-    """Do what `update` does, and go on with what is committed from then on, for as long as the caller iterates."""
+    """Do what `update` does, and go on with what is committed later; yield each commit once it is made.
+
+    Ends only when the caller stops iterating. Raises what `update` raises.
+    """
     with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
         while True:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAMED_MAX: Final = 20
-"""Undecodable bodies that a report names, at most. A dead-letter table has all of them."""
+"""Number of undecodable bodies that a report names, at most. A dead-letter table has all of them."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
 _WAIT_S: Final = 1.0
@@ -36,14 +36,17 @@ _STORE_WAIT_S: Final = 5.0
 _OPTION: Final = "onUndecodable"
 _OLDER: Final = "failondecodeerror"
 _IN_ROWS: Final = ("column", "only")
-"""Values of the option with which the view's query itself sees undecodable bodies."""
+"""Values of `onUndecodable` with which the view's query itself sees undecodable bodies."""
 
 
 class UndecodablePolicy(enum.Enum):
-    """What a job does with an undecodable body. No part of a view's definition, as the view's rows are the same."""
+    """What a job does with an undecodable body.
+
+    This is no part of a view's definition: the body is in none of the view's rows, whatever is done with it.
+    """
 
     FAIL = "fail"
-    """End, and name the body."""
+    """End with an error that names the body."""
     SKIP = "skip"
     """Leave the body out, count it, and name it in the report."""
     TABLE = "table"
@@ -66,6 +69,7 @@ class Letters:
     """The undecodable bodies of a part of the log."""
 
     count: int = 0
+    """How many there are."""
     named: Sequence[UndecodableBody] = ()
     """The first undecodable bodies, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
@@ -127,9 +131,10 @@ class ViewSource:
         }
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
-        """Return the last id of each partition that the view's query reads, up to `until`.
+        """Return the last id to read of each partition that the view's query reads, as `until` says; -1 for none.
 
-        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed.
+        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed, and
+        what reading raises.
         """
         options = read_options({"cluster": self._source.address, **self._source.options, **self._read})
         if until.time is not None:
@@ -160,7 +165,10 @@ class ViewSource:
                 )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Wait for transactions above `marks`, but not for ever, so that the caller can look for new partitions."""
+        """Wait for transactions above `marks`, `_WAIT_S` at most; for a store alone, wait `_STORE_WAIT_S` in any case.
+
+        The caller looks again then, also for partitions that are not in `marks`, which do not end the wait.
+        """
         history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
         if history.log is None:
             time.sleep(_STORE_WAIT_S)
@@ -174,7 +182,11 @@ class ViewSource:
 
     @contextmanager
     def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
-        """Find the undecodable bodies of the same transactions, and keep them: finding them means decoding all."""
+        """Find the undecodable bodies of the transactions above `after` and up to `upto`.
+
+        They are kept on disk until the `with` statement ends, because finding them means decoding all bodies. With the
+        policy FAIL none are looked for.
+        """
         if self.policy is UndecodablePolicy.FAIL:
             yield NO_LETTERS
             return

@@ -25,17 +25,18 @@ from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, T
 class ArchivedHistory(Protocol):
     """The port to a fragment store. `fragments.history.FragmentHistory` implements it.
 
-    Only a server that was given a store loads `fragments.history`.
+    Only a server that was given a store loads `fragments.history`. Every method may raise `StoreUnavailable`,
+    `AccessDenied` and, for the fragments of another cluster, `WrongClusterKey`.
     """
 
     async def highest(self, partition: PartitionId) -> TransactionId:
-        """Return the highest id in the store at this moment; -1 for none."""
+        """Return the highest id of the partition in the store at this moment; -1 for none."""
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which the store is known to hold everything from 0 on; -1 for nothing."""
+        """Return the id up to which the store held everything from 0 on when it was last listed; -1 for nothing."""
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments that hold everything up to `last` at this moment. Raises `NotArchived`."""
+        """Return the fragments that hold all ids from 0 to `last` at this moment. Raises `NotArchived` for a gap."""
 
     async def read(
         self,
@@ -45,22 +46,26 @@ class ArchivedHistory(Protocol):
         bytes_max: int,
         after_time_us: int = 0,
     ) -> list[Batch]:
-        """Return verified batches from the one that holds `first` on: about `bytes_max` bytes, at least one batch.
+        """Return verified batches from the one that holds `first` on; none of them ends above `last`.
 
-        With `after_time_us` (µs UTC), only from the first batch of that time or later; none if there is no such batch.
-        Raises `FragmentMissing`, `FragmentDamaged`, `StoreUnavailable`, `AccessDenied`, `WrongClusterKey`.
+        At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (µs UTC), only from the
+        first batch of that commit time or later; none if there is no such batch. Raises `FragmentMissing` for an id
+        that no fragment holds, and `FragmentDamaged` if all that hold it are damaged.
         """
 
     async def held(self) -> Mapping[FragmentName, int]:
         """Return all fragments in the store at this moment, each with its size in bytes."""
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
-        """Read a fragment through, calling `pause` after each piece. Raises `FragmentDamaged`, `NotFound`."""
+        """Read a fragment of `size` bytes through; await `pause` with the length of each piece that was read.
+
+        Raises `FragmentDamaged` unless it has the digest in its name, and `NotFound` if it is gone.
+        """
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
         """Write a damaged fragment again, and return its size in bytes.
 
-        Raises `FragmentDamaged` unless the batches make the very same object.
+        Raises `FragmentDamaged` unless the batches make the very same object, and what `batches` raises.
         """
 
 
@@ -86,8 +91,9 @@ async def read_to_copy(
     """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
     The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
-    may be damage, and has to be reported as damage. Raises the last source's error when no source has the ids,
-    `no_source` when `sources` is empty, and `HistoryTrimmed` in a server without fragments.
+    may be damage, and has to be reported as damage. Raises `no_source` when `sources` is empty, and the last source's
+    error when no source sends the ids and none has trimmed them. For trimmed ids, raises `HistoryTrimmed` in a server
+    without fragments, and what `ArchivedHistory.read` raises.
     """
     error = no_source
     trimmed: HistoryTrimmed | None = None

@@ -137,7 +137,7 @@ class CatchUp:
             await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
-        """Read batches from an engaged replica, or from the fragments if all engaged replicas have dropped them."""
+        """Read batches from an engaged replica or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
         no_source = ProtocolError("no engaged replica is connected for copying")
         return await read_to_copy(

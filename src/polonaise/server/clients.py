@@ -39,7 +39,10 @@ def receive(
     now: Moment,
     inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> list[Effect]:
-    """Bring the owner a client's message. Raises the `PolonaiseError` with which it is to be refused."""
+    """Bring the owner a client's message, and return the effects.
+
+    Raises the `PolonaiseError` with which the message is to be refused.
+    """
     assert connection.peer is not None
     client_id = connection.peer.node
     match message:
@@ -82,5 +85,5 @@ def send(effect: ClientEffect, partition: PartitionId, generation: Generation) -
 
 
 def connection_of(holder: ClientMount | Answer | RefuseRequest | CutOff) -> Connection:
-    """Return the connection of a mount or an effect: the owner knows it only as something to compare."""
+    """Return the connection of a mount or an effect, which the owner knows only as a value to compare."""
     return cast(Connection, holder.connection)

@@ -1,4 +1,4 @@
-"""Warnings in the server's log about its partitions, by name, so that operators see what is missing."""
+"""Warnings in the server's log about partitions and storage nodes, so that operators see what is missing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Trouble:
     def due(self, now: float, size: int) -> float | None:
         """Return the seconds that the trouble has lasted if a warning is due now, else None.
 
-        `size` is its size now, such as a number of partitions; 0 ends the trouble, which is logged if a warning was
-        given and there is a text for it.
+        `size` is the size of the trouble now, such as a number of partitions. With 0 the trouble is over: if a warning
+        was given, the text `over` is logged, unless it is empty.
         """
         if not size:
             if self._warned and self._over:
@@ -85,7 +85,7 @@ class HealthWarnings:
             owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
             if not self._owners_before.issubset(owners):
-                self._last_fault_s = float("-inf")  # of a partition, perhaps, that another server owns now
+                self._last_fault_s = float("-inf")  # the fault may be of a partition that another server owns now
             self._owners_before = frozenset(owners)
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:

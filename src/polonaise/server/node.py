@@ -63,7 +63,10 @@ class Server:
         settings: ServerSettings | None = None,
         open_history: Callable[[bytes], ArchivedHistory] | None = None,
     ) -> None:
-        """Make a server that is not started. `open_history` opens the fragment store for the cluster with this key."""
+        """Make a server that is not started.
+
+        `open_history` opens the fragment store, given the cluster's key; None for a server without fragments.
+        """
         self._host = host
         self._coordinator = coordinator
         self._settings = settings or ServerSettings()
@@ -100,7 +103,8 @@ class Server:
     async def start(self) -> None:
         """Listen, register, and own every partition that has no living owner.
 
-        Registered last, with the address at which it listens: a server that others can find must take connections.
+        It registers, with the address at which it listens, only once it does: a server that others can find must take
+        connections.
         """
         self._description = await self._coordinator.describe()
         if self._open_history is not None:
@@ -151,6 +155,7 @@ class Server:
 
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
+        # Before the connections are closed: over these the clients are told to look elsewhere.
         for served in self.partitions.values():
             served.close(NotOwner("the server is shutting down: read the assignment again"))
         if self._listener:
@@ -159,6 +164,7 @@ class Server:
             connection.close()
         for link in self._links.values():
             link.close()
+        # Last, because others take the partitions over as soon as this server has left.
         if self._membership:
             await self._membership.leave()
 
@@ -268,7 +274,7 @@ class Server:
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer reads, trims and requests for health in tasks."""
+        """Bring a client's message to its partition; answer reads, fetches, trims and requests for health in tasks."""
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
             # tells how it is, even while it owns nothing.
@@ -324,10 +330,8 @@ class Server:
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
-        While a client has too many requests unanswered, nothing is read from it.
-
-        An answer is made only when the ones before it were taken: a client that does not read must not fill this
-        server's memory.
+        While a client has `_REQUESTS_MAX` requests unanswered, nothing is read from it. And an answer is made only when
+        little is unsent of those before: a client that does not read must not fill this server's memory.
         """
         requests = self._connections[connection]
         requests.waiting += 1
@@ -372,7 +376,7 @@ class Server:
                 name: {
                     **self._storage_health.answers.get(name, {}),
                     "connected": link.session is not None,
-                    "error": str(link.last_error or ""),
+                    "error": str(link.last_error or link.bulk_error or ""),
                 }
                 for name, link in self._links.items()
             },
@@ -400,7 +404,7 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class _ServerRequests:
-    """Counts the requests of one connection."""
+    """Counts the requests of one connection, and gives their answers turns."""
 
     waiting: int = 0
     """The number of requests that are not answered yet."""

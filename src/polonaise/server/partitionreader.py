@@ -57,14 +57,18 @@ class PartitionReader:
     # ------------------------------------------------------------------ waiting
 
     def mark_moved(self) -> None:
-        """Wake all reads that wait: more is committed, or this owner will commit nothing any more."""
+        """Wake all reads that wait: more may be committed, or this owner will commit nothing any more."""
         waiting, self._waiting = self._waiting, {}
         for moved in waiting:
             if not moved.done():
                 moved.set_result(None)
 
     async def wait(self, request: Read) -> None:
-        """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile."""
+        """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile.
+
+        Ends also when the request's time or `read_wait_s_max` is over, or the ownership. Raises `ProtocolError` for a
+        negative id.
+        """
         if request.first < 0:
             raise ProtocolError(f"invalid read: {request.first} is below the first transaction, 0")
         if request.first > self.owner.committed and request.wait_ms:
@@ -87,7 +91,12 @@ class PartitionReader:
     # ------------------------------------------------------------------ ranges and bodies
 
     async def read(self, request: Read) -> Batches:
-        """Return committed batches from `request.first` on; from a replica if the cache does not reach back to it."""
+        """Return committed batches from `request.first` on, or none if it is not committed yet.
+
+        They are read from a replica or the fragments if the cache lacks them, or if the request names a time. Raises
+        `PartitionNotReady` before the owner's first session, the reason after the ownership has ended, and what
+        `read_history` raises.
+        """
         self._check_opened()
         committed = self.owner.committed
         if request.first > committed:
@@ -135,8 +144,8 @@ class PartitionReader:
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
 
-        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, and
-        `PartitionNotReady`.
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, `DataDamaged`
+        for a body that does not fit its CRC, and else what `read` raises.
         """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(
@@ -164,7 +173,10 @@ class PartitionReader:
         return encode_bodies(bodies, crcs)
 
     async def _batch_holding(self, transaction: TransactionId) -> Batch:
-        """Return the batch that holds a committed transaction. Raises `PartitionNotReady` if no replica sends it."""
+        """Return the batch that holds a committed transaction, from the cache or as `read_history` reads it.
+
+        Raises `PartitionNotReady` if what was sent is not that batch, and what `read_history` raises.
+        """
         cached = self.owner.cache.holding(transaction)
         if cached is not None:
             return Batch.parse(cached.raw, verify=False)
@@ -193,12 +205,14 @@ class PartitionReader:
         after_time_us: int = 0,
         part_last: TransactionId = WHOLE,
     ) -> memoryview:
-        """Read committed batches from `first` on from an engaged replica or, if all have dropped them, the fragments.
+        """Read committed batches from `first` on from an engaged replica or, if they were trimmed, from the fragments.
 
-        `last` must be committed. About `bytes_max` bytes are read, and one batch at least. With `after_time_us`, from
-        the first batch of that commit time or later. With `part_last`, only batches that begin at `first` or above and
-        at that id or below. Raises `BeyondLog`, `PartitionNotReady`, what `ArchivedHistory.read` raises, and
-        `HistoryTrimmed` in a server without fragments.
+        `last` must be committed; no batch ends above it. About `bytes_max` bytes are read, and one batch at least, if
+        any qualifies. With `after_time_us` (µs UTC), from the first batch of that commit time or later. With
+        `part_last`, only batches that begin at `first` or above and at that id or below.
+
+        Raises `BeyondLog` if `last` is not committed, and `PartitionNotReady` if no replica could read the batches now.
+        For trimmed ids, raises what `ArchivedHistory.read` raises, and `HistoryTrimmed` in a server without fragments.
         """
         owner = self.owner
         if last > owner.committed:
@@ -219,7 +233,7 @@ class PartitionReader:
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
-        """Read from an engaged replica, in the present session, whose number the request gets here.
+        """Read from an engaged replica of the present session, whose number is written into the request.
 
         A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
         replica sends the batches, raises `HistoryTrimmed` when one of them has dropped the ids, else
@@ -254,6 +268,7 @@ class PartitionReader:
     async def ask(self, name: StorageId, message: Message) -> Message:
         """Return a replica's answer over the bulk connection, which leaves the other one to acknowledgements.
 
-        Raises what it refused with, or `ConnectionLost`.
+        Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has kept the connection
+        from being made.
         """
         return await self._links[name].ask_bulk(message, self.owner.partition)

@@ -99,7 +99,10 @@ class ServedPartition:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start sessions, one after the other, until `close` or until a later generation is seen."""
+        """Start sessions, one after the other, until the ownership ends.
+
+        It ends with `close`, when a later generation is seen, and when the partition must stop (`ConsistencyLost`).
+        """
         self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
 
     def close(self, error: PolonaiseError) -> None:
@@ -115,9 +118,9 @@ class ServedPartition:
     async def confirm(self) -> None:
         """Have the engaged replicas note the committed high-water mark, for readers of a single replica's files.
 
-        It waits for all of them, at most `farewell_s_max` seconds. It promises nothing: a replica that is away or fails
-        keeps its older mark. The mark is true for each of them: an engaged replica gets this message behind everything
-        that was sent to it in the session, so by then it holds all that is committed.
+        Waits for the answers of all of them, at most `farewell_s_max` seconds. Promises nothing: a replica that is away
+        or fails keeps its older mark. The mark is true for each replica: an engaged one gets this message behind
+        everything that was sent to it in the session, so by then it holds all that is committed.
         """
         session, mark = self.owner.session, self.owner.committed
         if session is None or mark <= session.closing:
@@ -167,7 +170,7 @@ class ServedPartition:
                 _log.critical("partition %d stops: %s", self.partition, error)
                 self.close(error)
                 return
-            except (PolonaiseError, TimeoutError) as error:
+            except PolonaiseError as error:
                 self._log_news(str(error))
                 self._carry_out(self.owner.session_not_started(error, operator=isinstance(error, FragmentsAhead)))
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
@@ -287,7 +290,7 @@ class ServedPartition:
             self._ended.set_result(effect.reason)
 
     def _turn(self) -> None:
-        """Tell the owner that the turn of the loop is over for which it waited.
+        """Tell the owner that the turn of the loop is over, as `AwaitTurn` has asked.
 
         This is a callback of the loop, where nobody else would report a broken invariant to the host.
         """

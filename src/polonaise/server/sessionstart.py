@@ -7,7 +7,8 @@ the engagement is written: it returns a `StartedSession`, or raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
 from polonaise.coordination import Coordinator
@@ -97,8 +98,8 @@ class SessionStart:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and any passing fault, after which the caller makes another
-        attempt.
+        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a passing fault, after which the
+        caller makes another attempt.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -129,12 +130,18 @@ class SessionStart:
     # ------------------------------------------------------------------ 1 claim
 
     async def _claim(self) -> Versioned[PartitionValue]:
-        """Take the next session number. Raises `NotOwner`, and `PartitionNotReady` if another owner was faster."""
+        """Take the next session number.
+
+        Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if another owner was faster.
+        """
         async with self._coordinating():
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
-                raise NotOwner(f"partition {self._partition} has generation {current.value.generation}")
+                raise NotOwner(
+                    f"partition {self._partition} has a later owner, of generation {current.value.generation}; "
+                    f"this one has generation {self._generation}: read the assignment again"
+                )
             written = await self._coordinator.set_partition(self._partition, claimed, current.version)
         if written is None:
             raise PartitionNotReady("another owner claimed a session at the same time")
@@ -154,9 +161,16 @@ class SessionStart:
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
             )
 
-    def _coordinating(self) -> asyncio.Timeout:
-        """Bound the time of a request to the coordinator."""
-        return asyncio.timeout(self._settings.coordinator_s_max)
+    @contextlib.asynccontextmanager
+    async def _coordinating(self) -> AsyncIterator[None]:
+        """Raise `CoordinatorUnavailable` when the requests to the coordinator in this block take too long."""
+        limit_s = self._settings.coordinator_s_max
+        try:
+            async with asyncio.timeout(limit_s):
+                yield
+        except TimeoutError:
+            # With a text: it becomes the reason why the partition is not ready, and no reason would mean that it is.
+            raise CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s") from None
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
@@ -176,7 +190,7 @@ class SessionStart:
                 task.cancel()
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided:
-        """Decide by the answers so far. Raises `Fenced` after a newer fence, and `ConsistencyLost`."""
+        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction."""
         if self._fenced is not None:
             raise fresh(self._fenced)
         outcome = recovery.decide(value, self._answers, self._known)
@@ -349,7 +363,7 @@ class SessionStart:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> ToCopy:
-        """Read batches for `reader` from another of the `sources`, or from the fragments if all have dropped them."""
+        """Read batches for `reader` from another of the `sources` or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")
@@ -358,7 +372,10 @@ class SessionStart:
     # ------------------------------------------------------------------ what the session starts from
 
     async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
-        """Read the registers at the end of the log from the first clean replica that answers."""
+        """Read the registers at the end of the log from the first clean replica that sends them.
+
+        Raises the error of the last replica if none does.
+        """
         error: PolonaiseError = PartitionNotReady("no clean replica")
         for name in names:
             try:
@@ -398,7 +415,7 @@ class SessionStart:
                 if current.value == value:
                     return
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
-            except (CoordinatorUnavailable, TimeoutError):
+            except CoordinatorUnavailable:
                 self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

@@ -16,6 +16,7 @@ class ServerSettings(OwnerSettings):
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    """The bounds and deadlines of each connection, to clients and to storage nodes."""
     connections_bytes_max: int = 96 * 1024 * 1024
     """The most bytes of unfinished frames and untaken answers, of all clients together; beyond it, the clients with the
     most are cut off."""
@@ -27,11 +28,11 @@ class ServerSettings(OwnerSettings):
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
     """A session start that takes longer than this no longer counts against `session_starts_max`: what it waits for,
-    others may not need."""
+    others may not need. While no majority of the storage nodes is connected it does count: all wait for that."""
     session_start_wait_s_max: float = 30.0
     """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
-    """The deadline of one request to a replica."""
+    """The deadline of one request to a replica, and of one attempt to connect to its node."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for replicas to note the committed high-water mark."""
     coordinator_s_max: float = 5.0
@@ -41,7 +42,8 @@ class ServerSettings(OwnerSettings):
     retry_s_max: float = 2.0
     """The longest pause before another attempt."""
     warn_s: float = 3.0
-    """A partition that is not ready for this long is warned about: longer than a session start takes."""
+    """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
+    start takes."""
     warn_again_s: float = 30.0
     """The interval at which a warning is repeated while its cause lasts."""
     copy_bytes: int = 1024 * 1024
@@ -50,11 +52,12 @@ class ServerSettings(OwnerSettings):
     """The seconds of pause after each second of copying in the background: in the pause, replicas serve appends
     alone."""
     readmit_transactions: int = 1_000
-    """A late replica that lacks no more than this is let back in through a new session, which copies the rest."""
+    """A late replica that lacks no more than this is let back in through a new session, which copies the rest. A
+    session start copies more than this to a replica only if there is no quorum without it."""
     readmit_s_min: float = 1.0
     """The shortest time between two sessions that let replicas back in."""
     read_bytes_max: int = 4 * 1024 * 1024
-    """The most bytes in the answer to one read, but for a single batch that is larger."""
+    """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0
     """The longest that a read waits for something to be committed."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024

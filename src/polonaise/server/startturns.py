@@ -15,16 +15,16 @@ class StartTurns:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
     A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
-    Only while most storage nodes are away turns do not end, because all partitions wait for the same, and would crowd
-    in together when the nodes come back. A partition waits for its turn as long as others get theirs; when no partition
-    has got one for `session_start_wait_s_max`, it fails with `DeadlineExceeded`, which says so.
+    While no majority of the storage nodes is connected, only the end of the attempt ends a turn: all partitions wait
+    for the same nodes, and would crowd in together when these come back. A partition waits for its turn as long as
+    others get theirs; when no partition has got one for `session_start_wait_s_max`, `turn` raises `DeadlineExceeded`.
     """
 
     def __init__(self, settings: ServerSettings, storage_connected: Callable[[], bool]) -> None:
         self._queue = StartQueue(settings.session_starts_max)
         self._settings = settings
         self._last_turn_s = float("-inf")
-        """When the last turn began."""
+        """When the last turn began, in seconds of the event loop's clock."""
         self._storage_connected = storage_connected
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self.catch_ups = asyncio.Semaphore(settings.session_starts_max)
@@ -36,10 +36,11 @@ class StartTurns:
 
     @asynccontextmanager
     async def turn(self, partition: Hashable, *, wanted: bool, report: Callable[[str], None]) -> AsyncIterator[None]:
-        """Wait for a partition's turn, and hold it for the `async with` block.
+        """Wait for a partition's turn, then run the `async with` block, whose end ends the turn at the latest.
 
-        `report` is called with what the partition waits for, if its turn does not come at once. Raises
-        `DeadlineExceeded` when no partition has got a turn for too long.
+        `wanted` says that a client waits for the partition. `report` is called with what the partition waits for, if
+        its turn does not come at once. Raises `DeadlineExceeded` when no partition has got a turn for
+        `session_start_wait_s_max` seconds.
         """
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()

@@ -28,7 +28,7 @@ class StorageHealth:
         self._asking: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
         self.answers: dict[StorageId, dict[str, Any]] = {}
-        """The last answers; nodes that did not answer are left out."""
+        """The health documents of the last round, by node; nodes that did not answer are left out."""
 
     async def ask(self) -> None:
         """Bring `answers` up to date, within about a second. Raises nothing: nodes that do not answer are left out."""
@@ -49,7 +49,7 @@ class StorageHealth:
             self._asking = None
 
     async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
-        """Ask one storage node; None if it does not answer."""
+        """Ask one storage node, and return its health; None without a connection, or if it sends none in time."""
         connection = link.bulk or link.session
         if connection is None:
             return None
@@ -61,7 +61,7 @@ class StorageHealth:
 
 
 def _parsed(document: bytes) -> dict[str, Any]:
-    """Parse a storage node's health document. Raises `ProtocolError`."""
+    """Parse a storage node's health document. Raises `ProtocolError` unless it is JSON with an object `scrub`."""
     try:
         health = json.loads(document)
     except (ValueError, RecursionError) as error:

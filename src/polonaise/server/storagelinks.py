@@ -27,8 +27,8 @@ def expect(message: Message, kind: type[M]) -> M:
 class ReplicaListener(Protocol):
     """Hears what replicas say about one partition during a session.
 
-    `on_stored`: a replica has synced everything of the session up to this number. `on_replica_failed`: it has refused
-    a message, or the connection to it has closed.
+    `on_stored`: a replica has synced the session's messages up to this number. `on_replica_failed`: a replica has
+    refused a message, or the session connection to its node has closed.
     """
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
@@ -80,10 +80,12 @@ class StorageLink:
         self.bulk: Connection | None = None
         """The connection for reads and copies; None while there is none."""
         self.last_error: PolonaiseError | None = None
-        """The reason why the last connection broke or could not be made; None if it holds."""
+        """The error that last broke the session connection or kept it from being made; None once one is made."""
+        self.bulk_error: PolonaiseError | None = None
+        """The error that last broke the bulk connection or kept it from being made; None once one is made."""
 
     def start(self) -> None:
-        """Connect, and again whenever a connection breaks, until `close`."""
+        """Make both connections, and make each again whenever it breaks, until `close`."""
         self._tasks = [
             self._host.spawn(self._keep_session(), f"link to {self.name}"),
             self._host.spawn(self._keep_bulk(), f"bulk link to {self.name}"),
@@ -116,10 +118,12 @@ class StorageLink:
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
         """Ask over the bulk connection, and return the answer.
 
-        Raises what the node refused with, and `ConnectionLost` or what has kept the connection from being made.
+        Raises what the node refused with, `DeadlineExceeded` after `replica_s_max`, and `ConnectionLost` or what has
+        kept the connection from being made.
         """
         if self.bulk is None:
-            raise fresh(self.last_error or ConnectionLost(f"no connection to {self.name}"))
+            why = self.bulk_error or self.last_error
+            raise fresh(why or ConnectionLost(f"no connection to {self.name}"))
         return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
 
     # ------------------------------------------------------------------ keeping connections
@@ -158,14 +162,16 @@ class StorageLink:
                 raise error
 
     async def _keep_bulk(self) -> None:
-        """Keep the bulk connection for ever, while the session connection shows that the node is there."""
+        """Keep the bulk connection for ever; make it only while a session connection shows that the node is there."""
         while True:
             await self.connected()
             try:
                 self.bulk = await self._connect("bulk")
+                self.bulk_error = None
                 await self._until_closed(self.bulk)
+                self.bulk_error = self.bulk.closed
             except PolonaiseError as error:
-                self.last_error = error
+                self.bulk_error = error
             self.bulk = None
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
@@ -194,7 +200,7 @@ class StorageLink:
             await self._changed.wait()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """Tell all listeners that the session connection has closed. Any of them may leave meanwhile."""
+        """Tell all listeners if it is the session connection that has closed; a listener may leave when it is told."""
         if connection is self.session:
             self.session = None
             self.last_error = error

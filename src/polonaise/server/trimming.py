@@ -20,10 +20,12 @@ _STEP_S: Final = 1.0
 
 
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
-    """Have the engaged replicas drop what lies below `request.before`; a repeated request goes on from there.
+    """Have the engaged replicas drop what lies below `request.before`; return how far that got in about a second.
 
     Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
-    caller has verified, and are of this very log; `BeyondLog` for ids that are not committed; `PartitionNotReady`.
+    caller has verified, and are of this very log; `BeyondLog` if `before` is not committed, and `ProtocolError` if it
+    is negative; `PartitionNotReady` without a session, or if a replica fails; and what keeps the store or the log from
+    being read.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session
@@ -61,9 +63,9 @@ async def _check_archived(reader: PartitionReader, history: ArchivedHistory, req
 
 
 async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
-    """Raise `NotArchived` unless the fragments end, at `before`, with the batch that the log goes on from.
+    """Raise `NotArchived` unless log and fragments have the same batch in front of the one that holds `before`.
 
-    Each batch carries the CRC of the one before it, so these two batches speak for everything below.
+    Each batch carries the CRC of the one before it, so if that batch is the same in both, everything below it is.
     """
     raw = await reader.read_history(before, reader.owner.committed, 1)
     following = Batch.parse(raw)
@@ -79,7 +81,10 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 
 
 async def _drop(reader: PartitionReader, session: Session, before: TransactionId) -> LogTrimmed:
-    """Drop one segment of each replica in turn, until none has another one to drop, or the time is over."""
+    """Drop one segment of each replica in turn, until none has another one to drop, or `_STEP_S` are over.
+
+    Raises `PartitionNotReady` if the session ended before each replica was asked, or if a replica fails.
+    """
     until_s = asyncio.get_running_loop().time() + _STEP_S
     answers: dict[StorageId, Trimmed] = {}
     while reader.owner.session is session and asyncio.get_running_loop().time() < until_s:

@@ -8,9 +8,9 @@ The nodes run the code of production; only their machines are simulated. Begin w
 - The verdict: `observations` has what clients asked and were told, `diskaudit` reads the disks, `checkers` has one
   check for each promise, and `mutations` are bugs put in on purpose that must be found.
 
-A new step of the work, a new fault or a new checker stands alone and may be added freely. A draw more from a generator
-that is in use changes what every seed means, those that tests keep too: take a generator of your own from
-`World.random`. `loop` must stay deterministic. Nothing in the library imports this package.
+A new step of the work, a new fault or a new checker is one function beside the others. But one more draw from a
+generator that is in use changes what every seed means, also the seeds that tests keep: draw from a generator of your
+own, `World.random(name)`. `loop` must stay deterministic. Nothing in the library imports this package.
 """
 
 from polonaise.simulator.configuration import (

@@ -23,7 +23,10 @@ _PROGRESS_S: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments ask for. Returns the exit status: 1 if a seed failed or a fault never occurred, else 0."""
+    """Run what the arguments ask for, and return the exit status.
+
+    It is 1 if a seed failed, or if a class of faults never took effect in `_CENSUS_SEEDS_MIN` seeds or more; else 0.
+    """
     # The nodes log every fault that is inflicted on them; what counts is what the checks find.
     logging.disable(logging.CRITICAL)
     options = _options().parse_args(arguments)

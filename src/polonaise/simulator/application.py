@@ -22,7 +22,7 @@ class ViewTrouble(Exception):
 
 
 class Ledger:
-    """The view of an application: keeps balances. `slow_s` (seconds) makes it slow, `trouble_chance` makes it fail."""
+    """The view of an application: keeps balances, and can be slow or fail on purpose."""
 
     def __init__(self, history: History, who: str, partitions: int, source: random.Random) -> None:
         self._history = history
@@ -31,9 +31,11 @@ class Ledger:
         self._readings = [ReadCheck(history, f"the view of {who}", partition, -1) for partition in range(partitions)]
         self._balances: list[dict[int, int]] = [{} for _ in range(partitions)]
         self.slow_s = 0.0
+        """The most virtual seconds that one transaction in ten takes to be applied."""
         self.trouble_chance = 0.0
+        """The chance that `apply` raises `ViewTrouble` for a transaction; it is given the transaction again."""
         self.leaves_bodies = False
-        """Whether transactions of `UNWANTED_HEADER` come without their bodies."""
+        """Whether transactions of `UNWANTED_HEADER` may come without their bodies, so that none is looked at."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId:
         return self._readings[partition].last
@@ -78,7 +80,7 @@ class Application:
         self.next_number = [0] * partitions
         """By partition: the number of the next append of this application's idempotent producer."""
         self.producing: list[Try | None] = [None] * partitions
-        """By partition: the producer's last append, numbered `next_number - 1`, as long as its fate is not known."""
+        """By partition: the producer's last append, numbered one below `next_number`; None once its fate is known."""
         self.following = 0
         """The number of receipts of undecided appends that are still awaited."""
         self.finished = False

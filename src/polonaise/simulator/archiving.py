@@ -61,14 +61,14 @@ class Archiving:
     def scrub_s(self) -> float:
         """Virtual seconds within which rot in the store must be found.
 
-        It is the time of two rounds of the scrub: the round under way may have listed the fragments before the
-        damaged one was put there.
+        It is `SCRUB_S` and the time that two rounds of the scrub take to read the store: the round under way may have
+        passed the fragment before it was damaged.
         """
         stored = sum(map(len, self.store.fragments().values()))
         return SCRUB_S + 2 * stored / self._cluster.knobs.server.scrub_bytes_per_s
 
     def rot_is_found(self) -> bool:
-        """Whether each damaged object was mended by a server's scrub, or health says that it can't be mended."""
+        """Whether each damaged object was mended by a server's scrub, or health says why it is not mended."""
         scrubs = [server.health()["fragments_scrub"] for server in self._cluster.running_servers]
         told = {damage["path"] for scrub in scrubs if scrub for damage in scrub["damages"] if damage["why"]}
         return told.issuperset(self.store.damaged)
@@ -76,7 +76,7 @@ class Archiving:
     # ------------------------------------------------------------------ the verdict
 
     def check_trims(self) -> Iterator[Violation]:
-        """Check P1 now: no replica has dropped what is not archived, or what it doesn't know to be committed."""
+        """Check P1 now, as `checkers.check_trims` does, on every storage node's disk and for every partition."""
         fragments = self.store.fragments()
         for partition in range(self._cluster.knobs.partitions):
             archived = archived_up_to([name for name in fragments if name.partition == partition])
@@ -86,7 +86,7 @@ class Archiving:
     def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
         """Return the batches below `first`, which replicas have trimmed, from the fragments.
 
-        Raises `Violation` if no fragment has one of them.
+        Raises `Violation` if one of their ids is in no fragment.
         """
         fragments = {name: raw for name, raw in self.store.fragments().items() if name.partition == partition}
         covered = cover(fragments, Span(0, first - 1))

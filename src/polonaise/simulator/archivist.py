@@ -58,7 +58,7 @@ class Archivist:
         self._done: set[PartitionId] = set()
         """The partitions for which the present task is done."""
         self.trims = 0
-        """The number of trims that were carried out."""
+        """The number of trims that were carried out, without those of `_ask_too_much`."""
 
     def open_history(self, cluster_key: bytes) -> FragmentHistory:
         """Return a new view of the fragments, for one life of a server."""

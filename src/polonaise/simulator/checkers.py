@@ -59,9 +59,10 @@ def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[s
 def check_trims(
     disks: Mapping[str, SimulatedDisk], directory: str, partition: PartitionId, archived: TransactionId
 ) -> Iterator[Violation]:
-    """P1: no replica has dropped what is not archived, or what it did not know to be committed.
+    """P1: no replica has dropped an id that is not archived, or one that is not below its confirmed mark.
 
-    `archived` is the last id up to which the partition's fragments have everything.
+    A replica keeps the transaction at its confirmed mark, because no session is decided to begin below it. `archived`
+    is the last id up to which the partition's fragments have everything.
     """
     for name, disk in disks.items():
         copy = promised_by(disk, directory, partition)
@@ -69,9 +70,11 @@ def check_trims(
             continue
         seen = f"{name} has dropped everything below {copy.trimmed.first} of partition {partition}"
         if copy.trimmed.first > archived + 1:
-            yield Violation("P1 durability", f"nothing above {archived}, which is archived, to be trimmed", seen)
+            yield Violation("P1 durability", f"nothing to be trimmed above {archived}, where the archive ends", seen)
         if copy.trimmed.first > copy.promises.confirmed:
-            yield Violation("P1 durability", f"nothing above {copy.promises.confirmed}, the confirmed mark, gone", seen)
+            yield Violation(
+                "P1 durability", f"nothing to be trimmed from {copy.promises.confirmed} on, the confirmed mark", seen
+            )
 
 
 # ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there

@@ -49,7 +49,7 @@ _WINDOW_SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """The settings of the cluster of one seed."""
+    """The settings of the cluster of one seed. `storage`, `servers` and `clients` are numbers of nodes."""
 
     storage: int
     servers: int
@@ -214,7 +214,8 @@ class Node:
     def start(self) -> None:
         if not self.running:
             self.away_since = None
-            # A fault may end a node, which starts again then. A broken invariant is none: that is our mistake.
+            # A fault (`PolonaiseError`) may end a node, which is started again. Any other error, such as a broken
+            # invariant, is a mistake of our own code, and ends the schedule.
             self.process = self.machine.start(self._run, may_fail=(PolonaiseError,))
 
     async def _run(self, host: Host) -> None:
@@ -251,7 +252,7 @@ class Cluster:
         self.stores: dict[str, StorageNode] = {}
         """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()
-        """Names of storage nodes whose directory can't be opened; a `RefusingNode` listens in place of each."""
+        """Names of the storage nodes that run a `RefusingNode` if their directory can't be opened; the others end."""
         self.rushing = asyncio.Event()
         """Set while applications do not pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0
@@ -261,7 +262,7 @@ class Cluster:
         self.others: list[Node] = []
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
-        """Opens the archive for a server, by the cluster key; None without an archive."""
+        """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         addresses = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
         self._keepers: list[asyncio.Task[None]] = []

@@ -35,10 +35,11 @@ class NetworkConfiguration:
     flip_chance: float = 0.0
     """The chance that a chunk arrives with one bit wrong."""
     partition_reset_chance: float = 0.3
-    """The chance that a connection ends because a network partition held some of its bytes back: by a time-out of one
-    end during the partition, or when the partition heals."""
+    """How likely a network partition ends a connection of which it holds bytes back. During the partition, each
+    direction that is cut times out with half of this chance; when it heals, each direction that held bytes back breaks
+    the connection with this chance."""
     connect_tries: int = 6
-    """The most attempts to connect while no answer comes; the pauses between them are 1, 2, 4, … seconds."""
+    """The most attempts to connect while no answer comes; the pauses between them are about 1, 2, 4, … seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The coordinator of a simulated cluster: one service in memory, a backend for each process, and faults between them.
 
-The service itself never forgets and never lies, as a ZooKeeper ensemble does not; faults happen on the way to it. A
+The service itself never forgets and never lies, like a ZooKeeper ensemble; faults happen on the way to it. A
 request goes its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be
 lost although the change was made. Requests of one client arrive in order, so that a caller who reads again sees what
 its earlier requests have done.
@@ -51,7 +51,7 @@ class CoordinatorConfiguration:
     lost_result_chance: float = 0.0
     """The chance that a request is carried out but its caller is told that the coordinator is unavailable."""
     timeout_s: float = 0.5
-    """Virtual seconds after which a client stops waiting for an answer."""
+    """Virtual seconds from the loss of a request or of its answer until the client stops waiting for the answer."""
 
 
 class SimulatedCoordinator:
@@ -70,8 +70,8 @@ class SimulatedCoordinator:
         self.census = dict.fromkeys(FAULTS, 0)
         """By class of fault: how often it was really done to a caller.
 
-        The classes: a request that was refused; one that a partition stopped; a change that was made while its caller
-        was told otherwise; a request that arrived after its caller was gone.
+        The classes: a request that was refused; one that did not reach the service; a change that was made while its
+        caller was told otherwise; a request that arrived after its caller was gone.
         """
         self._random = source
         self._values: Snapshot = {}
@@ -238,7 +238,7 @@ class SimulatedBackend:
     # -------------------------------------------------------------- the way there and back
 
     async def _call(self, work: Callable[[], T], *, changes: bool = False) -> T:
-        """Send `work` to the service and return what it answers. Raises `CoordinatorUnavailable`."""
+        """Let the service run `work` and return its result. Raises `CoordinatorUnavailable`, or what `work` raises."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         arrival_s = max(loop.time() + self._service.delay_s(), self._last_arrival_s + _APART_S)

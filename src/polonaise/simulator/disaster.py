@@ -63,7 +63,8 @@ class Disaster:
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
         """Let applications append for a while. Raises `Violation` if one of their appends is accepted.
 
-        A producer's append does not count: it may repeat one that was committed earlier, and then it is told that.
+        A producer's append does not count: it may repeat one that was committed earlier, and is then told that it is
+        committed, which is true.
         """
         first_try = len(self._history.tries)
         # Work first, then the nodes: the applications try as soon as they live, while servers still recover.
@@ -162,10 +163,11 @@ class Disaster:
         service.restore(snapshot)
 
     def _wipe_quorums(self) -> list[set[str]]:
-        """Wipe disks until what was committed may be gone in every partition. Return, by partition, those it lost.
+        """Wipe disks until what was committed may be gone in every partition.
 
-        A partition loses a quorum of the replicas engaged in its last session. A quorum of all its replicas might not
-        be enough: if some of those were not engaged, the engaged ones that are left may hold all that was committed.
+        Returns, by partition, the names of the engaged storage nodes that were wiped. They are a quorum, because wiping
+        a quorum of all replicas might not be enough: if some of those were not engaged, the engaged ones that are left
+        may hold all that was committed.
         """
         quorum = len(self._cluster.storage) // 2 + 1
         engaged = [

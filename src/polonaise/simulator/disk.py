@@ -36,13 +36,13 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 
     def fail_syncs(self, count: int | None = 1) -> None:
-        """Let the next `count` syncs fail (None: all, until the next call); what they cover may be lost."""
+        """Let the next `count` syncs fail (None: all, until this is called again); what they cover may be lost."""
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
         """Let the next `count` syncs of writes into new or zeroed space fail: the disk has no blocks for them.
 
-        None stands for all, until the next call. This can happen to several machines at once, if they share a volume
+        None stands for all, until this is called again. Several machines can meet this at once, if they share a volume
         that promises more space than it has.
         """
         self._failures["append"] = -1 if count is None else count
@@ -223,7 +223,7 @@ class SimulatedDisk:
         return delay
 
     def fails(self, kind: str) -> bool:
-        """Whether this call is to fail; `kind` is read, write, sync or append. Counts the failure."""
+        """Whether this call is to fail; `kind` is read, write, sync or append. Uses up and counts the failure."""
         due = self._failures[kind]
         if due > 0:
             self._failures[kind] = due - 1
@@ -232,7 +232,7 @@ class SimulatedDisk:
         return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing only a part."""
+        """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing a part of the data, or nothing."""
         if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")

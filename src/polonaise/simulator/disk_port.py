@@ -79,7 +79,8 @@ class DiskPort:
     def sync(self, future: Future, settle: Callable[[bool], None], *, fresh: bool = False) -> object:
         """Begin a sync; at its end, call `settle` with whether it succeeded, even if the process has died.
 
-        `fresh` says that the sync covers a write into space that held nothing yet (see `SimulatedDisk.fail_appends`).
+        If the power goes before its end, `settle` is not called: the loss of power decides what is left. `fresh` says
+        that the sync covers a write into space that held nothing yet (see `SimulatedDisk.fail_appends`).
         """
         ends_at = self._loop.now + self.disk.delay_s(sync=True)
         self._loop.at(ends_at, self._synced, self.disk.epoch, future, settle, fresh)

@@ -28,7 +28,7 @@ class DiskReplica:
     name: str
     batches: list[Batch] = field(default_factory=list)
     first: TransactionId = 0
-    """The first id that was not trimmed, by the node's control file."""
+    """The first id that was not trimmed, according to the node's control file."""
     bad: str = ""
     """Where and why the copy can't be read; empty if all of it can."""
 
@@ -38,7 +38,7 @@ class DiskReplica:
 
 
 def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> list[tuple[str, TransactionId]]:
-    """Return the paths of a partition's segment files, each with the first id, which is its name."""
+    """Return the paths of a partition's segment files, each with its first id, which is its file's name."""
     prefix = f"{directory}/{partition}/"
     return [
         (path, int(path[len(prefix) : -4]))
@@ -67,10 +67,11 @@ def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> T
 
 
 def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> DiskReplica:
-    """Read every batch of every segment; after bad bytes go on with the next segment."""
+    """Read every batch of every segment that was not trimmed; after bad bytes go on with the next segment."""
     replica = DiskReplica(name, first=trimmed_by(disk, directory, partition).first)
     for path, first in _segments(disk, directory, partition):
-        if first >= replica.first:  # a file below may still be there: a crash came between the mark and the removal
+        # The file of a trimmed segment may still be there: a crash came between the trim mark and the removal.
+        if first >= replica.first:
             try:
                 _read_segment(bytes(disk.file(path).durable), replica)
             except (SegmentDamaged, BatchDamaged) as error:
@@ -145,9 +146,10 @@ class FinalLog:
         self.batch_places: list[int] = []
         """By id: the index of its batch in `batches`."""
         self.marks: list[TransactionId] = []
-        """By id: the client high-water mark by which the transaction was judged."""
+        """By id: the client high-water mark by which the transaction was judged. If a batch has no evidence, this is
+        shorter than `transactions`, and says nothing."""
         self.locks: list[list[tuple[int, int]]] = []
-        """By id: the locks (hash, mode) by which the transaction was judged."""
+        """By id: the locks (hash, mode) by which the transaction was judged; as long as `marks`."""
         for place, batch in enumerate(batches):
             self.transactions.extend(batch.transactions(own=True))
             self.batch_places.extend([place] * batch.count)
@@ -161,7 +163,10 @@ class FinalLog:
         return len(self.transactions)
 
     def registers_after(self) -> list[tuple[TransactionId, dict[bytes, bytes]]]:
-        """Return the registers after each batch that changed them, with that batch's last id; at first none, at -1."""
+        """Return the registers after each batch that changed them, each with the batch's last id.
+
+        The first entry is (-1, no registers).
+        """
         values: dict[bytes, bytes] = {}
         stages: list[tuple[TransactionId, dict[bytes, bytes]]] = [(-1, {})]
         for batch in self.batches:

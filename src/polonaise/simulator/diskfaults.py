@@ -20,7 +20,7 @@ _CONTROL: Final = f"{DIRECTORY}/{CONTROL_FILE}"
 
 
 class DiskFaults:
-    """Faults of a cluster's disks, within the fault atlas (`nemesis`): at most a minority of disks is ever spoilt."""
+    """Faults of a cluster's disks, within the fault atlas (`nemesis`): they spoil at most a minority of the disks."""
 
     def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
         self._cluster = cluster
@@ -30,7 +30,8 @@ class DiskFaults:
         count = (len(cluster.storage) - 1) // 2
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
-        """Names of the storage nodes whose disks were really damaged, restored, wiped or made to fail."""
+        """Names of the storage nodes whose disks were damaged, set back, wiped or made to fail; not those of which
+        `is_whole` was told since."""
 
     # ------------------------------------------------------------------ for the actions
 
@@ -41,7 +42,7 @@ class DiskFaults:
         return self._random.choice(scale) * (0.5 + self._random.random())
 
     def spoilable(self) -> Node | None:
-        """Choose a node whose disk may be spoilt by the fault atlas; None in a cluster without a replica to spare."""
+        """Choose a node whose disk the fault atlas allows to be spoilt; None in a cluster with no replica to spare."""
         if not self._spoilable:
             return None
         return self.some(self._spoilable)
@@ -90,7 +91,7 @@ class DiskFaults:
         fail(0)
 
     async def fail_appends(self) -> None:
-        """Let syncs of writes into new space fail on a majority of nodes at once; perhaps stop those nodes, too."""
+        """Let syncs of writes into new space fail on a majority of nodes at once; perhaps kill those nodes, too."""
         storage = self._cluster.storage
         nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
         disks = [node.machine.disk for node in nodes]
@@ -111,7 +112,7 @@ class DiskFaults:
     # ------------------------------------------------------------------ disks at rest
 
     async def rot(self) -> None:
-        """Damage some bytes of a disk, where something durable says that they were synced."""
+        """Damage some bytes of a disk, where the damage can be told from a torn tail (`_witnessed`)."""
         node = self.spoilable()
         if node is not None:
             self._rot_at(node, _witnessed(node.machine.disk))
@@ -147,7 +148,7 @@ class DiskFaults:
             disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
 
     async def rot_promises(self) -> None:
-        """Damage one of the two copies of a node's promises, at a moment when both say the same.
+        """Damage one of the two copies of a node's promises for partition 0, at a moment when both say the same.
 
         While they differ, only the later one has the latest promises: without it, the node would go back to the older
         ones and nobody could tell.
@@ -171,7 +172,7 @@ class DiskFaults:
         node.machine.disk.overwrite(_CONTROL, 0, self._random.randbytes(SECTOR_BYTES))
 
     async def wipe(self) -> None:
-        """Stop a node and put an empty disk in place of its own."""
+        """Kill a node, put an empty disk in place of its own, and let it start again."""
         node = self.spoilable()
         if node is None or node.held_down:
             return
@@ -182,7 +183,7 @@ class DiskFaults:
         node.machine.disk.wipe()
 
     async def restore(self) -> None:
-        """Put back an old state of a disk, if that is from before the session in which the node is engaged."""
+        """Kill a node, and put back the state that its disk had a while ago, if `_put_back` allows it."""
         node = self.spoilable()
         if node is None or node.held_down:
             return
@@ -192,9 +193,9 @@ class DiskFaults:
             await self.replace_disk(node, lambda: self._put_back(node, snapshot))
 
     def _put_back(self, node: Node, snapshot: DirectoryImage) -> None:
-        """Restore the snapshot, if it is from before the session in which the node is engaged now.
+        """Restore the snapshot, if in every partition it is from before the session in which the node is engaged now.
 
-        One from that very session can't be told from the present disk, and is no fault that replication can bear.
+        A snapshot from that very session can't be told from the present disk: a fault that replication can't bear.
         """
         joined = _joined(snapshot)
         name = self._cluster.storage_id(node)
@@ -204,7 +205,7 @@ class DiskFaults:
             node.machine.disk.restore(snapshot)
 
     async def replace_disk(self, node: Node, replace: Callable[[], None]) -> None:
-        """Stop a node, call `replace` to change its disk, and let it start again."""
+        """Kill a node, call `replace` to change its disk, and let it start again."""
         node.hold_down()
         try:
             self.crash_or_power_loss(node)

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.simulator.faultcounts import FaultCounts
 
 SECTOR_BYTES: Final = 512
-"""What a disk writes whole or not at all."""
+"""The size of a sector, which a disk writes whole or not at all."""
 
 
 class ImageWrite(NamedTuple):
-    """A write of `data` at `offset`, the change of this `number` of its file."""
+    """A write of `data` at `offset`. `number` counts the changes of the file, from 1."""
 
     number: int
     offset: int
@@ -32,7 +32,7 @@ class ImageWrite(NamedTuple):
 
 
 class ImageTruncate(NamedTuple):
-    """A cut to `length` bytes, or an extension with zeros to it."""
+    """A cut of a file to `length` bytes, or its extension with zeros. `number` is as in `ImageWrite`."""
 
     number: int
     length: int
@@ -73,13 +73,13 @@ class FileImage:
         self.unsynced.append(change)
 
     def end_sync(self, last: int, source: random.Random, *, done: bool) -> None:
-        """End a sync of the changes up to the number `last`: they are durable, if it is `done`.
+        """End a sync of the changes up to the number `last`. If it succeeded (`done`), they are durable from now on.
 
         If it failed, some of them are, and the others never will be. The cache shows all of them, and takes them for
         written: no later sync makes up for it. So do file systems that mark pages as clean although writing failed.
         """
-        # Later ones were made while the sync was under way: it does not speak for them. Of a failed sync's none stay
-        # unsynced, written or not: the next sync succeeds and proves nothing.
+        # Later changes were made while the sync was under way, and are not covered by it. The changes that a failed
+        # sync covers do not stay unsynced, written or not: the next sync succeeds, and proves nothing about them.
         changes, self.unsynced = self.unsynced, []
         for change in changes:
             if change.number > last:

@@ -40,9 +40,9 @@ class _Conversation:
         self._heard = asyncio.Event()
         self.link: Connection
         self.acknowledged = 0
-        """The highest number of a `Store` that was acknowledged on this connection."""
+        """The highest number of a `Store` that was acknowledged on this connection; 0 for none."""
         self.sent: dict[int, Batch] = {}
-        """By number: the batch in each `Store` of the session that had one."""
+        """By number of a `Store` of the session: the batch in it. A `Store` without a batch, a barrier, is left out."""
 
     @classmethod
     async def opened(cls, host: Host, address: str, partition: PartitionId, settings: LinkSettings) -> _Conversation:
@@ -74,7 +74,10 @@ class _Conversation:
         return info
 
     async def store(self, session: SessionId, number: int, batch: Batch | None) -> None:
-        """Send a `Store`, with a batch or as a barrier, and wait for any answer or the end of the connection."""
+        """Send a `Store`, with a batch or as a barrier, and wait for any answer or the end of the connection.
+
+        Raises `TimeoutError` after `_DEADLINE_S` virtual seconds.
+        """
         self._heard.clear()
         payload = () if batch is None else (batch.view,)
         self.link.send(Store(session, -1, payload=payload), request=number, partition=self._partition)
@@ -205,12 +208,12 @@ class DoubleOwner:
     # ------------------------------------------------------------------ whether it is true
 
     def _held(self, node: Node) -> dict[TransactionId, int]:
-        """Return the batches that are durable at a node: their CRCs by their last ids."""
+        """Return the CRCs of the batches that are durable at a node, by their last ids."""
         replica = read_replica(node.name, node.machine.disk, DIRECTORY, self._partition)
         return {batch.last: batch.crc for batch in replica.batches}
 
     def _check(self, node: Node, conversation: _Conversation) -> None:
-        """Check that the node holds every batch of the session up to the number that it acknowledged last."""
+        """Check that the node holds every batch of the session up to the highest number that it acknowledged."""
         durable = self._held(node)
         for number, batch in conversation.sent.items():
             if number <= conversation.acknowledged and durable.get(batch.last) != batch.crc:

@@ -176,7 +176,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, steps_max: int, failed: Callable[[Life | None, BaseException], None]) -> None:
         """Make a loop that runs at most `steps_max` handles.
 
-        It calls `failed` with every exception that no code of a process (None: of the scenario) handled.
+        It calls `failed(life, error)` for every exception that nobody handled, with the life of the process that raised
+        it; None for the scenario.
         """
         self._in_run = False  # first: asyncio's constructor asks whether the loop is running
         super().__init__()
@@ -287,7 +288,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._queue.extend(cast("Iterable[Handle]", handles))
 
     def enter(self, life: Life, callback: Callable[..., object], *args: Any) -> None:
-        """Run `callback` now as part of a process: once it goes on if it is paused, and never if it is dead."""
+        """Run `callback` now as part of a process: if that is paused, when it goes on; if it is dead, never."""
         if life.blocked:
             if not life.dead:
                 life.held_back.append(Handle(callback, args, life.context.copy()))
@@ -375,7 +376,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self._report(life, error)
 
     def _advance(self) -> None:
-        """Move time to the next timer and make every timer ready that is due then."""
+        """Move time to the next timer and make every timer ready that is due then. Raises `Deadlock` if none is set."""
         timers = self._timers
         # First, or time would move to a deadline that was met long ago.
         while timers and timers[0][2]._callback is None:

@@ -25,11 +25,15 @@ class Mutation(NamedTuple):
     """The text of the module that is replaced."""
     new: str
     breaks: str
-    """The promise that the mutation breaks, and how."""
+    """The promises of `docs/architecture.md` that the mutation breaks (P1, P2, …), and how."""
 
 
 class MutationDoesNotApply(Exception):
-    """The mutation can't be put in: no such name, or its module lacks the old text or is loaded already."""
+    """The mutation can't be put in.
+
+    There is no mutation of that name; or its module does not exist, is loaded already, or does not hold the old text
+    exactly once.
+    """
 
 
 class _MutatedLoader(importlib.machinery.SourceFileLoader):
@@ -87,31 +91,31 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.log.tail",
         "await self.file.write(start, [*buffers, bytes(zeros)], sync=True)",
         "await self.file.write(start, [*buffers, bytes(zeros)])",
-        "P1: acknowledged bytes are lost with the power",
+        "P1: bytes are acknowledged before they are synced, and a loss of power takes them",
     ),
     "quorum-of-one": Mutation(
         _RECOVERY,
         "return len(members) // 2 + 1",
         "return 1",
-        "P1: what one replica holds counts as committed",
+        "P1: an append that only one replica holds counts as committed",
     ),
     "stale-replica-says-has-not": Mutation(
         _RECOVERY,
         "return answer.joined < engagement.session",
         "return answer.joined == -1",
-        "P1: an old disk votes as if it were the present one",
+        "P1: a replica with an old disk says that an append was never there, and is believed",
     ),
     "wiped-replica-says-has-not": Mutation(
         _RECOVERY,
         "return answer.joined < engagement.session",
         "return -1 < answer.joined < engagement.session",
-        "P1: an empty disk votes as if nothing had ever been there",
+        "P1: a replica with an empty disk says that an append was never there, and is believed",
     ),
     "damaged-replica-says-has-not": Mutation(
         _RECOVERY,
         "        if held.lost_above is not None:\n            doubted.append(name)\n",
         "",
-        "P1: a replica that may have lost votes as if it had not",
+        "P1: a replica that may have lost an append says that it was never there, and is believed",
     ),
     "skip-the-fence": Mutation(
         _REPLICA,
@@ -123,25 +127,25 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.log.control",
         "await self._control.write_copy(self.partition, target, sector, sync=True)",
         "await self._control.write_copy(self.partition, target, sector, sync=False)",
-        "P2, P11: promises are told before they are durable",
+        "P2, P11: a replica answers with its promises (fence, joined session) before they are durable",
     ),
     "loss-mark-forgotten-after-copy": Mutation(
         _REPLICA,
         "        return [StoreBatches(batches), TellEnd()]",
         "        return [StoreBatches(batches), Save(replace(self.promises, lost_above=UNRESOLVED)), TellEnd()]",
-        "P1: a damaged replica that was partly repaired votes as if it were whole",
+        "P1: a damaged replica that was repaired in part counts as a whole one",
     ),
     "failed-sync-taken-for-a-loss": Mutation(
         "polonaise.log.control",
         "await self.save(self.promises.distrusted(last))",
         "await self.save(self.promises.lost(last))",
-        "P11: a majority that could not sync a batch waits for ever for what nobody acknowledged",
+        "P11: after a failed sync on a majority, the partition waits for ever for a batch that nobody acknowledged",
     ),
     "fence-and-joined-confused": Mutation(
         "polonaise.storage.partitionreplica",
         "joined=promises.joined,",
         "joined=promises.fence,",
-        "P1: a copy that was fenced once looks as if it had taken part",
+        "P1: a replica that was only fenced for a session looks as if it had joined it",
     ),
     "feed-or-refuse-before-metadata": Mutation(
         _SESSION_START,
@@ -149,20 +153,20 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        self._report.__self__.owner._settle("
         "StartedSession(value, decided.closing, decided.last_crc, time_us, values, {}))"
         "; await self._engage(value, claimed.version)\n",
-        "P6: fates are told before the engagement makes them certain",
+        "P6: fates of appends are told before the engagement makes them certain",
     ),
     "append-before-metadata": Mutation(
         _SESSION_START,
         "        await self._engage(value, claimed.version)\n",
         "        self._host.spawn(self._engage(value, claimed.version), 'engage')\n",
-        "P1: appends are sent, and committed, in a session that nobody may know of",
+        "P1: appends are committed in a session whose engagement the coordinator may never get",
     ),
     "feed-before-commit": Mutation(
         _OWNER,
         "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
         "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
         "            if sent.batch: self._commit(sent.batch)\n",
-        "P4: batches are fed when they are sent",
+        "P4: batches are fed when they are sent to the replicas, before they are committed",
     ),
     "truncate-too-far": Mutation(
         _RECOVERY,
@@ -174,25 +178,25 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.server.protocol.session",
         "locks=LockTable(started.closing, settings.lock_entries)",
         "locks=LockTable(-1, settings.lock_entries)",
-        "P5: a new session forgets what was locked before it",
+        "P5: a new session forgets which locks were raised before it",
     ),
     "count-a-replica-that-is-not-engaged": Mutation(
         _SESSION_START,
         "value = recovery.engage(claimed.value, clean, decided.closing)",
         "value = recovery.engage(claimed.value, sorted(clean)[: len(claimed.value.members) // 2 + 1], decided.closing)",
-        "P1: acknowledgements count of which the coordinator does not know",
+        "P1: acknowledgements count of replicas that are not engaged by the coordinator's value",
     ),
     "settle-a-committed-append-as-failed": Mutation(
         _OWNER,
         "if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):",
         "if batch.last < closing:",
-        "P6: an append in flight that recovery kept is told to have failed",
+        "P6: an append under way that recovery kept in the log is told to have failed",
     ),
     "feed-before-refusals": Mutation(
         "polonaise.server.protocol.effects",
         "        effects = self._sends\n",
         "        effects = self._sends + self._feeds; self._feeds = []\n",
-        "P6: a lock conflict is told as something that may be sent again",
+        "P6: an append that met a lock conflict is told to have been lost, and to be appended again",
     ),
     "group-split-over-two-batches": Mutation(
         "polonaise.client.protocol.packing",
@@ -204,7 +208,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.log.partitionlog",
         "preamble = registers.snapshot(tail.scanned.registers)",
         "preamble = registers.snapshot(dict(list(tail.scanned.registers.items())[:-1]))",
-        "P2: a new segment begins without the last register",
+        "P2: a new segment begins with a snapshot of the registers that lacks the last one",
     ),
     "zeros-stay-in-a-sealed-segment": Mutation(
         "polonaise.log.tail",
@@ -212,31 +216,31 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            await self._cut_zeros()\n"
         "            await self.file.sync()\n",
         "",
-        "P10: what was written ahead of a segment that is full looks like damage of it",
+        "P10: the zeros that were written ahead stay at the end of a full segment, and look like damage",
     ),
     "zeros-come-back-to-a-sealed-segment": Mutation(
         "polonaise.log.tail",
         "            await self._cut_zeros()\n            await self.file.sync()\n        await self.checkpoint()\n",
         "            await self._cut_zeros()\n        await self.checkpoint()\n",
-        "P10: with the power, zeros come back to a segment of which the next one says where it ends",
+        "P10: a loss of power brings back the zeros that were cut from a full segment, and they look like damage",
     ),
     "listing-of-an-older-moment": Mutation(
         "polonaise.server.protocol.committedregisters",
         "        registers.apply(self.values, section)\n        self._keys = None\n",
         "        registers.apply(self.values, section)\n",
-        "P2: a listing lacks the registers that were set since the one before",
+        "P2: a listing lacks the registers that were set since the listing before",
     ),
     "rest-of-a-listing-left-out": Mutation(
         "polonaise.log.registers",
         "            return RegisterPage(chosen, True)\n",
         "            return RegisterPage(chosen, False)\n",
-        "P2: of registers that are more than one page, a listing has the first page",
+        "P2: a listing of more registers than fit into one page has only the first page",
     ),
     "hindrance-told-to-nobody": Mutation(
         "polonaise.server.protocol.feeds",
         "            if mount.ready:\n                self._tell_hindrance(mount, committed)\n",
         "            pass\n",
-        "P11: clients that wait do not learn which storage nodes they wait for",
+        "P11: clients whose appends wait do not learn which storage nodes they wait for",
     ),
     "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
@@ -248,50 +252,50 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.server.trimming",
         "    await _check_archived(reader, reader.history, request)\n",
         "",
-        "P1: what no fragment holds is dropped from every replica",
+        "P1: transactions that no fragment holds are trimmed from every replica",
     ),
     "trim-above-confirmed": Mutation(
         _REPLICA,
         "        return [DropBelow(before)]",
         "        return [DropBelow(2**62)]",
-        "P1: a replica drops what it does not know to be committed",
+        "P1: a trim drops transactions that the replica does not know to be committed",
     ),
     "farewell-before-it-is-committed": Mutation(
         "polonaise.server.servedpartition",
         "        session, mark = self.owner.session, self.owner.committed\n",
         "        session, mark = self.owner.session, -1\n"
         "        mark = session.order.next_id - 1 if session else mark\n",
-        "P1: a replica is told, as its server stops, that what only it holds is committed",
+        "P1: a server that stops tells a replica that batches are committed which only that replica holds",
     ),
     "trim-before-it-is-noted": Mutation(
         "polonaise.log.partitionlog",
         "        await self.slot.begin_trim(TrimMark(following.first, following.previous_crc))\n",
         "",
-        "P10: what was dropped looks like damage",
+        "P10: trimmed segments look like lost ones when the node opens its files again",
     ),
     "fragments-ahead-not-checked": Mutation(
         "polonaise.server.archivedhistory",
         "    if highest > closing:\n",
         "    if False:\n",
-        "P13: a log that has gone back to an earlier day goes on, and gives ids out again",
+        "P13: replicas that were all set back to an earlier day go on, and ids are given out again",
     ),
     "store-without-its-mark-believed": Mutation(
         "polonaise.fragments.history",
         "        if not await self._asked(is_marked(self._store, self._cluster_key)):\n",
         "        if False:\n",
-        "P13: a log that has gone back to an earlier day goes on where its store is not mounted",
+        "P13: replicas that were all set back to an earlier day go on while the fragment store is not mounted",
     ),
     "wiped-replica-not-filled-from-fragments": Mutation(
         "polonaise.server.archivedhistory",
         "    if trimmed is None:\n",
         "    if True:\n",
-        "P11: once something is trimmed, a new disk never comes back",
+        "P11: once something is trimmed, a replica with a new disk is never engaged again",
     ),
     "rest-of-a-part-left-out": Mutation(
         "polonaise.client.batchreader",
         "        if self._ahead is not None and self._first <= request.last:\n",
         "        if False:\n",
-        "P3: of a range that is read in parts side by side, what an answer had no room for never comes",
+        "P3: a range that is read in several parts at once lacks what did not fit into a part's first answer",
     ),
     "full-segment-stays-open": Mutation(
         "polonaise.log.partitionlog",
@@ -303,20 +307,20 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.log.segmentscrub",
         "        batches = await log.read(first, log.last, bytes_max)\n",
         "        batches = await log.read(log.last, log.last, bytes_max)\n",
-        "P10: rot stays where nobody reads, until the other replicas have it, too",
+        "P10: rot that no reader meets stays, until the other replicas have rotted, too",
     ),
     "scrub-that-passes-over-preambles": Mutation(
         "polonaise.log.segmentreader",
         "                await read_preamble(opened.file, header)\n",
         "                await opened.file.read(HEADER_BYTES, header.preamble_bytes)\n",
-        "P10: registers before a segment rot, and nobody finds that before the node opens its files again",
+        "P10: rot in the registers at the beginning of a segment is not found until the node opens its files again",
     ),
     "scrub-that-ends-with-its-first-finding": Mutation(
         "polonaise.storage.protocol.scrubschedule",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n",
         "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n"
         "        self._next_s = 2.0**62\n",
-        "P10: a disk that goes bad again after its repair is not looked at any more",
+        "P10: a disk that goes bad again after its repair is not scrubbed any more",
     ),
     "damage-after-a-cut-is-not-recorded": Mutation(
         "polonaise.log.partitionlog",
@@ -328,49 +332,49 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         _ORDER,
         "if estimate > min(marks[position] for position in positions):",
         "if estimate > max(marks[position] for position in positions):",
-        "P5: of a group, what was built on older state is let in stale",
+        "P5: a group is let in although the oldest state that it was built on is stale",
     ),
     "fenced-producer-goes-on": Mutation(
         _ORDER,
         "        if epoch != known.epoch:\n",
         "        if epoch > known.epoch:\n",
-        "P6: a producer that was opened anew is still appended to by whoever had it before",
+        "P6: after a producer was opened again, the one that was opened earlier can still append",
     ),
     "fence-of-a-producer-goes-back": Mutation(
         _ORDER,
         "            if epoch <= known.epoch:\n",
         "            if False:\n",
-        "P6: an opening that comes late shuts out the one that came after it",
+        "P6: an older opening of a producer that arrives late fences the newer one",
     ),
     "fence-of-a-replica-goes-back": Mutation(
         _REPLICA,
         "        if session < promises.fence or session <= NO_SESSION:\n",
         "        if session <= NO_SESSION:\n",
-        "P2: an older session begins again on a replica that a later one has fenced",
+        "P2: an older session begins again on a replica that was fenced for a later session",
     ),
     "join-without-a-look-at-the-end": Mutation(
         _REPLICA,
         "        if self.last != prepared or self.last_crc != last_crc:\n",
         "        if False:\n",
-        "P1: a copy that lacks the end of the log is engaged, and counts",
+        "P1: a copy that lacks the end of the log is engaged, and its acknowledgements count",
     ),
     "stores-on-a-second-connection": Mutation(
         _REPLICA,
         "        if self.promises.joined != request.session or self._joined_on is not request.connection:\n",
         "        if self.promises.joined != request.session:\n",
-        "P1: an acknowledgement speaks for what was lost with the connection before",
+        "P1: an acknowledgement also counts for batches that were lost with an earlier connection",
     ),
     "goes-on-after-a-failed-store": Mutation(
         _REPLICA,
         "        self.disconnected(connection)\n",
         "        pass\n",
-        "P1: an acknowledgement speaks for what was refused before",
+        "P1: an acknowledgement also counts for batches that were refused before",
     ),
     "owner-forgets-what-it-saw-committed": Mutation(
         "polonaise.server.servedpartition",
         "known=self.owner.known,",
         "known=type(self.owner.known)(-1, 0),",
-        "P13: replicas that all went back to an earlier moment of a session are believed by the owner who wrote more",
+        "P13: an owner believes replicas that were all set back to an earlier moment of its own session",
     ),
     "lease-that-never-runs-out": Mutation(
         _LEASE,
@@ -382,7 +386,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         _LEASE,
         "min(now_s - seen.looked_s, RENEW_S)",
         "(now_s - seen.looked_s)",
-        "P11: a server that was stopped takes the others for dead when it goes on, and what they own from them",
+        "P11: a server that was stopped and goes on takes the others for dead, and takes over what they own",
     ),
     "lease-that-nobody-renews": Mutation(
         "polonaise.server.node",
@@ -394,12 +398,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.client.protocol.window",
         "        return not self._used or self._used + inbox_bytes(size) <= self._window_bytes\n",
         "        return True\n",
-        "P11: appends are refused for want of room while a partition stands still, instead of waiting",
+        "P11: appends to a partition that commits nothing are refused for want of room, instead of waiting",
     ),
     "damaged-fragment-left-as-it-is": Mutation(
         "polonaise.server.fragmentscrub",
         "            await self._mend(reader, step)\n",
         "            scrub.good(self._clock.wall_us(), name)\n",
-        "P10: a fragment that has rotted stays so until the log, which could mend it, is trimmed",
+        "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",
     ),
 }

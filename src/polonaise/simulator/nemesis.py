@@ -132,7 +132,7 @@ class Nemesis(DiskFaults):
             node.away_since = None
 
     async def pause_owner(self) -> None:
-        """Stop a server that owns a partition for longer than its lease, so that it wakes up replaced."""
+        """Stop a server that owns a partition, and for longer than its lease, so that it wakes up replaced."""
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners:
             return
@@ -220,10 +220,11 @@ class Nemesis(DiskFaults):
             await asyncio.sleep(_LOOK_S)
 
     async def minority_write(self) -> None:
-        """Let an owner reach one replica only, for a while; then only the others; and then let it be replaced.
+        """Let an owner reach one replica only, for a while; then only the others; and then mostly let it be replaced.
 
         What that one replica holds was not committed; a successor that reaches it finds it, and keeps it. The owner
-        may be anywhere in the start of its next session when it is cut off from the coordinator, or stopped.
+        ends its session and starts another one meanwhile. It may be anywhere in that start when it is cut off from the
+        coordinator, or stopped, for longer than its lease.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners or len(self._cluster.storage) < 2:
@@ -234,16 +235,17 @@ class Nemesis(DiskFaults):
         await asyncio.sleep(self.seconds(0.05, 0.2))
         self._network.partition(owner.name, others)
         await asyncio.sleep(self.seconds(0.05, 0.2))
+        # First the new cut, then the healing: an owner that reached both at once could commit what the one holds.
         self._network.partition(owner.name, alone)
         self._network.heal(owner.name, others)
-        claimed = self._cluster.partition_value(0).session
-        # Or what was held back for the others would reach them after all, and be committed.
+        claimed = self._cluster.partition_value(0).session  # before the owner can claim its next one
+        # Else the bytes that were held back for the others would reach them after all, and be committed.
         self._network.reset(owner.name, others)
-        # Most often it is stopped between claim and engagement, a moment so short that chance hardly ever finds it:
-        # a fate that it told there would not be certain yet.
+        # Most often the owner is cut off from the coordinator between claim and engagement, a moment so short that
+        # chance hardly ever finds it: a fate that the owner told there would not be certain yet.
         if self._random.random() < 0.75:
             await self._claimed_after(claimed)
-            await asyncio.sleep(self.seconds(0.01, 0.03))  # the owner has to hear of it
+            await asyncio.sleep(self.seconds(0.01, 0.03))  # the owner has to hear that its claim was made
             stop: Stop | None = self._cut_off_for
         else:
             await asyncio.sleep(self.seconds(0.02, 0.1, 0.3))
@@ -284,9 +286,10 @@ class Nemesis(DiskFaults):
         self._network.heal(*names)
 
     async def cut_off_coordinator(self) -> None:
-        """Cut a server off from the coordinator alone: it works on, and after its lease there are two owners.
+        """Cut a server off from the coordinator alone: it works on, and once its lease is over there are two owners.
 
-        Some of the clients do not reach the coordinator either, and stay with the old owner.
+        The cut may end before that. Some of the clients do not reach the coordinator either, and stay with the old
+        owner.
         """
         node = self.some(self._cluster.servers)
         if node.name in self._cluster.cut_off:
@@ -310,8 +313,9 @@ class Nemesis(DiskFaults):
     async def depose(self) -> None:
         """Let the coordinator take an owner for dead at once, while the owner hears nothing of it and can still write.
 
-        With a true lease it would have stopped by itself before; here the fence alone has to be enough. Some clients
-        stay with it. Often there is a replica that it does not reach, and another that its successor does not reach.
+        With a true lease the owner would have stopped by itself before; here the fence alone has to be enough. Some
+        clients stay with it. Often there is a replica that it does not reach, and another that its successor does not
+        reach.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
         if not owners or self._cluster.rushing.is_set() or owners[0].name in self._cluster.cut_off:

@@ -2,7 +2,7 @@
 
 Bytes of one connection keep their order; those of two connections have none between them. A network partition loses
 nothing by itself: as with TCP, bytes are held back and arrive after it has healed, unless one end gives the connection
-up before. What arrives, arrives by way of `transport`.
+up before. The two ends of a connection, and the bytes between them, are in `transport`.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ class SimulatedNetwork:
             self.link(*pair).extra_s = seconds
 
     def reset(self, these: Machines, those: Machines) -> int:
-        """Break the connections between `these` and `those`. Return the number of connections.
+        """Break the connections between `these` and `those`, and return how many these are.
 
-        Part of what is on its way is lost.
+        Some of the bytes on their way are lost.
         """
         pairs = dict.fromkeys(_pairs(these, those, both=True))
         broken = [forth for forth in self.connections.standing if (forth.link.source, forth.link.target) in pairs]

@@ -126,7 +126,7 @@ class SimulatedStore:
         self._objects[path] = data
 
     def damage(self, may_be: Callable[[str], object] = bool) -> bool:
-        """Flip one bit of an undamaged object whose path `may_be` damaged. Returns False if there is none."""
+        """Flip one bit of an undamaged object for whose path `may_be` is true. Returns False if there is none."""
         whole = [path for path in sorted(self._objects) if path not in self._sound and may_be(path)]
         if not whole:
             return False

@@ -1,8 +1,8 @@
 """The history of a schedule: notes all that its clients asked for, were told, and saw.
 
 Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
-Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, a feed
-with a gap) is a violation at once.
+Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, an id
+that a reader is given twice) is a violation at once.
 """
 
 from __future__ import annotations
@@ -90,11 +90,13 @@ class Try:
     mark: TransactionId | None = None
     """The client high-water mark by which the try was to be judged; None if the client library chose it."""
     marks: list[TransactionId] = field(default_factory=list)
-    """By place: the mark that each transaction was built on, if those differ: then `mark` is the lowest of them."""
+    """The client high-water mark of each transaction, by its place in the try (0 for the first), if the marks differ:
+    then `mark` is the lowest of them. Empty if all have `mark`."""
     locks: list[list[tuple[int, int]]] = field(default_factory=list)
-    """By place: the locks of each transaction, as a batch's evidence has them; empty if no transaction has locks."""
+    """The locks of each transaction, by its place in the try, as a batch's evidence has them: pairs of hash and mode.
+    Empty if no transaction has locks."""
     position: TransactionId | None = None
-    """The id that the append demanded; None for any."""
+    """The id that the append demanded; None if it demanded none."""
     fate: Fate = Fate.PENDING
     id: TransactionId = -1
     """The first id that the application was told; -1 if it was told none."""
@@ -105,7 +107,7 @@ class Try:
     bodies: list[bytes] = field(default_factory=list)
 
     def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
-        """Return the mark and the locks that the application gave to the transaction at this place."""
+        """Return the mark and the locks that the application gave to the transaction at this place in the try."""
         mark = self.marks[place] if self.marks else self.mark
         return mark, self.locks[place] if self.locks else []
 
@@ -144,6 +146,7 @@ class ProvedAnswer(NamedTuple):
     """The mark in the answer; None for a register, whose value may be that of any mark from `floor` on."""
     key: bytes = b""
     value: bytes | None = None
+    """The register's value; None if it is not set. Without a meaning in an answer with a `mark`."""
 
 
 class Listing(NamedTuple):
@@ -166,7 +169,7 @@ class History:
         self.answers: list[ProvedAnswer] = []
         self.listings: list[Listing] = []
         self.listing_count_max = 1
-        """The most registers in one page of a listing."""
+        """The most registers that a server puts into one page of a listing."""
         self.violations: list[Violation] = []
         self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
         """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
@@ -176,7 +179,7 @@ class History:
         self.refusal_is_right = False
         """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
         self.window_is_kept = False
-        """Whether owners have room for all appends that clients may send: then none may be refused for want of it."""
+        """Whether owners have room for all appends that clients may send: then none may be refused for want of room."""
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
@@ -272,7 +275,7 @@ class ReadCheck:
         self._history.saw(self._who, transaction)
 
     def skip(self, transaction: Transaction) -> None:
-        """Take a transaction that came without its body."""
+        """Check the id of a transaction, and nothing else: its body may not have come."""
         history = self._history
         history.reads += 1
         if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:

@@ -36,7 +36,10 @@ class Observer:
     # ------------------------------------------------------------------ waiting
 
     async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
-        """Wait until `reached()` is true. Raises `Violation` of the `promise` if that takes over `seconds`."""
+        """Wait until `reached()` is true.
+
+        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first one that was noted.
+        """
         until_s = self.cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
@@ -73,13 +76,16 @@ class Observer:
         )
 
     def rotten(self, node: Node) -> bool:
-        """Whether a partition of this node can't be read, or lacks something that is known to be committed."""
+        """Whether this node's disk can't be read or lacks something that is known to be committed.
+
+        Also true while any replica of the cluster is not engaged.
+        """
         if not self.all_engaged() or not self.filled(node):
             return True
         return any(self._replica(node, partition).bad for partition in self._partitions)
 
     def lagging(self) -> bool:
-        """Whether a replica is still writing what the others hold already."""
+        """Whether replicas end at different ids, because one still writes what the others hold already."""
         lasts = [[replica.last for replica in self.replicas(partition)] for partition in self._partitions]
         return any(len(set(each)) > 1 for each in lasts)
 

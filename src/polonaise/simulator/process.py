@@ -31,7 +31,7 @@ class Process(Life):
         self.failure: BaseException | None = None
         """The error that ended the process; None if it did not fail."""
         self.calls = 0
-        """The number of calls so far to the disk, the network or a connection."""
+        """The number of calls so far to the disk, the network, a connection or the object store."""
         self.crash_on_call: int | None = None
         """The number of the call before which the process crashes. Trying all numbers hits every gap between calls."""
         self.left_open: list[str] = []

@@ -83,7 +83,11 @@ class Result:
 
 
 def run(seed: int, *, record: bool = False) -> Result:
-    """Run the schedule of one seed. What went wrong is in the result, which has a trace if `record` is true."""
+    """Run the schedule of one seed, and return its result, which has a trace if `record` is true.
+
+    What fails the schedule (`ScheduleFailed`) is in the result. Any other exception that the scenario raises is a
+    mistake of the simulator, and is raised.
+    """
     schedule = Schedule(seed, record=record)
     result = Result(seed)
     with _death_unheard():
@@ -218,8 +222,8 @@ class Schedule:
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
         logs = self._check()
-        # After the check, for it stops the storage nodes. What follows breaks what the checkers rely on: a disaster
-        # loses committed transactions, and must be told to clients instead.
+        # After the check, because this stops the storage nodes. What follows breaks what the checkers rely on: a
+        # disaster loses committed transactions, and must be told to clients instead.
         await self._nothing_forgotten()
         overtake = None
         if self._archiving is not None and self._overtaken:

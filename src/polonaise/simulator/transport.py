@@ -439,7 +439,8 @@ class SimulatedTransport(asyncio.Transport):
     def kernel_close(self, *, killed: bool = False) -> None:
         """Close this end, because the process closed the connection or has died (`killed`).
 
-        The peer gets the end of the stream, or a reset if bytes lay unread.
+        The peer gets the end of the stream, or a reset if bytes lay unread, or a reset by chance if the process was
+        killed. It gets nothing if the connection was broken already.
         """
         if self.gone:
             return

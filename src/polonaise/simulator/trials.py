@@ -56,6 +56,10 @@ class Trials:
 
     async def run(self) -> None:
         """Run the trials that this seed has drawn. Raises `Violation`."""
+        # Each trial ends only when the replicas, or the work that it began, are well again, so none needs another one
+        # before it. The order stays as it is because a change of it would change what the seeds that tests keep mean.
+        # Whether a trial is run is drawn from a generator of its own, so that a new trial changes no seed without it.
+        # For the disks in turn that generator is `_random`, from which nothing was drawn before.
         if self._cluster.world.random("rot").random() < _ROT_SHARE:
             node = self._nemesis.spoilable()
             if node is not None:
@@ -225,7 +229,11 @@ class Trials:
             raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
 
     async def _stopped_servers_are_replaced(self) -> None:
-        """Pause an owner for longer than its lease: a working server must take over, and the owner resume too late."""
+        """Pause an owner for longer than its lease: the other servers must take over all that it owns.
+
+        Nothing is done unless one server owns all partitions. It is resumed once the others have taken over; then every
+        replica must be engaged again.
+        """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
         if len(owners) != 1:
@@ -243,7 +251,7 @@ class Trials:
         await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
-        """Return, by partition, the server that has a session in it; if two have, the one of the later generation."""
+        """Return, by partition, the name of the server that has a session in it; of two, that of later generation."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():

@@ -296,7 +296,10 @@ async def produce_next(session: ClientLife, partition: PartitionId, producer: Pr
 
 
 def next_produced(session: ClientLife, partition: PartitionId) -> tuple[Try, int]:
-    """Return what this application's producer appends next, and its number."""
+    """Return the try that this application's producer has to make next, and its number.
+
+    That is the last one again while its fate is not known; else a new one, which is noted as the last.
+    """
     application = session.application
     attempt = application.producing[partition]
     if attempt is None:

@@ -8,7 +8,8 @@ log, each exactly once. `protocol/` decides, without I/O, what each task reads a
 a Spark session without set-up, on a Java that `java` finds.
 
 Change with care: the layout of a block, a plan and the register `spark/<appId>` outlives a process (`protocol/`).
-This package and `pipelines` are the only ones that import pyspark; `pip install 'polonaise[spark]'` brings it.
+In the library this package and `pipelines` are the only ones that import pyspark, which
+`pip install 'polonaise[spark]'` brings.
 """
 
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 from polonaise.errors import ExtraMissing
 
 if find_spec("pyspark") is None:
-    raise ExtraMissing("the pipeline needs PySpark: pip install 'polonaise[spark]'")
+    raise ExtraMissing("polonaise.spark needs PySpark: pip install 'polonaise[spark]'")
 
 from polonaise.spark.query import read, register
 

@@ -35,15 +35,15 @@ _pid = os.getpid()
 
 
 def log_at(address: str) -> Log:
-    """Return the log at this address.
+    """Return this process's connection to the log at this address; connect if there is none, or if it has failed.
 
-    Raises what `polonaise.connect` raises, and `NotInitialized` for an embedded log that does not exist: reading a log
-    must not make one.
+    Raises what `polonaise.blocking.connect` raises, and `NotInitialized` for an embedded log that does not exist:
+    reading a log must not make one.
     """
     with _guard:
         _forget_parents()
         log = _logs.get(address)
-        # One that has failed stays failed: the next task gets a new connection.
+        # A connection that has failed stays failed: the next task gets a new one.
         if log is None or log.failure is not None:
             if address.startswith(SCHEME) and not is_there(address):
                 shown = redacted(address)
@@ -53,9 +53,10 @@ def log_at(address: str) -> Log:
 
 
 def store_at(url: str, *, make: bool = False) -> ObstoreStore:
-    """Return the object store at this URL; use `wait` for its methods.
+    """Return the object store at this URL, opened once per process; run its asynchronous methods by `wait`.
 
-    Raises what `open_store` raises, `NotFound` for a directory that does not exist unless `make` is true.
+    A directory that does not exist is made if `make` is true. Raises what `open_store` raises, such as `NotFound` for
+    a missing directory that is not to be made.
     """
     with _guard:
         _forget_parents()
@@ -66,7 +67,7 @@ def store_at(url: str, *, make: bool = False) -> ObstoreStore:
 
 
 def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
-    """Return what a store holds below this prefix, by a listing at most `age_s_max` seconds old."""
+    """Return the objects of a store below this prefix, by a listing of this process at most `age_s_max` seconds old."""
     store = store_at(url)
     listing = _listings.get((url, prefix))
     if listing is None or time.monotonic() - listing[0] > age_s_max:
@@ -89,7 +90,7 @@ def wait(make: Callable[[], Awaitable[T]]) -> T:
 
 
 def _forget_parents() -> None:
-    """Forget the parent's connections and threads: they do not survive a fork."""
+    """Forget the parent's connections and threads after a fork, which they do not survive."""
     global _pid, _background
     if _pid != os.getpid():
         _pid = os.getpid()

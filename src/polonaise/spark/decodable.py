@@ -30,7 +30,10 @@ _ALL: Final[Mapping[type[types.DataType], str]] = {
     types.StructType: "struct",
     types.MapType: "map",
 }
-"""All types that decoders make. Other types have no form in Arrow that Spark accepts, or have no values."""
+"""The types that decoders make, with their names in DDL.
+
+Spark's other types have no form in Arrow that Spark accepts, or have no values.
+"""
 
 _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
     "json": frozenset({types.TimeType, types.DayTimeIntervalType}),
@@ -40,13 +43,17 @@ _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
         {types.DateType, types.TimestampType, types.TimestampNTZType, types.TimeType, types.DayTimeIntervalType}
     ),
 }
-"""Types that a format has no values for, or that its library turns into another type."""
+"""By decoder, the types that its format has no values for, or that its library turns into another type."""
 
 _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 
 
 def check_types(decoder: str, wanted: types.StructType) -> None:
-    """Raise `BadOption` for a column that no body could fill."""
+    """Raise `BadOption` for a column that no body could fill.
+
+    That is: one that is or holds a type that `decoder` does not make, or a map without texts as keys where the format
+    has no others.
+    """
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
         for kind in _kinds(field.dataType):
@@ -84,15 +91,25 @@ def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
 
 
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
-    """Raise `BadOption` for a map with a type that JSON lacks, such as a date: inside maps no text is converted."""
+    """Raise `BadOption` for a column with a map that also holds a date, time, decimal or binary.
+
+    JSON has no such values. Elsewhere they are made of texts or numbers, but a column with a map is decoded row by row,
+    where nothing is converted.
+    """
     for field in fields:
         for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
             if holds(field.type, is_kind):
-                raise BadOption(f"decoderSchema: {field.name} is a map with {field.type} inside: read it as a string")
+                raise BadOption(
+                    f"decoderSchema: {field.name} holds a map, and is {field.type}: JSON has no dates, times, decimals "
+                    "and binaries, which are not converted in such a column: write string for them"
+                )
 
 
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
-    """Raise `BadOption` for a NOT NULL that can't be checked, or that undecodable bodies would break."""
+    """Raise `BadOption` for NOT NULL inside a column, which can't be checked; unless `can_hold`, for any NOT NULL.
+
+    `can_hold` is false with `onUndecodable=column`, which makes all columns null for an undecodable body.
+    """
     for field in schema:
         if not field.nullable and not can_hold:
             raise BadOption(

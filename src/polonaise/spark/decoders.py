@@ -1,8 +1,9 @@
 """Make columns of bodies: by JSON, MessagePack, Avro, Protocol Buffers, or a function of the user's.
 
-JSON is decoded a batch at a time; the others go row by row through their own libraries, which `pip install
-'polonaise[decoders]'` brings. A body is undecodable if it does not read as the columns' types, or lacks a column that
-is NOT NULL. A field that is missing is null, and one that no column asks for is ignored.
+JSON is decoded a batch at a time, except for columns with maps. Those, and the other formats, are decoded row by row;
+`pip install 'polonaise[decoders]'` brings the formats' libraries. A body is undecodable if it does not read as the
+columns' types, or lacks a column that is NOT NULL. A field that is missing is null, and one that no column asks for is
+ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Bodies(NamedTuple):
     """Some of a batch's bodies."""
 
     indexes: Sequence[int]
-    """Their indexes in the batch, ascending."""
+    """The bodies' indexes in the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
     """The row decoder's result for each body; empty without a row decoder."""
@@ -62,7 +63,8 @@ _FEW: Final = 8
 class Decoder:
     """Decodes bodies to those of the decoder's columns that one query wants.
 
-    Raises `BadOption` and `ExtraMissing` for options with which no body at all could be decoded.
+    Raises `BadOption` for options or columns with which bodies can't be decoded as asked, and `ExtraMissing` if the
+    decoder's library is not installed.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
@@ -121,7 +123,10 @@ class Decoder:
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
-        """Run the row decoder, if there is one, on each body; record those that it can't read in `bad`."""
+        """Run the row decoder, if there is one, on each body, and return the bodies that it can read.
+
+        For the others `bad` gets the reason by index. With `onUndecodable=fail` the first of them ends the work.
+        """
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
         rows: list[Mapping[str, Any]] = []
@@ -141,7 +146,7 @@ class Decoder:
         return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
     def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Decode these bodies, and record the undecodable ones in `bad`."""
+        """Decode these bodies; for the undecodable ones `bad` gets the reason by index in the batch."""
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
@@ -151,7 +156,10 @@ class Decoder:
             return parts
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Take out bodies that are clearly no JSON: there may be many, and this check is cheap."""
+        """Return the bodies without those that are clearly no JSON, which go to `bad`.
+
+        There may be many such bodies, and this check is cheaper than halving.
+        """
         if self._json is None:
             return chosen
         kept: list[int] = []
@@ -167,7 +175,10 @@ class Decoder:
         return _Bodies([chosen.indexes[at] for at in kept], [chosen.bodies[at] for at in kept], rows)
 
     def _halved(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
+        """Divide bodies that do not decode together, until it is known which of them do not decode alone.
+
+        Returns the parts that decode; for the other bodies `bad` gets the reason.
+        """
         count = len(chosen.indexes)
         step = 1 if count <= _FEW else (count + 1) // 2
         return [part for begin in range(0, count, step) for part in self._part(chosen.cut(begin, begin + step), bad)]
@@ -224,7 +235,11 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def row_decoder(options: ReadOptions) -> DecodeRow:
-    """Return the function that decodes one body. Raises `BadOption`, `ExtraMissing`; call it before a job, too."""
+    """Return the function that decodes one body.
+
+    Raises `BadOption` for a decoder that is unknown or lacks an option, `ExtraMissing` for one whose library is not
+    installed. Called in the driver as well, so that these errors come before a job starts.
+    """
     name, decoder_options = options.decoder or "", options.decoder_options
     # JSON is decoded row by row for maps only: Arrow's reader makes all other columns.
     known: dict[str, Callable[[Mapping[str, str]], DecodeRow]] = {
@@ -256,7 +271,7 @@ def _avro_rows(options: Mapping[str, str]) -> DecodeRow:
     except KeyError:
         raise BadOption("decoder=avro without a schema: give decoder.schema (JSON) or decoder.schemaFile") from None
     except (OSError, ValueError, fastavro.schema.SchemaParseException) as error:
-        raise BadOption(f"the Avro schema is invalid: {error}") from error
+        raise BadOption(f"decoder.schema or decoder.schemaFile holds no Avro schema: {error}") from error
 
     def decode(body: bytes) -> Mapping[str, Any]:
         source = io.BytesIO(body)
@@ -307,7 +322,7 @@ def _plain(field: Any, value: Any) -> Any:
 
 
 def imported(option: str, path: str, usage: str) -> Any:
-    """Return what an option names as `module:name`. Raises `BadOption`, which ends with `usage`."""
+    """Return what an option names as `module:name` or `module.name`. Raises `BadOption`, which ends with `usage`."""
     module, colon, name = path.partition(":")
     if not colon:
         module, _, name = path.rpartition(".")

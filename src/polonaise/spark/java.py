@@ -33,6 +33,7 @@ OLDEST: Final = 17
 _ANSWER_S: Final = 30.0
 """Seconds until a Java must have answered. Half a second is usual; a machine may be busy."""
 _BUSY_S: Final = 5.0
+"""Seconds for which a launcher that is open for writing in another process is tried again."""
 _BUSY_PAUSE_S: Final = 0.005
 _MODULE: Final = "--add-modules=jdk.incubator.vector"
 _PROPERTY: Final = re.compile(r"^\s+(java\.home|java\.specification\.version) = (.+?)\s*$", re.MULTILINE)
@@ -116,7 +117,10 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
 
 
 def _output_of(path: str, option: str) -> str:
-    """Run a Java with an option and return its output. Raises `_Unfit` if it doesn't run, or not with this option."""
+    """Run a Java with an option and return its output.
+
+    Raises `_Unfit` if it doesn't run, does not accept the option, or does not end within `_ANSWER_S`.
+    """
     with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
         try:
@@ -157,7 +161,10 @@ def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _launcher(java: str, environment: Mapping[str, str]) -> str:
-    """Return the home of a tried launcher for this Java, making it if there is none yet."""
+    """Return the home of a launcher for this Java that was just tried; make the launcher if there is none yet.
+
+    Raises `_Unfit` if none can be made or run in any directory.
+    """
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(java))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     reasons: list[str] = []
@@ -190,7 +197,7 @@ def _check_private(directory: str) -> None:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{directory} is not this user's alone")
+        raise PermissionError(f"{directory} is not a directory that only this user owns and can write to")
 
 
 def _write(directory: str, script: str) -> None:

@@ -35,7 +35,9 @@ class JsonBodies:
         )
 
     def columns(self, bodies: Sequence[bytes]) -> dict[str, pa.Array]:
-        """Decode bodies. Raises if one of them is not one JSON object whose fields have the columns' types.
+        """Decode bodies to columns, by name.
+
+        Raises `ValueError` or an error of Arrow's if a body is not one JSON object whose fields fit the columns' types.
 
         Each body is wrapped in an object of its own: so two bodies can't be read as one object, and a body that holds
         two objects changes the number of rows.
@@ -58,7 +60,10 @@ class JsonBodies:
 
 
 def check_body(body: bytes) -> None:
-    """Raise `ValueError` for a body that is not valid whatever the columns are. Faster than to decode it."""
+    """Raise `ValueError` for a body that is no JSON object, as far as a quick look tells, or that Arrow might misread.
+
+    Whole bodies are parsed only where Arrow might misread them: this is much faster than to decode each.
+    """
     if body.lstrip()[:1] != b"{":
         raise ValueError("a body that is no JSON object")
     text = str(body, "utf-8")
@@ -91,7 +96,7 @@ def _typed(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _overflows(column: pa.Array) -> bool:
-    """Whether a float is infinite: JSON has no infinity, so the number was too large."""
+    """Whether a column holds an infinite 32-bit float: JSON has no infinity, so the number was too large."""
     if pa.types.is_float32(column.type):
         return pc.any(pc.is_inf(column)).as_py() is True
     if pa.types.is_struct(column.type):

@@ -26,14 +26,18 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""A place in a partition: its first transaction."""
+"""Stands for a place in a partition where an id may stand: its first transaction."""
 LATEST: Final = -1
-"""A place in a partition: after the last transaction that is committed when the query begins."""
+"""Stands for a place in a partition: after the last transaction that is committed when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
+"""What the option `cluster` begins with to read a fragment store alone, without a log."""
 STORAGE: Final = "storage:"
-"""Prefix of a storage node's directory, whose replica is read as it is: not all of it need be committed."""
+"""What the option `cluster` begins with to read one replica, in a storage node's directory.
+
+The replica is read as it is: not all of it need be committed.
+"""
 
 
 RANGE_OPTIONS: Final = frozenset(
@@ -49,6 +53,7 @@ class Positions(NamedTuple):
     """A place in each partition: a transaction's id, `EARLIEST` or `LATEST`."""
 
     default: TransactionId
+    """The place in every partition that `by_partition` does not name."""
     by_partition: Mapping[PartitionId, TransactionId] = {}
 
     def of(self, partition: PartitionId) -> TransactionId:
@@ -88,22 +93,26 @@ class ReadOptions:
     ending: Positions = UP_TO_LATEST
     """First transaction not to read."""
     starting_time_us: int | None = None
+    """Earliest commit time to read, in microseconds UTC, inclusive. None: `starting` decides."""
     ending_time_us: int | None = None
-    """Range by commit time, in microseconds UTC; start inclusive, end exclusive."""
+    """End of the commit times to read, in microseconds UTC, exclusive. None: `ending` decides."""
     headers: frozenset[int] | None = None
     """Read only transactions with these headers; None for all."""
     decoder: str | None = None
+    """Format of the bodies, or a function as `module:function`; None to leave bodies undecoded."""
     decoder_schema: str | None = None
     """The columns that the decoder adds, as DDL."""
     decoder_options: Mapping[str, str] = field(default_factory=dict)
+    """The options whose names begin with `decoder.`, under the rest of their names in lower case."""
     kafka_columns: bool = False
     fail_on_data_loss: bool = True
     on_undecodable: OnUndecodable = OnUndecodable.FAIL
     transactions_per_trigger_max: int | None = None
+    """Maximum number of transactions of one micro-batch, over all partitions; None for all that are new."""
     partitions_min: int = 1
-    """Minimum number of Spark tasks, if there are that many transactions."""
+    """Minimum number of Spark tasks, if there are that many transactions. Has no effect on reading one replica."""
     split_bytes_max: int = 128 * MIB
-    """Maximum number of bytes, roughly and as stored in the log, that one task reads."""
+    """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
     """Seconds that a request to the log may take before the query fails."""
 
@@ -117,18 +126,22 @@ class WriteOptions:
     app_id: str | None = None
     """The application whose batches these are. None: a stream's query id; a batch write then has no name."""
     app_version: int | None = None
-    """Number of the application's batch, for batch writes; numbers only go up."""
+    """Number of the application's batch, in batch writes; numbers only go up. None in streams and without `app_id`."""
     partition_by: str | None = None
     """Column whose hash decides the partition, if there is no column `partition`."""
     staging: str | None = None
     """URL of the store where tasks put rows until they are published; None for a directory beside the log."""
     inline_bytes_max: int = 256 * 1024
-    """Bytes of a task's rows that may travel in its message to the driver, without being staged."""
+    """Most bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0
+    """Seconds without any progress after which a commit fails; also the deadline of a request to the staging store."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
+    """Parse the options of a read.
+
+    Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
+    """
     texts = _GivenOptions(given, _READ)
     cluster, fragments = _where(texts)
     options = ReadOptions(
@@ -168,7 +181,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Parse the options of a write. Raises `BadOption` for one that is unknown, invalid, or contradicts another."""
+    """Parse the options of a write.
+
+    Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
+    """
     texts = _GivenOptions(given, _WRITE)
     cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
@@ -204,7 +220,7 @@ _KAFKAS: Final = {
     "endingoffsets": "endingTransactions",
     "maxoffsetspertrigger": "maxTransactionsPerTrigger",
 }
-"""Names that Spark's Kafka source gives to these options."""
+"""Options that may be given by the names, here in lower case, that Spark's Kafka source has for them."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
 """Options that Spark adds by itself."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
@@ -322,7 +338,7 @@ def _on_undecodable(text: str) -> OnUndecodable:
 
 
 def _positions(side: str) -> Callable[[str], Positions]:
-    """Return a parser of the option that names the `side`, starting or ending, of the ids to read."""
+    """Return a parser of `startingTransactions` or `endingTransactions`; `side` is `starting` or `ending`."""
 
     def parse(text: str) -> Positions:
         # Partitions that an object of ids leaves out are read whole, as without this option.
@@ -356,7 +372,7 @@ def _position(value: Any) -> TransactionId:
 
 
 def _time_us(text: str) -> int:
-    """Return microseconds UTC of an ISO 8601 time with its zone, or of milliseconds since 1970."""
+    """Parse an ISO 8601 time with its zone, or milliseconds since 1970 UTC; return microseconds UTC."""
     if text.strip().lstrip("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
             raise ValueError("milliseconds beyond the range of times: write 2026-01-31T12:00:00Z")
@@ -371,7 +387,11 @@ def _time_us(text: str) -> int:
 
 
 def partitions_among(named: str, existing: Collection[PartitionId], message: str) -> list[PartitionId]:
-    """Return the partitions that the option `partitions` names. Raises `UnknownPartition` with `message` for others."""
+    """Return the partitions that the option `partitions`, given as `named`, chooses.
+
+    Raises `BadOption` for an invalid text; `UnknownPartition` for a partition that is not among the `existing` ones, of
+    which there is at least one: the error has `message` before their list.
+    """
     try:
         chosen = sorted(existing) if named.strip() == "all" else partitions_named(named, max(existing) + 1)
     except UnknownPartition:
@@ -382,7 +402,7 @@ def partitions_among(named: str, existing: Collection[PartitionId], message: str
 
 
 def range_options(spans: Mapping[PartitionId, Span]) -> dict[str, str]:
-    """Return the options that select exactly these ranges."""
+    """Return the source's options that select exactly these ranges and no other partition."""
     return {
         "partitions": ",".join(map(str, spans)),
         "startingTransactions": json.dumps({str(partition): span.first for partition, span in spans.items()}),

@@ -1,4 +1,6 @@
-"""Publish a batch: append the rows that tasks have staged, each exactly once, however often and by whom it is tried.
+"""Publish a batch: append the rows that tasks have staged.
+
+Each row of a named batch gets into the log exactly once, however often and by whichever driver that is tried.
 
 Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
 of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
@@ -74,7 +76,10 @@ class PublicationPort(Protocol):
     """Everything that publishing asks of the log, the staging store and the clock. See `RealPublicationPort`."""
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
-        """Return a register's value. The owner proves it: it is not older than this call."""
+        """Return a register's value, None if the register is unset.
+
+        The partition's owner proves that the value is not older than this call.
+        """
 
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
@@ -89,10 +94,13 @@ class PublicationPort(Protocol):
         """Store a plan durably under a new name, and return that name."""
 
     async def load_plan(self, name: str) -> Plan:
-        """Return a stored plan. Raises `NotFound`."""
+        """Return a stored plan. Raises `NotFound`, and `SinkStateDamaged` for bytes that are not a plan."""
 
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
-        """Yield the groups of a plan, beginning with group number `start`. Raises `NotFound` for deleted objects."""
+        """Yield the groups of a plan, beginning with group number `start` (from 0).
+
+        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged.
+        """
 
     async def pause(self, seconds: float) -> None:
         """Wait before the next attempt."""
@@ -140,15 +148,16 @@ class Publication:
         earlier: Runs = (),
         may_be_overtaken: bool = True,
     ) -> None:
-        """`plan` is this driver's own and not stored yet; `partitions` is how many partitions the batch has rows for.
+        """Prepare to publish `plan`, which is this driver's own and not stored yet.
 
-        `patience_s` is how many seconds may pass without progress. `earlier` are the batches known to be whole. If the
-        partition already holds a later batch, there is nothing to do when the batch `may_be_overtaken`; otherwise
-        that is an error.
+        `partitions` is how many partitions the batch has rows for. `patience_s` is how many seconds may pass without
+        progress. `earlier` are the batches known to be whole. If the partition already holds a later batch, `run` does
+        nothing when the batch `may_be_overtaken`; otherwise it raises `BatchOvertaken`.
         """
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
+        """The two parts of the register that every group of the batch sets alike."""
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)
@@ -157,7 +166,7 @@ class Publication:
         self._register: bytes | None = None
         """The register's value, as last read or set."""
         self._begun = False
-        """Whether this driver has sent groups."""
+        """Whether this driver has begun to send groups."""
         self._missed_at: list[bytes | None] = []
         """The register's values at which staged rows were found to be gone."""
         self.used: list[str] = []
@@ -166,9 +175,9 @@ class Publication:
     async def run(self) -> None:
         """Publish until the whole batch is in the partition.
 
-        Raises `BatchUnfinished`, `BatchOvertaken`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`;
-        `DeadlineExceeded` after `patience_s` seconds without progress: the batch may be there in part, and running it
-        again finishes it.
+        Raises `BatchUnfinished`, `BatchOvertaken`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`, and other errors
+        of the log and the staging store that trying again can't mend; `DeadlineExceeded` after `patience_s` seconds
+        without progress: the batch may be in the log in part, and running it again finishes it.
         """
         self._patience.renew()
         while True:
@@ -218,7 +227,10 @@ class Publication:
             # groups, and going on with it would double some rows and lose others.
             plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
-                raise SinkStateDamaged(f"{name} in the staging store is not the plan that the log's register means")
+                raise SinkStateDamaged(
+                    f"{name} in the staging store is not the plan of batch {own.batch} in partition {own.partition}, "
+                    "although the log's register names it: restore the plan, or write the rest under another txnAppId"
+                )
             self.used += [name, *plan.objects]
             # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
             await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
@@ -273,8 +285,9 @@ class Publication:
 async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
-    A group that has certainly failed is appended again. If its fate is not known, raises `AppendUnknown`: without a
-    register nothing would tell a repetition from a second write.
+    A group that has certainly failed is appended again if that may help. Raises `AppendUnknown` if a group's fate is
+    not known: without a register nothing would tell a repetition from a second write. Raises other errors at once, and
+    `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0
@@ -317,10 +330,13 @@ async def publish(
     many seconds a partition may be without progress.
 
     Without `app` a repeated write may repeat rows. With `app` all partitions are looked at before anything is written:
-    a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows leaves its
-    mark. With `in_order` the caller, such as a Spark stream, finishes each batch before it begins the next one. With
-    `is_next` this batch is known to follow the latest one in the log, and the look at all partitions is left out.
-    Returns whether this batch is the latest of its application.
+    a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows is
+    recorded in a register, unless `in_order`. With `in_order` the caller, such as a Spark stream, finishes each batch
+    before it begins the next one. With `is_next` this batch is known to follow the latest one in the log, and the look
+    at all partitions is left out.
+
+    Returns whether this batch is the latest of its application; true without `app`. Raises `BadOption` for a batch
+    number below 0, and what `Publication.run` or `publish_unnamed` raises.
     """
     check_batch(batch)
     port = RealPublicationPort(log, store, patience_s)
@@ -336,7 +352,7 @@ async def publish(
         if earlier is None:
             _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []
-        # Without a mark, the same batch written again with rows would be taken for a new one.
+        # Without this record, the same batch written again with rows would be taken for a new one.
         elif not plans and not in_order:
             plans = [plan_of_nothing(app, batch, log.cluster_key.hex())]
 
@@ -379,7 +395,10 @@ async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = 
 
 
 async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
-    """Whether the register names this plan and it is unfinished. Plans of other logs are always kept."""
+    """Whether the application's register names this plan and its batch is unfinished.
+
+    Always true for a plan of another log, whose registers are not known here.
+    """
     if plan.cluster != log.cluster_key.hex():
         return True
     value = await log.register(register_key(plan.app), plan.partition)
@@ -390,7 +409,7 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
 
 
 class RealPublicationPort:
-    """The port to a log and an object store. Every wait has a deadline."""
+    """The port to a log and an object store. Every wait for them ends after `patience_s` seconds."""
 
     def __init__(self, log: Log, store: ObjectStore, patience_s: float) -> None:
         self._log = log
@@ -413,7 +432,8 @@ class RealPublicationPort:
                 await receipt
         except TimeoutError:
             raise AppendUnknown(
-                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s",
+                f"a group of {len(group)} rows for partition {partition} is not decided after {self._patience_s:g} s, "
+                "and may still commit",
                 receipt,
             ) from None
 

@@ -56,9 +56,9 @@ def read(
     """Return a snapshot of the log: what is committed now, of the partitions, ids and times that `where` allows.
 
     `where` is a condition as for `DataFrame.where`. Bounds on `partition`, `transaction_id`, `timestamp` and `header`
-    that are joined by `and` become options, so that nothing else is read; then the whole condition is applied.
-    `options` are those of the source, by name (`fragments=…`, `partitions=…`). `schema` names the wanted columns, in
-    DDL.
+    that are joined by `and` narrow what is read (a time needs its zone; with `kafkaColumns` only partition and time
+    do); then Spark applies the whole condition. `options` are those of the source, by name (`fragments=…`,
+    `partitions=…`). `schema` names the wanted columns, in DDL.
 
     Raises what planning a query raises, in this process: `BadOption`, `BeyondLog`, `FragmentMissing`, `HistoryTrimmed`
     and others. Example::
@@ -105,7 +105,7 @@ def _text(value: object) -> str:
 
 
 def _parsed(schema: str) -> StructType:
-    """Parse a schema in DDL. Raises what Spark raises for an invalid one."""
+    """Parse a schema in DDL. Raises what Spark raises for an invalid one, and `BadOption` for one without columns."""
     parsed: Any = DataType.fromDDL(schema)
     if not isinstance(parsed, StructType):
         raise BadOption(f"schema={schema!r} names one type and no columns: write 'transaction_id long, data binary'")
@@ -113,7 +113,10 @@ def _parsed(schema: str) -> StructType:
 
 
 def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
-    """Return the part of a partition's range that the condition's bounds by id and time allow."""
+    """Return the part of a partition's range that the condition's bounds by id and time allow.
+
+    `last` is below `first` if nothing is left.
+    """
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
         first = max(first, history.first_at(partition, microseconds(ranges.since), last + 1))
@@ -125,7 +128,7 @@ def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges:
 def _by_place(
     history: QueryHistory, options: ReadOptions, wanted: Mapping[PartitionId, Span]
 ) -> tuple[list[str], dict[PartitionId, Span]]:
-    """Return the files that Spark reads itself, and the ranges that are left to the source."""
+    """Return the files that Spark reads itself, and by partition the range that is left to the source."""
     files: list[str] = []
     rest: dict[PartitionId, Span] = {}
     for partition, span in wanted.items():

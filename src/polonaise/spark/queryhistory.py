@@ -1,4 +1,4 @@
-"""The history that a query can read: a log, one replica of it, a fragment store, or log and store together.
+"""The history that a query can read: a log or one replica of it, a fragment store, or one of the former with a store.
 
 Used while a query is planned, before its tasks run.
 """
@@ -42,7 +42,7 @@ _LIST_S: Final = 30.0
 
 
 class QueryHistory:
-    """The history that one query can read. Nothing is requested before it is needed, and nothing twice.
+    """The history that one query can read. Connects and lists fragments when that is first needed, and keeps both.
 
     With `in_a_hurry`, as for a micro-batch, listings of a store beside a log may be up to `_LIST_S` seconds old.
     """
@@ -54,7 +54,7 @@ class QueryHistory:
 
     @cached_property
     def log(self) -> Log | None:
-        """The log; None if the query reads a store or a replica alone."""
+        """The log; None if the query reads a replica, or a store alone."""
         cluster = self._options.cluster
         return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster)
 
@@ -74,7 +74,10 @@ class QueryHistory:
 
     @cached_property
     def cluster_key(self) -> bytes | None:
-        """The cluster key of the log, or of a lone store's first fragment. None for an empty store."""
+        """The cluster key of the log, of the replica, or of the first fragment of a store that is read alone.
+
+        None for an empty store, and for a replica that has neither a control file nor a segment to tell.
+        """
         if self.log is not None:
             return self.log.cluster_key
         if self.replica is not None:
@@ -85,7 +88,7 @@ class QueryHistory:
 
     @property
     def _listing(self) -> dict[FragmentName, int]:
-        """All fragments of a store that is read without a log, with their sizes in bytes."""
+        """All fragments of a store that is read alone, with their sizes in bytes."""
         return self._listed("")
 
     def _listed(self, prefix: str) -> dict[FragmentName, int]:
@@ -100,7 +103,10 @@ class QueryHistory:
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """The partitions that the query names. Raises `UnknownPartition`, `BadOption`."""
+        """The partitions that the query names.
+
+        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a store or replica without any partition.
+        """
         named = self._options.partitions
         if self.log is not None:
             return partitions_named(named, self.log.partition_count)
@@ -112,7 +118,7 @@ class QueryHistory:
         return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
-        """Return the partition's fragments, with their sizes in bytes."""
+        """Return the partition's fragments, with their sizes in bytes; none if the query names no store."""
         if self.store is None:
             return {}
         if self.log is None and self.replica is None:
@@ -120,7 +126,7 @@ class QueryHistory:
         return self._listed(partition_prefix(partition))
 
     def ends(self) -> dict[PartitionId, TransactionId]:
-        """Return the next id of each partition: after all that is committed.
+        """Return the next id of each partition that the query reads: the id after all that is committed.
 
         For a store alone: after all that is archived. For one replica: after all that it holds, or after all that is
         archived, if that is more.
@@ -138,9 +144,11 @@ class QueryHistory:
         return {partition: mark + 1 for partition, mark in marks.items()}
 
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
-        """Return the ends of the partitions that grow beyond `ends` within `wait_s` seconds.
+        """Wait until a partition grows beyond its id in `ends`; return the new ends of partitions that did so first.
 
-        The servers get one request, which they answer when there is something. A store alone is listed after the wait.
+        The result is empty if none grows within `wait_s` seconds. The owner of each partition gets one request, which
+        it answers when the partition has grown or the wait is over. If an owner does not answer, the ends of all
+        partitions are requested and returned. A store alone is listed after the wait.
         """
         if self.log is None:
             time.sleep(wait_s)
@@ -155,10 +163,10 @@ class QueryHistory:
     def holes(
         self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
     ) -> dict[PartitionId, Span]:
-        """Return, by partition, the first ids that no fragment holds: a stream over a store alone waits for them.
+        """Return, by partition, the first range from its next id to its end that no fragment holds.
 
-        An archiver at work may write them at any moment. Empty if missing ids are to be skipped (`failOnDataLoss`
-        false).
+        A stream over a store alone waits for these ids: an archiver at work may write them at any moment. The result is
+        empty if the query reads a log, or if missing ids are to be skipped (`failOnDataLoss` false).
         """
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
@@ -173,7 +181,8 @@ class QueryHistory:
     def wanted(self) -> dict[PartitionId, Span]:
         """Return the range of each partition that the options ask for. An empty one has `last` below `first`.
 
-        Raises `BeyondLog` for a position after the log's end, and `BadOption` for a range that ends before it starts.
+        Raises `BeyondLog` for a position after the log's end, `BadOption` for a range that ends before it starts,
+        `UnknownPartition` for a range of a partition that the query does not read, and what `first_at` raises.
         """
         options, ends = self._options, self.ends()
         unknown = sorted({*options.starting.by_partition, *options.ending.by_partition} - set(ends))
@@ -210,7 +219,8 @@ class QueryHistory:
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.
 
-        Raises `HistoryTrimmed` if it may be in a range that is in no fragment known here.
+        Raises `HistoryTrimmed` if the servers have dropped it, and can't read it from fragments, and the query names no
+        store. For a replica without a store, transactions that were trimmed are passed over.
         """
         if self.replica is not None:
             first_held = self.replica.first_at(partition, time_us, end)
@@ -239,9 +249,10 @@ class QueryHistory:
     def splits(self, spans: Mapping[PartitionId, Span]) -> list[Split]:
         """Divide these ranges into tasks.
 
-        Raises `FragmentMissing` if part of a range is in no fragment and there is no log; with `failOnDataLoss` false
-        that part is left out with a warning. Raises `HistoryTrimmed` for a range that is archived in a place not known
-        here: nothing of it is lost, so it is never left out.
+        Raises `FragmentMissing` if a store is read alone and lacks part of a range, `SegmentDamaged` if a replica does;
+        with `failOnDataLoss` false that part is left out with a warning. Raises `HistoryTrimmed` for a range that is
+        archived in a place not known here: nothing of it is lost, so it is never left out. Raises `BeyondLog` if the
+        log ends before a range, and `WrongClusterKey` for fragments of another log.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
@@ -266,7 +277,10 @@ class QueryHistory:
     def _with_replica(
         self, replica: SegmentFiles, extents: list[Extent], partition: PartitionId, span: Span
     ) -> list[Extent]:
-        """Return the archived extents, and the rest from one storage node's files."""
+        """Return the archived extents, and the rest from one storage node's files.
+
+        Raises `SegmentDamaged` for ids that neither holds, unless `failOnDataLoss` is false.
+        """
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:
@@ -296,7 +310,7 @@ class QueryHistory:
         if batch is None:
             raise BeyondLog(
                 f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
-                "the log is another one now, or an older copy of it"
+                "the log is another one now, or an older copy of it: correct the address, and make the query again"
             )
         return Extent(partition, span, None, count * batch.length // batch.count)
 

@@ -45,8 +45,11 @@ class RowColumns(NamedTuple):
 
     headers: Array
     crcs: Array
+    """CRC-32 of each row's data."""
     lengths: Array
+    """Bytes of each row's data."""
     data: memoryview
+    """The data of all rows, one after the other."""
     locks: Sequence[bytes] | None
     """The encoded locks of each row; None if the DataFrame has no such column."""
 
@@ -117,9 +120,10 @@ def _are_locks(kind: types.DataType) -> bool:
 def divided(
     batch: pa.RecordBatch, columns: SinkColumns, partition_count: int, limits: Limits
 ) -> Iterator[tuple[PartitionId, RowColumns]]:
-    """Yield each partition with its rows, in their order.
+    """Yield each partition that rows of `batch` go to, with these rows in their order.
 
-    Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` for the first row that can't be appended.
+    Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` if a row can't be appended; nothing is yielded
+    then.
     """
     count = batch.num_rows
     if not count:
@@ -188,7 +192,9 @@ def _header(batch: pa.RecordBatch) -> Array:
     headers = _integers(batch, "header", "write coalesce(header, 0)")
     out_of_range = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
     if len(out_of_range):
-        raise BadRow(f"header {out_of_range[0]}: a header is an integer of 32 bits, signed")
+        raise BadRow(
+            f"header {out_of_range[0]}: a header is a signed integer of 32 bits; write {HEADER_MIN} to {HEADER_MAX}"
+        )
     return headers.astype(np.int32)
 
 
@@ -205,7 +211,7 @@ def _partitions(batch: pa.RecordBatch, columns: SinkColumns, partition_count: in
 
 
 def _hashes(column: pa.Array) -> Array:
-    """Return the CRC-32 of each value's bytes, of an integer's as int64. Nulls all have the same hash."""
+    """Return the CRC-32 of each value's bytes: an integer's are those of an int64, little-endian. That of null is 0."""
     if pa.types.is_integer(column.type):
         values = column.cast(pa.int64())
         raw = memoryview(pc.fill_null(values, 0).to_numpy(zero_copy_only=False).astype("<i8").tobytes())

@@ -1,6 +1,6 @@
 """Check values that were decoded row by row, before Arrow makes columns of them.
 
-Arrow converts silently what does not fit: a fraction to its whole part, 1.0 to true, a moment to its date, a time
+Arrow converts silently what does not fit: a fraction to its whole part, true to 1.0, a moment to its date, a time
 without a zone to UTC, a number to microseconds, a text to a list of its letters. Nobody has asked for that; here it is
 an error.
 """
@@ -24,7 +24,7 @@ _INFINITE: Final = float("inf")
 
 
 class Repeated(dict[str, Any]):
-    """An object or map with repeated keys."""
+    """An object or map in which keys were repeated: `names` holds these keys."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -116,7 +116,10 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 class _Rule(NamedTuple):
-    """The Python types that fit a kind of column, in words, and what is checked besides."""
+    """The Python types whose values fit a kind of column: those in `wanted`, except for those in `but`.
+
+    `words` names them in errors, and `check` is a further check of the values.
+    """
 
     is_kind: Callable[[pa.DataType], bool]
     wanted: tuple[type, ...]
@@ -136,4 +139,8 @@ _RULES: Final = (
     _Rule(pa.types.is_list, (Iterable,), "a list", but=(str, bytes, bytearray, memoryview, Mapping), check=_check_list),
     _Rule(pa.types.is_struct, (Mapping,), "an object with named fields", check=_check_struct),
 )
-"""The rule for each kind of type. Texts, bytes, booleans and decimals need none: Arrow does not convert to these."""
+"""The rule for each kind of type.
+
+Texts, bytes, booleans and decimals need none: Arrow refuses what does not fit them, and takes only texts and bytes in
+UTF-8 for each other.
+"""

@@ -1,7 +1,7 @@
 """The columns of a query, and how each is made of the log's columns.
 
-`COLUMNS` names for each the columns of `fragments.format.SCHEMA` that it needs. A query that names fewer columns
-(`.schema("transaction_id long, data binary")`) has only those built.
+`COLUMNS` tells for each column of a query which columns of `fragments.arrow.SCHEMA` it needs. A query that names fewer
+columns (`.schema("transaction_id long, data binary")`) has only those built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from polonaise.spark.options import STORAGE, OnUndecodable, ReadOptions
 CORRUPT: Final = "_corrupt"
 """Column of the bodies that the decoder could not read, with `onUndecodable=column`."""
 REASON: Final = "_reason"
-"""Column of the reason why a body could not be decoded."""
+"""Column of the reason why a body could not be decoded, with `onUndecodable=column` or `only`."""
 DECODED: Final = "_decoded"
 """Column that says what bodies have to decode to, with `onUndecodable=only`.
 
@@ -33,8 +33,9 @@ class Column(NamedTuple):
 
     ddl: str
     needs: tuple[str, ...]
+    """Names of columns of `fragments.arrow.SCHEMA`, or `STANDING`."""
     make: Callable[..., pa.Array]
-    """Takes the needed columns, in their order."""
+    """Makes this column from the columns that `needs` names, given as positional arguments in the order of `needs`."""
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
@@ -51,7 +52,7 @@ def _nothing(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
 
 
 def _log_append_time(column: pa.Array) -> pa.Array:
-    """Return Kafka's code for a timestamp that the log has given and not the producer."""
+    """Return a column of 1 in every row: Kafka's code for a timestamp that the log has given and not the producer."""
     return pa.repeat(pa.scalar(1, pa.int32()), len(column))
 
 
@@ -83,7 +84,7 @@ STANDING: Final = "standing"
 
 
 def columns_of(options: ReadOptions) -> Mapping[str, Column]:
-    """Return the columns that come from the log itself."""
+    """Return the columns that the log itself has for a query with these options, without a decoder's."""
     columns = KAFKA_COLUMNS if options.kafka_columns else COLUMNS
     if not options.cluster.startswith(STORAGE):
         return columns
@@ -91,7 +92,7 @@ def columns_of(options: ReadOptions) -> Mapping[str, Column]:
 
 
 def ddl_of(options: ReadOptions) -> str:
-    """Return all columns of a query as DDL."""
+    """Return all columns of a query as DDL. Raises `BadOption` for a decoder without `decoderSchema`."""
     fields = [f"`{name}` {column.ddl}" for name, column in columns_of(options).items()]
     if options.decoder is not None:
         if options.decoder_schema is None:
@@ -117,7 +118,7 @@ class Projection:
     """The columns that one query wants, in its order, from the log and from the decoder.
 
     Raises `BadOption` for a column that does not exist, is asked for under another type, is there twice, or that the
-    decoder can't make.
+    decoder can't make; for no columns, and with `onUndecodable=only` for a schema without `_decoded`.
     """
 
     def __init__(self, options: ReadOptions, wanted: StructType) -> None:
@@ -131,6 +132,7 @@ class Projection:
         self.decoded = StructType([field for field in wanted.fields if field.name not in {*known, *extra}])
         if DECODED in self.extra:
             self.decoded = _struct(wanted[DECODED].dataType)
+            """The columns that bodies have to decode to."""
         elif options.on_undecodable is OnUndecodable.ONLY:
             raise BadOption(
                 f"onUndecodable=only without the column {DECODED}, which says what bodies have to decode to: name it, "
@@ -175,7 +177,10 @@ def _struct(kind: DataType) -> StructType:
 
 
 def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
-    """Raise `BadOption` for repeated names. Spark ignores upper and lower case, so this does, too."""
+    """Raise `BadOption` for no names, a repeated name, or one of the log's own in another case.
+
+    Upper and lower case count as the same in names, as in Spark.
+    """
     if not names:
         raise BadOption("a query of no columns: name at least one column, or leave the schema out")
     seen: set[str] = set()

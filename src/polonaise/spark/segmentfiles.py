@@ -1,7 +1,7 @@
 """Read a storage node's directory without asking the node: find what it holds, and yield its batches by range.
 
-Files are the unit: a task reads one segment, or part of it, from the beginning, so that every CRC up to there is
-checked. A running node may cut or trim files after the query was planned and before its tasks read them.
+Files are the unit: a task reads one segment from its beginning to the end of the task's range, so that every CRC up to
+there is checked. A running node may cut or trim files after the query was planned and before its tasks read them.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ _ATTEMPTS: Final = 3
 
 
 class SegmentFile(NamedTuple):
-    """A segment of which at least the beginning can be read."""
+    """A segment whose header, at least, can be read."""
 
     path: str
     span: Span
-    """The ids that can be read from it."""
+    """The ids that the segment holds.
+
+    The next segment's header tells the last one. Where it does not, the last one that can be read.
+    """
     bytes: int
+    """Size of the file."""
 
 
 class PartitionFiles(NamedTuple):
@@ -74,13 +78,19 @@ class SegmentFiles:
 
     @cached_property
     def _files(self) -> dict[PartitionId, Files]:
-        """The files of each partition, found by their names and the control file alone."""
+        """The files of each partition, found by their names, the control file and, if need be, a segment's header.
+
+        Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition.
+        """
         if os.path.isfile(self._path):
             raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
         return {_partition_of(files): files for files in find(self._path)}
 
     def _examined(self, partition: PartitionId) -> PartitionFiles:
-        """Return what the directory holds of a partition, examining its files at the first call."""
+        """Return what the directory holds of a partition, examining its files at the first call.
+
+        Files that a trim has removed meanwhile are looked for again. Raises `NotFound` if that does not help.
+        """
         files = self._files[partition]
         for look in range(_ATTEMPTS):
             if partition in self._partitions_examined:
@@ -95,7 +105,7 @@ class SegmentFiles:
 
     @property
     def cluster_key(self) -> bytes | None:
-        """The cluster key in the control file or in a segment; None if neither has one."""
+        """The cluster key in the control file or in a segment of the first partition; None if neither has one."""
         for partition, files in self._files.items():
             return self._examined(partition).cluster_key if files.control is None else files.control.cluster_key
         return None
@@ -115,10 +125,10 @@ class SegmentFiles:
         return self._examined(partition).begin
 
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
-        """Return the parts of a range that are in files, in order. What is in no file is missing from the answer.
+        """Return the parts of a range that are in files, in order. What is in no file is missing from the result.
 
-        Warns, once per query, of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins below
-        a trim.
+        Each call logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with
+        ids that were trimmed.
         """
         examined = self._examined(partition)
         if span.first < examined.begin:
@@ -152,7 +162,11 @@ class SegmentFiles:
         )
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none."""
+        """Return the first transaction committed at `time_us` (microseconds UTC) or later.
+
+        If there is none in the files, returns the id after the last one that can be read, at most `end`; `end` if there
+        are no segments. Raises `SegmentDamaged` for bad bytes before the transaction in its segment.
+        """
         examined = self._examined(partition)
         if not examined.segments:
             return end
@@ -200,7 +214,10 @@ def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterat
 
 
 def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
-    """Return the standing of each id, see `Bounds.standing_of`. Without `bounds` ids are archived, so committed."""
+    """Return a column of the standing of each id, as `Bounds.standing_of` tells.
+
+    Without `bounds` the ids are from fragments, and all are committed.
+    """
     if bounds is None:
         return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
     values = ids.to_numpy()
@@ -224,7 +241,10 @@ def _partition_of(files: Files) -> PartitionId:
 
 
 def _examine(files: Files) -> PartitionFiles:
-    """Examine a partition: headers of all segments, and all of the last one, whose end only its bytes tell."""
+    """Examine a partition: read the headers of all segments, and each segment whose end no next header tells.
+
+    Such are the last segment, and one that the next does not continue. Raises `NotFound` for a file that is gone.
+    """
     key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
@@ -254,7 +274,7 @@ def _examine(files: Files) -> PartitionFiles:
 
 
 def _goes_on(path: str, files: Files, first: TransactionId) -> bool:
-    """Whether the segment at `path` continues the one that begins with `first`, by its header."""
+    """Whether the header of the segment at `path` says that it continues the segment that begins with id `first`."""
     with ReadOnlyFile(path) as file:
         try:
             return unwaited(header_of(file, path, files)).previous_first == first
@@ -283,7 +303,10 @@ def _first_time(path: str, files: Files) -> int:
 
 
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
-    """Yield the batches of one segment that hold this range. Raises `SegmentDamaged` for bad bytes before its end."""
+    """Yield the batches of one segment that hold this range.
+
+    Raises `SegmentDamaged` for bad bytes before the range's end, `NotFound` if the file is gone.
+    """
     return each_unwaited(_batches(path, files, span))
 
 

@@ -1,4 +1,4 @@
-"""The sink: `write` stages rows in each task, and `commit` publishes them in the driver, each exactly once."""
+"""The sink: `write` stages rows in each task, and `commit`, in the driver, publishes them to the log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Written(WriterCommitMessage):
 
     staged: Staged
     app: str | None
-    """Id of the stream's query, which names the application if the options do not; None in a batch write."""
+    """Id of the stream's query, which names the application if the options do not.
+
+    None in a batch write, and where Spark does not tell.
+    """
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Sink:
 
     @classmethod
     def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
-        """Check a write in the driver, before any job starts.
+        """Check a write in the driver, before any job starts, and return its settings.
 
-        Raises `BadOption`, `BadColumns`, and whatever `polonaise.connect` raises if there is no such log.
+        Connects to the log, and makes the staging directory if it is missing. Raises `BadOption`, `BadColumns`, and
+        what `clusters.log_at` and `clusters.store_at` raise, such as `NotInitialized` if there is no such log.
         """
         if overwrite:
             raise BadOption("a log is never overwritten: write with mode('append'), and streams in output mode append")
@@ -68,7 +72,10 @@ class Sink:
         return cls(options, columns, partition_count, where)
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """Stage all rows of a task. Raises what `rows.divided` and the staging store raise."""
+        """Stage all rows of a task, and return its message to the driver.
+
+        Raises what `rows.divided` and the staging store raise.
+        """
         context = TaskContext.get()
         store, limits = clusters.store_at(self.staging, make=True), Limits()
 
@@ -141,7 +148,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._sink.publish(messages, self._app(messages), batchId, in_order=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing, for the same reason as in a batch write."""
+        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows. They expire."""
 
     def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         if self._sink.options.app_id is not None:

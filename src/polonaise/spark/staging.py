@@ -45,7 +45,10 @@ _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 
 def staging_of(cluster: str) -> str:
-    """Return the default staging store: a directory in an embedded log's own, or beside a coordinator's."""
+    """Return the path of the default staging store, a directory.
+
+    It is in the directory of an embedded log, or beside that of a coordinator.
+    """
     if cluster.startswith(_EMBEDDED):
         return os.path.join(parse_embedded(cluster).directory, _STAGING)
     return f"{cluster.partition(':')[2].rstrip('/')}-{_STAGING}"
@@ -103,7 +106,7 @@ class Stage:
         self._refs: list[BlockRef] = []
 
     def add(self, partition: PartitionId, piece: RowColumns) -> None:
-        """Take rows of a partition. May upload; raises what the store raises."""
+        """Take rows of a partition into its open block. May upload full blocks; raises what the store raises."""
         # Two sums over the rows: weights, which count towards a block's size, and lengths, which find a row's data.
         ends = np.cumsum(piece.weights)
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])
@@ -247,7 +250,10 @@ async def collect(
 
 
 def _made_s(path: str) -> float:
-    """Return when an object was made, according to its name; infinity for a name that is not ours, which keeps it."""
+    """Return when an object was made, according to its name, in seconds since 1970 UTC.
+
+    Infinity for a name that is not ours: `collect` then never deletes the object.
+    """
     parts = path.rpartition("/")[2].split("-")
     try:
         time = parts[0 if path.startswith(STAGED) else 1]

@@ -37,6 +37,7 @@ _LOG: Final = "log"
 """Key of the entry of an offset that names its log, by the cluster key in hexadecimal."""
 
 Offset: TypeAlias = dict[str, Any]
+"""The next id of each partition, by the partition as text; and the log's key under `_LOG`, if it is known."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,7 +55,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
-        """The partitions' ends as last asked for. They only ever grow."""
+        """The ids up to which partitions can be read, exclusive, as of the last request.
+
+        Each is the partition's end, or the first missing id of a store that is read alone.
+        """
         self._warned_holes: Mapping[PartitionId, Span] = {}
         """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
 
@@ -79,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is None:
             self._ends = self._ends_after(next_ids, history)
         _check_grown(next_ids, self._ends)
+        # With AvailableNow the target stays: waiting for missing ids might never end, so the query fails instead.
         if self._target is None:
             self._ends = self._before_holes(next_ids, history)
         # A partition that this stream has not read yet is read from its beginning.
@@ -90,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends_after(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """Return the partitions' ends, once one lies beyond these ids or the wait is over."""
+        """Return the partitions' ends, once one lies beyond its id in `next_ids`, or after `_WAIT_S` seconds."""
         if self._ends and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             # With one partition the answer is complete; with several, others may have grown meanwhile.

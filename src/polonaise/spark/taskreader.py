@@ -1,4 +1,7 @@
-"""The work of a reading task: reads its part of history, and makes the query's columns of it without a loop by row."""
+"""The work of a reading task: read its part of history, and make the query's columns of it.
+
+Only decoders may look at single rows; all else is done by columns.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,11 @@ def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:
 
 
 def projection_of(options: ReadOptions, schema: StructType) -> Projection:
-    """Return the columns that a query wants. Raises errors in them or in their decoder, before a job starts."""
+    """Return the columns that a query wants.
+
+    Raises `BadOption` or `ExtraMissing` if the columns, or the decoder that is to make them, are wrong: tasks would
+    raise the same, but only once a job runs.
+    """
     projection = Projection(options, schema)
     if options.decoder is not None:
         row_decoder(options)
@@ -77,7 +84,10 @@ def _without_own(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(
     options: ReadOptions, split: Split, needs: Sequence[str], *, with_standing: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the log's columns of a split, from where it is kept; with each row's standing as last column if wanted."""
+    """Yield the log's columns of a split, read from a replica's files, the servers or a fragment.
+
+    The last column is each row's standing, `with_standing`.
+    """
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
         path = options.cluster.removeprefix(STORAGE)
@@ -118,7 +128,7 @@ def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[p
     if first <= split.span.last:
         raise BeyondLog(
             f"partition {split.partition} ends before {first}, and the query was planned up to {split.span.last}: the "
-            "log is another one now, or an older copy of it"
+            "log is another one now, or an older copy of it: correct the address, and make the query again"
         )
 
 

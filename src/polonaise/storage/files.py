@@ -43,7 +43,7 @@ class Files:
     control: ControlRecord | None = None
     """The control file's facts; None if there is no control file beside the files."""
     directory: str = ""
-    """The storage node's directory, if there is a control file."""
+    """The storage node's directory; empty if there is no control file beside the files."""
 
 
 def first_of(path: str) -> TransactionId:
@@ -57,7 +57,8 @@ def first_of(path: str) -> TransactionId:
 def find(path: str) -> list[Files]:
     """Find the partitions below a path: a storage directory, one partition's directory in it, or one segment file.
 
-    Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing` and `ControlFileDamaged`.
+    Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing`, `ControlFileDamaged` and
+    `UnsupportedFormat`.
     """
     if os.path.isfile(path):
         first_of(path)
@@ -88,7 +89,10 @@ def find(path: str) -> list[Files]:
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
-    """Find the files of one partition below a path, as `find` does, without looking at other partitions."""
+    """Find the files of one partition below a path, as `find` does, without looking at other partitions.
+
+    None if the path has no such partition. A file that does not tell its partition is taken for the one that is sought.
+    """
     below = os.path.join(path, str(partition))
     candidates = find(below if os.path.isdir(below) else path)
     return next((files for files in candidates if files.partition in (None, partition)), None)
@@ -114,12 +118,12 @@ def _files_of(directory: str, partition: PartitionId) -> Files:
 
 
 def found_again(files: Files) -> Files:
-    """Find the same partition's files again, as they are now."""
+    """Find the same partition's files again, as they are now; the same `files` if there is no control file."""
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 
 def _control_record(path: str, partition: PartitionId) -> ControlRecord:
-    """Read the control file's facts about a partition. Raises `ControlFileDamaged`."""
+    """Read the control file's facts about a partition. Raises `ControlFileDamaged` and `UnsupportedFormat`."""
     with ReadOnlyFile(path) as file:
         key = decode_header(file.read_now(0, SECTOR_BYTES), path)
         for look in range(1, _LOOKS_MAX + 1):
@@ -141,5 +145,5 @@ def trimmed_in(files: Files) -> TrimMark:
 
 
 def evidence_in(files: Files) -> SyncEvidence:
-    """Return up to where these files are known to have been synced; nothing is, without a control file."""
+    """Return the evidence up to where these files were synced; `NO_EVIDENCE` without a control file."""
     return files.control.evidence if files.control is not None else NO_EVIDENCE

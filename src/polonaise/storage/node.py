@@ -164,10 +164,12 @@ class StorageNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _let_go(self, gone: DirectoryGone) -> None:
-        """Give up the directory, which is gone: acknowledge and write nothing more, and tell each server why."""
+        """Give up the directory, which is gone: store and acknowledge nothing more, and tell each server why."""
         if self._closing is not None:
             return
         _log.critical("storage node %s stores nothing any more: %s", self._settings.directory, gone)
+        # First: whoever connects from now on is refused. Then all that may still acknowledge is ended. The directory is
+        # closed last, because the replicas use it until they have ended.
         self._gone = gone
         for connection in list(self._connections):
             connection.refuse(gone)
@@ -186,7 +188,10 @@ class StorageNode:
             await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
-        """Open the directory for this cluster; None: for its own. Raises `NotInitialized` if it has none yet."""
+        """Open the directory, which must belong to the cluster `cluster_key`; a new one is made that cluster's.
+
+        With None any cluster will do; raises `NotInitialized` if the directory belongs to none yet.
+        """
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
@@ -294,7 +299,7 @@ class StorageNode:
         return self._control
 
     def _answer(self, connection: Connection, replica: PartitionReplica, read: ReplicaRead, request: int) -> None:
-        """Answer a read in a task of its own. A connection with `reads_max` open reads is not read for a while."""
+        """Answer a read in a task of its own. While a connection has `reads_max` unanswered reads, it is not read."""
         requests = self._connections[connection]
         requests.waiting += 1
         if requests.waiting >= self._settings.reads_max:
@@ -310,7 +315,7 @@ class StorageNode:
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, scrub, and partitions that can't be used."""
+        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts."""
         scrubbed = self.scrubbed
         unavailable = {
             str(partition): str(replica.unavailable)

@@ -64,7 +64,8 @@ def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimm
 async def header_of(file: ReadOnlyFile, path: str, files: Files) -> SegmentHeader:
     """Read a segment's header, and check that it belongs to this file.
 
-    Raises `SegmentDamaged` if it does not, `SegmentRemoved`, `WrongClusterKey` and `UnsupportedFormat`.
+    Raises `SegmentDamaged` if it can't be read or is another file's, `SegmentRemoved`, `WrongClusterKey` and
+    `UnsupportedFormat`.
     """
     try:
         header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
@@ -93,7 +94,8 @@ async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = 
 
     Raises `SegmentDamaged` at the first bytes that are not as they were written. `damaged`, if given, is called with
     the error instead, and reading goes on with what is intact behind the damage. A file whose beginning is damaged is
-    then read only if the control file beside it says whose it is.
+    then read only if the control file beside it says whose it is. Also raises `WrongClusterKey` and
+    `UnsupportedFormat`.
     """
     for path in files.paths:
         with ReadOnlyFile(path) as file:
@@ -125,7 +127,7 @@ async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = 
 
 
 async def opened(file: ReadOnlyFile, path: str, files: Files) -> tuple[Scan, SegmentHeader]:
-    """Begin to scan a segment: read its header and preamble. Raises what `header_of` raises, with the path named."""
+    """Begin to scan a segment: read its header and preamble. Raises what `header_of` does, damage with the path."""
     try:
         header = await header_of(file, path, files)
         return empty_scan(header, await read_preamble(file, header)), header
@@ -139,7 +141,7 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
     """Yield the batches of one partition that hold anything above `after`, in order and without a gap.
 
     Raises `SegmentDamaged` at the first batch that is missing or can't be read, be it at the beginning, between two
-    others or at the end.
+    others or at the end; `WrongClusterKey` and `UnsupportedFormat`.
     """
     before: Scan | None = None
     for path in _from(files, after):
@@ -165,7 +167,7 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
 
 
 def _from(files: Files, after: TransactionId) -> tuple[str, ...]:
-    """Return the segments from the one on that holds the first id above `after`, going by their names."""
+    """Return the paths of the segments that may hold ids above `after`, going by the first ids in their names."""
     below = sum(first_of(path) <= after + 1 for path in files.paths)
     return files.paths[max(below - 1, 0) :]
 
@@ -189,8 +191,8 @@ def _damaged(path: str, damage: str, first: TransactionId) -> SegmentDamaged:
 def unwaited(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine that never waits, without an event loop, and return its result.
 
-    Everything here on a file that is `ReadOnlyFile` is such work. The caller may be inside a loop already, as code in a
-    notebook is, and could not start another one.
+    Everything in this module that reads a `ReadOnlyFile` is such work. The caller may be inside a loop already, as code
+    in a notebook is, and could not start another one.
     """
     try:
         work.send(None)

@@ -115,11 +115,12 @@ class PartitionReplica:
         self.written = False
         """Whether something was written since `check_in_place` looked last."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
+        """The batches stored, the syncs that this took, and the messages refused, since the node has this replica."""
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
     def whole(self) -> bool:
-        """Whether the replica is open and, as far as is known, lacks nothing that it ever acknowledged."""
+        """Whether the replica is open, needs no cut and, as far as is known, lacks nothing that it acknowledged."""
         log = self._log
         if log is None or self._is_shut:
             return False
@@ -293,7 +294,10 @@ class PartitionReplica:
         return self._log, self._replica
 
     def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
-        """Have the replica decide about a run of messages. Raises `ProtocolError` for what no server says."""
+        """Have the replica decide about a run of messages.
+
+        Raises `ProtocolError` for what no server sends, and `BatchDamaged` for batches that arrived damaged.
+        """
         first = run[0]
         message = first.message
         match message:
@@ -340,7 +344,7 @@ class PartitionReplica:
         self._update_decisions(log, replica)
 
     def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
-        """Bring the decisions' view of the disk up to date."""
+        """Tell the decisions what is durable by now: the promises, and the log's last id with its CRC."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Presence:
-    """Checks that the directory is in its place, and the files of partitions that were written to, until cancelled."""
+    """Checks regularly that the node's directory, and the files of partitions written to, are in their places."""
 
     def __init__(
         self,
@@ -26,7 +26,10 @@ class Presence:
         replicas: Callable[[], Sequence[PartitionReplica]],
         let_go: Callable[[DirectoryGone], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make the check. `let_go` is called once, when the directory is gone."""
+        """Make the check. `let_go` is called once, when the directory is gone.
+
+        `control` returns the open control file, None while a new node has none; `replicas` those that it runs.
+        """
         self._settings = settings
         self._control = control
         self._replicas = replicas
@@ -47,8 +50,8 @@ class Presence:
                 host.spawn(self._let_go(error), f"end of {self._settings.directory}")
                 return
             except PolonaiseError as error:
-                # The directory may only be closed to this process. Then the open files are still there, and so is what
-                # is written to them.
+                # This process may only have lost the right to look there. Then the files that it has open are still in
+                # their places, and what is written to them is kept.
                 if str(error) != self._error_logged:
                     self._error_logged = str(error)
                     _log.error(

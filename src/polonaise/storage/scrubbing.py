@@ -54,7 +54,7 @@ class Scrubbing:
                 _log.warning("scrub of %s: partition %d is repaired", self._directory, partition)
 
     async def run(self) -> None:
-        """Scrub for ever."""
+        """Scrub until cancelled."""
         scrub, clock = self._scrub, self._clock
         while True:
             step = scrub.next(clock.monotonic_s(), clock.wall_us(), self._partitions())

@@ -25,9 +25,10 @@ class StorageSettings:
     segment_batches_max: int = 262_144
     """The number of batches at which a segment is full."""
     partitions_max: int = 4_096
-    """The number of partitions that the node takes: those with ids below it."""
+    """The number of partitions that the node takes: those whose ids are below this number."""
     files_max: int = 128
-    """The most segments that are open at a time. Opening one again takes a fraction of a sync."""
+    """The most files of partitions that stay open at a time; more only while all of them are in use. Opening one again
+    takes a fraction of a sync."""
     queue_bytes_max: int = 64 * 1024 * 1024
     """The most bytes of messages of one partition that wait for the disk; above it their connections are not read."""
     reads_max: int = 32
@@ -40,7 +41,7 @@ class StorageSettings:
     scrub_every_s: float = 6 * 3600.0
     """The shortest time between the beginnings of two rounds: a small log need not be read all the time."""
     presence_s: float = 1.0
-    """The interval at which the node looks whether its directory is still there. Removed files can still be written,
+    """The seconds between two looks whether the node's directory is still there. Removed files can still be written,
     and nobody would find what is acknowledged meanwhile."""
     presence_partitions_max: int = 64
     """The most partitions whose files one look checks, among those written to; with thousands, they come in turn."""

@@ -16,12 +16,17 @@ class Armed:
 
     def __init__(self) -> None:
         self.next_reasons: deque[FailureReason] = deque()
+        """For each of the next appends, or groups, that are to fail: the reason."""
         self.next_locks = 0
+        """The number of next appends with a lock that meet a conflict."""
         self.next_unknown: deque[bool] = deque()
         """For each of the next appends that lose their connection, whether it is committed."""
         self.probability = 0.0
+        """The probability that an append fails, from 0 to below 1."""
         self.delay_s = 0.0
+        """Seconds from the arrival of an append to its decision."""
         self.random = random.Random(0)
+        """Draws which appends fail, and for which reason."""
 
     @property
     def any(self) -> bool:

@@ -38,7 +38,7 @@ class MemoryLogOptions(TypedDict, total=False):
 
     view: View | RunView | None
     settings: ClientSettings | None
-    """By default, settings with which all pauses are short."""
+    """The settings of the client. None, the default, stands for `SETTINGS`, with which all pauses are short."""
     serializer: Serializer | None
     partitioner: Partitioner | None
     bodies: BodyForm
@@ -49,7 +49,8 @@ class MemoryLogOptions(TypedDict, total=False):
 class MemoryCluster:
     """A cluster in memory: one server, with everything that was ever committed.
 
-    Raises `BadOption` for less than one partition.
+    `partitions` is the number of partitions; `seed` draws the pauses of its clients. Raises `BadOption` for less than
+    one partition.
     """
 
     def __init__(self, partitions: int = 1, seed: int = 1) -> None:
@@ -73,8 +74,8 @@ class MemoryCluster:
 
             async with log.cluster.connect(view=Balances()) as second: ...
 
-        Takes the options of `polonaise.connect`, without address and `wait`. When the context ends, raises the first
-        error that ended a task of a client.
+        Takes the options of `polonaise.connect`, without address and `wait`, and raises `BadOption` for an invalid one.
+        When the context ends, raises the first error that ended a task of any client of this cluster.
         """
         async with MemoryLog(self, **options) as log:
             yield log
@@ -86,7 +87,7 @@ class MemoryLog(Log):
     """A `polonaise.Log` in memory: the real client, with `faults` to arm, and with the committed log to look at."""
 
     def __init__(self, cluster: MemoryCluster, **options: Any) -> None:
-        """Make a client of `cluster`, with the options of `polonaise.Log`."""
+        """Make a client of `cluster`, with the options of `polonaise.Log`; `settings` are `SETTINGS` by default."""
         coordinator = cast(Coordinator, cluster.coordinator)  # a client uses no other methods of it
         options["settings"] = options.get("settings") or SETTINGS
         super().__init__(cluster.host, coordinator, **options)
@@ -131,7 +132,8 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
 
     `partitions` is the number of partitions; `seed` draws the client's pauses. The other options are those of
     `polonaise.connect`: `view`, `settings` (by default all pauses are short), `serializer`, `partitioner`, `bodies`,
-    `wants` and `header_filter`. Raises `BadOption` for an invalid option.
+    `wants` and `header_filter`. Raises `BadOption` for an invalid option and, when the context ends, the first error
+    that ended a task of a client.
     """
     cluster = MemoryCluster(partitions, seed)
     try:
@@ -142,6 +144,9 @@ async def log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLog
 
 
 def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[MemoryLogOptions]) -> BlockingMemoryLog:
-    """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`. See `log`."""
+    """Open a log in memory for threads: `with polonaise.testing.blocking_log(view=view) as log`.
+
+    Takes the options of `log`, and raises as `log` does: at its end the first error that ended a task of a client.
+    """
     background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
     return BlockingMemoryLog(background, context.value, context.close)

@@ -13,10 +13,14 @@ _NOT_FAILURES = (FailureReason.DUPLICATE, FailureReason.GENERATION)
 
 
 class Faults:
-    """Arms faults of a log in memory. Each takes effect with the next message that the server gets."""
+    """Arms faults of a log in memory.
+
+    Faults of appends strike the next ones that reach the server. `suspend_feed`, `lose_connection` and what ends them
+    act at once.
+    """
 
     def __init__(self, server: MemoryServer, run: Callable[[Callable[[], None]], None]) -> None:
-        """Keep the server's faults; `run` is called to run a function in the server's thread."""
+        """Arm faults of `server`, each by a function that `run` calls in the server's thread."""
         self._server = server
         self._run = run
 
@@ -68,11 +72,15 @@ class Faults:
         self._run(arm)
 
     def suspend_feed(self, partition: PartitionId = 0) -> None:
-        """Stop the feed of a partition: appends commit, and no client hears of it, until `resume_feed`."""
+        """Stop the feed of a partition: appends commit, and no receipt and no view learns of it, until `resume_feed`.
+
+        Requests such as `read` and `high_water_mark` do not go by the feed, and show what is committed. Raises
+        `UnknownPartition`.
+        """
         self._run(lambda: self._server.partition(partition).suspend_feed())
 
     def resume_feed(self, partition: PartitionId = 0) -> None:
-        """Resume the feed of a partition with what was held back."""
+        """Resume the feed of a partition with what was held back. Raises `UnknownPartition`."""
         self._run(lambda: self._server.partition(partition).resume_feed())
 
     def lose_connection(self, *, reachable: bool = True) -> None:

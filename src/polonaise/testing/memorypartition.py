@@ -96,7 +96,10 @@ class MemoryPartition:
 
     @property
     def now(self) -> Moment:
-        """The times that the owner is given with the next event: the clock's, and the next batch's commit time."""
+        """The times that the owner is given with the next event: the clock's, and the next batch's commit time.
+
+        Commit times do not come from the clock, so that they are the same in every run.
+        """
         return Moment(self._clock.monotonic_s(), self._time_us + STEP_US)
 
     @property

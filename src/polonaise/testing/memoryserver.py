@@ -187,7 +187,7 @@ class MemoryServer:
     def _lose(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
         """Break all connections before a client is told the fate of these appends."""
         if committed:
-            served.suspend_feed()
+            served.suspend_feed()  # or the feed would tell the client the fate before its connection breaks
             self._order(served, mount, appends)
         self.lose_connections(reachable=False)
         if committed:
@@ -195,7 +195,7 @@ class MemoryServer:
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
-    """Yield each group of a frame as a frame of its own."""
+    """Yield each group of a frame, and each append that is in no group, as a frame of its own."""
     group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
     columns = AppendColumns()
     for position in range(appends.count):

@@ -39,7 +39,10 @@ _KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
 LONG_TEXT: Final = Text().with_variant(mysql.LONGTEXT(), *MARIADB)
 LONG_BINARY: Final = LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB)
 TIMESTAMP: Final = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB)
-"""Column types that every database takes; without the variants MariaDB would cut text, bytes and microseconds off."""
+"""`LONG_TEXT`, `LONG_BINARY` and `TIMESTAMP`: column types for every supported database.
+
+Without the variants MariaDB would limit texts and bytes to 64 KiB, and drop the microseconds of times.
+"""
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
 """The first bytes of every SQLite database file that is not empty."""
@@ -58,14 +61,18 @@ def transactional_table(name: str, *columns: Column[Any], schema: str | None = N
 
 
 class Database:
-    """An engine, and what depends on which database is behind it. Safe to be used by several threads.
+    """A SQLAlchemy engine, with the settings that its kind of database needs. Safe to be used by several threads.
 
-    It belongs to the process that uses it first: if a child used its parent's connections, answers to one would reach
-    the other.
+    It belongs to the process that uses it first: if a forked child used its parent's connections, the database's
+    answers to one process would reach the other.
     """
 
     def __init__(self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float) -> None:
-        """Take an engine, or make one for a URL. SQLite waits `busy_s` seconds for another process's write."""
+        """Take an engine, or make one for a URL. Raises `BadOption` for one that a view can't be kept with.
+
+        `isolation_level` is that of writers; None for the engine's own. SQLite waits `busy_s` seconds for another
+        process's write.
+        """
         self._owned = not isinstance(engine, Engine)
         self.engine = engine if isinstance(engine, Engine) else _engine_at(engine)
         self._isolation_level = isolation_level
@@ -82,7 +89,7 @@ class Database:
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a second writer would only wait for the first."""
+        """Whether the database takes one writer at a time (SQLite), so that a second one would only wait."""
         return self.kind == SQLITE
 
     @property
@@ -91,7 +98,7 @@ class Database:
         return self._pid not in (None, os.getpid())
 
     def check_process(self) -> None:
-        """Raise `Forked` in a child of the process that uses the engine."""
+        """Make the engine this process's own. Raises `Forked` if this process's parent used it before the fork."""
         if self.is_parents:
             raise Forked(
                 "this view was used before the process forked, and its connections to the database belong to the "
@@ -100,7 +107,11 @@ class Database:
         self._pid = os.getpid()
 
     def writer(self) -> WriterConnection:
-        """Return a connection to apply with. Raises `ViewUnavailable` while none can be had, `ViewUnfit`, `Forked`."""
+        """Return a connection to apply with.
+
+        Raises `ViewUnavailable` while none can be had, `ViewUnfit` for a file that is no SQLite database or can't have
+        a write-ahead journal, and `Forked`.
+        """
         db = self._connected()
         try:
             if self.kind != SQLITE:
@@ -125,10 +136,11 @@ class Database:
         return WriterConnection(db, self.kind == SQLITE)
 
     def _set_up_sqlite(self, db: Connection) -> None:
-        """Set SQLite up: readers never wait for the writer, writers wait for each other, and only this module begins.
+        """Set SQLite up: readers never wait for the writer, writers wait up to `busy_s` seconds for each other.
 
-        Not every commit is synced: after a power loss the file is as after an earlier one, its marks with it, and the
-        log brings the rest again.
+        Transactions are begun by this module alone, not by Python's driver. Not every commit is synced: after a power
+        loss the file is as after an earlier commit, with the marks of that commit, and the log brings the rest again.
+        Raises `ViewUnfit` if the file can't have a write-ahead journal.
         """
         driver = _driver(db)
         driver.isolation_level = None
@@ -143,10 +155,10 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection within a new transaction that sees one state.
+        """Yield a connection within a new transaction, whose reads all see one state of the database.
 
-        Raises `ViewUnavailable` when no connection can be had, and when the database goes away while the caller uses
-        it; `Forked` in a child process.
+        Raises `ViewUnavailable` when no connection can be had, and when the database goes away, or ends the transaction
+        because of others, while the caller uses it; `Forked` in a child process.
         """
         with translated(), self._connected() as db:
             if self.kind == SQLITE:
@@ -158,7 +170,7 @@ class Database:
 
     @property
     def _reading_level(self) -> str | None:
-        """The isolation level to set for a transaction to see one state; None if that is the server's default."""
+        """The isolation level to set so that a transaction's reads see one state; None if the default level does."""
         return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
 
     def _connected(self) -> Connection:
@@ -171,7 +183,7 @@ class Database:
             raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}") from error
 
     def close(self) -> None:
-        """Close the engine if it was made here; the application's engine stays open."""
+        """Close the engine if it was made here; the application's engine, and a parent process's, stay open."""
         if self._owned and not self.is_parents:
             self.engine.dispose()
             self._pid = None  # the next connections may be opened by a child
@@ -204,6 +216,7 @@ class WriterConnection:
         """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
 
         The code within may do all but end the transaction: the mark and what it stands for are committed together.
+        Raises `BadOption` if that code ends it, as far as the driver can tell.
         """
         db = self.db
         transaction = db.begin()
@@ -272,9 +285,9 @@ _MAY_NOT_END: Final = (
 
 
 def _begin_sqlite(db: Connection, how: str) -> None:
-    """Begin a transaction, unless the engine's own `begin` event has.
+    """Begin a transaction with the statement `how`, unless the application's handler of `begin` events has begun one.
 
-    Python's driver would begin one only before the first change.
+    Python's driver would begin one only before the first change, so earlier reads would not belong to it.
     """
     if not _driver(db).in_transaction:
         db.exec_driver_sql(how)
@@ -288,8 +301,8 @@ def _driver(db: Connection) -> sqlite3.Connection:
 def check_file(url: URL | str, *, there: bool) -> None:
     """Check that a SQLite URL names a SQLite database; URLs of other databases pass.
 
-    With `there` the file must exist: it is only to be read, and connecting would make an empty one. Raises `ViewUnfit`
-    for another kind of file, `NotFound`, and `BadOption` for an invalid URL.
+    With `there` the file must exist (else `NotFound`): it is only to be read, and connecting would make an empty one.
+    Raises `ViewUnfit` for another kind of file, and `BadOption` for an invalid URL.
     """
     try:
         parsed = make_url(url)
@@ -334,7 +347,10 @@ def _engine_at(url: URL | str) -> Engine:
             raise BadOption(f"invalid URL {redacted(url)}: in a password, @ is written %40 and / is written %2F")
         return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:
-        raise BadOption(f"no SQL dialect for {redacted(url)}: {error}") from error
+        raise BadOption(
+            f"no SQL dialect for {redacted(url)}: {error}; begin the URL with postgresql+psycopg://, "
+            "mariadb+pymysql:// or sqlite:///, or install the dialect's package"
+        ) from error
     except (ArgumentError, ImportError, ValueError) as error:
         raise BadOption(
             f"no engine for a SQL view: {redacted(error)}; correct the URL, or install the database's driver"

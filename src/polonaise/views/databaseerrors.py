@@ -1,4 +1,4 @@
-"""Tells errors of a database that may pass from others: by the database's codes, never by the words of a message."""
+"""Tell database errors that may pass by themselves from all others: by their codes, never by the words of a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Trouble(enum.Enum):
     """A failure of a SQL transaction that is not the application's fault."""
 
     CONFLICT = "conflict"
-    """Two transactions stood in each other's way, and the database has ended this one: try it again at once."""
+    """Two transactions stood in each other's way, and the database ended this one: try it again after a short pause."""
     UNAVAILABLE = "unavailable"
     """The database is away, starting, full or not writable: try again after a while."""
 
@@ -46,7 +46,10 @@ _UNAVAILABLE_RESULTS = frozenset(
 
 
 def trouble_in(error: BaseException) -> Trouble | None:
-    """Return the trouble behind an error, also one that the application's code has wrapped; None for other errors."""
+    """Return the trouble behind an error, or behind one of the errors that caused it; None for any other error.
+
+    The causes count because the application's code may have wrapped the database's error.
+    """
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -74,12 +77,12 @@ def translated() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the database's own message: SQLAlchemy adds the statement, with its values."""
+    """Return the first line of the database's own message, without the statement and values that SQLAlchemy adds."""
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:
-    """Return the trouble that the database's code stands for; None for any other error."""
+    """Return the `Trouble` that a lost connection or the database's error code means; None for any other error."""
     if error.connection_invalidated:
         return Trouble.UNAVAILABLE
     original = error.orig
@@ -97,7 +100,7 @@ def _trouble_of(error: DBAPIError) -> Trouble | None:
 
 
 def _trouble_of_sqlite(error: sqlite3.Error) -> Trouble | None:
-    """Return the trouble that SQLite's result code stands for; None for any other error."""
+    """Return the `Trouble` that SQLite's result code means; None for any other error."""
     # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on). The driver's own errors have
     # no code.
     result = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -23,7 +23,11 @@ def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
 
 
 def _check_columns(inspector: Inspector, table: Table) -> None:
-    """Raise `ViewUnfit` unless the table exists and has the declared columns."""
+    """Raise `ViewUnfit` unless the table exists and rows of the declared columns can be added to it.
+
+    That is: no declared column is missing, no declared number is a text in the database, and no other column has to be
+    given a value.
+    """
     if not inspector.has_table(table.name, schema=table.schema):
         raise ViewUnfit(f"table {table.fullname} is missing: create it, or let the view do so with create=True")
     declared = [column.name for column in table.columns]
@@ -52,7 +56,7 @@ def _demands_a_value(column: ReflectedColumn) -> bool:
 
 
 def _check_marks(inspector: Inspector, marks: Table) -> None:
-    """Raise `ViewUnfit` unless the table of marks has integers, and one row per partition."""
+    """Raise `ViewUnfit` unless partitions and marks are integers, and the partition alone is the primary key."""
     columns = inspector.get_columns(marks.name, schema=marks.schema)
     wrong = [
         f"column {column['name']} is {column['type']} and has to be an integer"

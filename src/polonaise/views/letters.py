@@ -10,13 +10,13 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, inspect
 from polonaise.views.database import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
 
 LETTERS: Final = "_undecodable"
-"""The suffix of a dead-letter table's name, behind the name of the view's table."""
+"""What the name of a dead-letter table adds to the name of the view's table."""
 
 
 class DeadLetters:
     """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table.
 
-    The dead-letter table is made with its first letter.
+    The dead-letter table is made when letters are first written.
     """
 
     def __init__(self, table: str) -> None:

@@ -20,7 +20,7 @@ _ONLY: Final = 0
 
 
 class Marks:
-    """The table of applied high-water marks in one database. `cluster` is empty in rows that were made by hand.
+    """The table of applied high-water marks in one database. Its column `cluster` is empty in rows made by hand.
 
     A row is first written with -1 and from then on only moved, by an UPDATE that names the value it expects: of several
     processes that apply the same transactions, one moves it, and the others learn that they came too late.
@@ -45,7 +45,8 @@ class Marks:
     def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
         """Return the partition's mark; None if the partition has no row.
 
-        Raises `ViewUnfit` for the mark of another log than `cluster`.
+        Raises `ViewUnfit` if the row names another log than `cluster`, the cluster key in hexadecimal. Where either is
+        empty, they are not compared.
         """
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
@@ -59,12 +60,14 @@ class Marks:
         return int(row.high_water_mark)
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
-        """Write the partition's first row. Raises SQLAlchemy's `IntegrityError` when another process was quicker."""
+        """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already."""
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
-        """Move the mark, and tell whether it was at `before`. Must be the first statement of its transaction.
+        """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
+
+        Must be the first statement of its transaction.
 
         An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the previous holder of the
         row's lock has applied.
@@ -89,10 +92,10 @@ class DefinitionKept:
         return db.execute(self._select).scalar_one_or_none()
 
     def agrees(self, db: Connection, definition: str, *, new: bool) -> bool:
-        """Tell whether rows of this definition may be added, until the transaction ends.
+        """Return whether the table's rows were made by this definition; it stays so until the transaction ends.
 
-        If a `new` table has no definition yet, this one is stored. Also False if another process stores one first: the
-        transaction must then be rolled back.
+        With `new`, a table that has no definition yet gets this one. Returns False, too, if another process stores one
+        first: the transaction must then be rolled back.
         """
         # Locked, so that no other transaction replaces the rows, and their definition, while this one adds to them.
         kept = db.execute(self._select.with_for_update()).scalar_one_or_none()
@@ -105,6 +108,6 @@ class DefinitionKept:
         return True
 
     def replace(self, db: Connection, definition: str) -> None:
-        """Keep this definition in place of another: the table's rows are replaced in the same transaction."""
+        """Store this definition in place of another; the caller replaces the table's rows in the same transaction."""
         db.execute(self.table.delete())
         db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})

@@ -16,10 +16,10 @@ from polonaise.views.database import LONG_TEXT, transactional_table
 class OnceKept:
     """The table of the keys of `log.once`.
 
-    A row has, for a partition and a key, the first transaction's id, how many there were, and what the context
-    returned. Rows are found by a digest of the key, so that no collation takes two keys for one. All texts are ASCII,
-    so that a database of any encoding holds them: a text that it does not take would stop the partition for good. A row
-    may be deleted when its key will not come again: `commit_time_us` says how old it is.
+    A row has, for a partition and a key, the id of the first transaction appended under the key, how many were
+    appended, and what the context returned. Rows are found by a digest of the key, so that no collation takes two keys
+    for one. All texts are ASCII, so that a database of any encoding holds them: a text that it does not take would stop
+    the partition for good. A row may be deleted when its key will not come again: `commit_time_us` says how old it is.
     """
 
     def __init__(self, name: str, schema: str | None) -> None:
@@ -44,7 +44,7 @@ class OnceKept:
         return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
 
     def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
-        """Keep the keys that these transactions name. A key that is in the table stays as it is."""
+        """Add a row for each key that an own transaction of the run records. A key in the table keeps its row."""
         for tx in run:
             if not tx.own or tx.header != OwnKind.ONCE:
                 continue
@@ -59,7 +59,7 @@ class OnceKept:
 
 
 def _escaped(key: str) -> str:
-    """Return the key as a string of JSON has it, without the quotes: ASCII without NUL, whatever the key holds."""
+    """Return the key as in a JSON string, without the quotes: ASCII without NUL, whatever the key holds."""
     return json.dumps(key)[1:-1]
 
 

@@ -22,16 +22,17 @@ class RetryingWriter:
     """A writer connection of one thread, opened when it is first needed, and again after it was lost."""
 
     def __init__(self, database: Database, pause: Callable[[float], None]) -> None:
-        """Take a database, and the function that waits for some seconds between attempts; it may raise to end them."""
+        """Take a database, and the function that waits between attempts, given seconds; it may raise to end them."""
         self._database = database
         self._pause = pause
         self._connection: WriterConnection | None = None
 
     def do(self, work: Callable[[WriterConnection], T]) -> T:
-        """Return the result of the work, which is whole SQL transactions, so that it can be repeated.
+        """Return the result of `work`, which must consist of whole SQL transactions, so that it can be repeated.
 
-        Repeats the work, after pauses with jitter, when the database ends it because of other transactions. Raises
-        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work` raises.
+        Repeats it, after pauses with jitter, when the database ends it because of other transactions. Raises
+        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work` or the
+        pause raises.
         """
         pause_s = _PAUSE_S_MIN
         for _ in range(_TRIES):

@@ -54,7 +54,7 @@ class SqlView:
     else.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
-    - `create`: whether missing tables of `metadata` and of the marks are made. Existing tables are checked, and
+    - `create`: whether missing tables (of `metadata`, marks and keys) are made. Existing tables are checked, and
       `ViewUnfit` says what is wrong with them.
     - `marks_table`: the table of high-water marks. Views that share a database without sharing their tables need one
       each.
@@ -117,8 +117,8 @@ class SqlView:
     def apply(self, tx: Transaction, db: Connection) -> None:
         """Change the tables as `tx` demands, through `db`, without ending its SQL transaction.
 
-        An exception rolls everything back, is reported to `failed`, and the transaction is tried again after a pause;
-        only its own partition waits.
+        An exception rolls everything back and, unless the database itself is the trouble, is reported to `failed`; the
+        transaction is tried again after a pause. Only its own partition waits.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has to define how a transaction is applied: write apply, or apply_many"
@@ -151,15 +151,18 @@ class SqlView:
         it, which may lag behind. Writes are rolled back.
 
         Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
-        function. A coroutine asks a server through `read`. Raises `ViewUnavailable` when there is no connection, or the
-        database goes away meanwhile, and `Forked` in a child of the process that has used the view.
+        function. A coroutine asks a database server through `read`. Raises `ViewUnavailable` when there is no
+        connection, or when the database goes away meanwhile or ends the transaction because of others, and `Forked` in
+        a child of the process that has used the view.
         """
         return self._database.reading()
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         """Return the result of `function(db, *args)`, run in a thread with a connection as `reading` yields it.
 
-        Raises what `reading` does. Example: `await view.read(lambda db: db.execute(select(accounts)).all())`.
+        Raises what `reading` and the function do. Example::
+
+            rows = await view.read(lambda db: db.execute(select(accounts)).all())
         """
         # In a forked child the parent's reader threads do not exist: without this, the call would wait for ever.
         self._database.check_process()
@@ -183,16 +186,20 @@ class SqlView:
         return self._once is not None
 
     async def once(self, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
-        """Return the record of a key of `log.once`, with the id of its first transaction; None for an unused key."""
+        """Return the id of the first transaction under a key of `log.once`, and the key's record; None if unused.
+
+        Only for a view that `keeps_once`. Raises what `read` does.
+        """
         assert self._once is not None
         return await self.read(self._once.find, partition, key)
 
     # ------------------------------------------------------------------ preparing
 
     def prepare(self) -> None:
-        """Make missing tables and check existing ones; blocks. The view does so by itself before the first transaction.
+        """Make missing tables (with `create`) and check all of them; blocks.
 
-        Raises `ViewUnfit`, which names tables and columns, and `ViewUnavailable`.
+        The view does so by itself before the first transaction. Raises `ViewUnfit`, which names tables and columns,
+        `ViewUnavailable`, and `Forked` in a child of the process that has used the view.
         """
         with translated():
             writer = self._database.writer()
@@ -202,7 +209,7 @@ class SqlView:
                 writer.close()
 
     def _prepare(self, writer: WriterConnection) -> None:
-        """Prepare once, in whichever thread comes first."""
+        """Make and check the tables, unless another thread of the view has."""
         with self._preparing:
             if self._prepared:
                 return
@@ -229,7 +236,10 @@ class SqlView:
     # ------------------------------------------------------------------ what the client calls
 
     def belongs_to(self, cluster_key: bytes) -> None:
-        """Set the cluster whose log is applied from now on. `high_water_mark` refuses another cluster's database."""
+        """Set the cluster whose log is applied from now on.
+
+        `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another cluster.
+        """
         self._cluster = cluster_key.hex()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
@@ -237,13 +247,14 @@ class SqlView:
         return await self._do(partition, self._read_mark, partition)
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
-        """Apply consecutive transactions in one SQL transaction, unless another process has. Return the mark."""
+        """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached."""
         return await self._do(run[0].partition, self._apply, run)
 
     async def close(self) -> None:
-        """Wait until nothing runs any more, end the threads, close the connections. The view can be used again.
+        """End the threads and close the connections, after what is being applied is done. The view can be used again.
 
-        Does nothing in a child of the process that has used it: threads and connections are the parent's.
+        Waits at most `close_s_max` seconds for that, and not for calls of `read`. Does nothing in a child of the
+        process that has used the view: threads and connections are the parent's.
         """
         if self._database.is_parents:
             return
@@ -256,7 +267,7 @@ class SqlView:
         self._database.close()
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
-        """Run the work in the thread of the partition."""
+        """Run the work in the thread of the partition; threads may serve several partitions."""
         self._database.check_process()
         worker_number = partition % self._worker_count
         worker = self._workers.get(worker_number)

@@ -61,11 +61,11 @@ Merge: TypeAlias = Literal["sum", "min", "max"]
 MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
 """The last id of each partition that is in a table; -1 for none."""
 Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
-"""Makes the rows to write, some at a time; called again when the database has ended the transaction."""
+"""A function that yields the rows to write, some at a time; called again when the transaction has to be repeated."""
 
 _BUSY_S: Final = 5.0
 _KEY_CHARACTERS: Final = 255
-"""The longest text in a key, in characters: MariaDB's indexes need a bound."""
+"""The longest text in a key on MariaDB, in characters: its indexes need a bound."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "boolean": Boolean,
@@ -91,7 +91,11 @@ class Field(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The columns of a table, and how rows of the same key become one."""
+    """The columns of a table, and how rows of the same key become one.
+
+    `key` names the columns of the primary key; without any, rows are only added. `merge` says, by column, how a new
+    row's value goes into the row that has the same key; a column that it does not name keeps its old value.
+    """
 
     name: str
     fields: tuple[Field, ...]
@@ -127,7 +131,10 @@ class MarkedTable:
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
-        """Make the tables that do not exist, and check those that do."""
+        """Make the table and those of its marks and definition if they do not exist, and check them.
+
+        Raises `ViewUnfit`, `ViewUnavailable` and `ViewFailed`.
+        """
 
         def create(db: Connection) -> None:
             self._table.metadata.create_all(db)
@@ -142,7 +149,7 @@ class MarkedTable:
         return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return up to which id of each partition the table is made; nothing for a new one.
+        """Return the last id in the table, by partition; an empty dict for a new table. To be called after `prepare`.
 
         Raises `ViewUnfit` for a table of another log.
         """
@@ -151,15 +158,15 @@ class MarkedTable:
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
 
-        Returns False, with nothing changed, if the marks are not at `before`, or if the table's rows were made by
-        another definition. `letters` go to the dead-letter table.
+        Returns False, with no row and no mark changed, if the marks are not at `before`, or if the table's rows were
+        made by another definition. `letters` go to the dead-letter table.
         """
         return self._commit(chunks, before, after, letters, replaces=False)
 
     def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Replace all rows, and move the marks to `after`; partitions that are not in `after` begin anew.
 
-        Returns False, with nothing changed, if the marks are not at `before`. `letters` replace those in the
+        Returns False, with no row and no mark changed, if the marks are not at `before`. `letters` replace those in the
         dead-letter table.
         """
         return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, letters, replaces=True)
@@ -167,7 +174,7 @@ class MarkedTable:
     def _commit(
         self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None, *, replaces: bool
     ) -> bool:
-        """Write rows and marks in one SQL transaction; return False if another process was quicker."""
+        """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
         if letters is not None:
             self._tried(self._letters.prepare)
         for partition in sorted(set(after) - set(before)):
@@ -199,7 +206,7 @@ class MarkedTable:
             return False
 
     def _begin(self, partition: PartitionId, db: Connection) -> None:
-        """Write the partition's first mark. Raises `_Moved` when another process was quicker."""
+        """Write the partition's first mark, -1. Raises `_Moved` if another process has written one."""
         try:
             self._marks.add(db, partition, self._cluster)
         except IntegrityError as error:
@@ -215,12 +222,15 @@ class MarkedTable:
                 )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and the engine if it was made here."""
         self._writer.close()
         self._database.close()
 
     def _tried(self, work: Callable[[Connection], T]) -> T:
-        """Do the work in a transaction, and again when the database ends it because of other transactions."""
+        """Return the result of `work(db)`, done in a transaction; see `RetryingWriter.do` for when it is repeated.
+
+        Raises `ViewFailed` for any other error of the database.
+        """
 
         def in_transaction(connection: WriterConnection) -> T:
             with connection.transaction() as db:
@@ -233,7 +243,7 @@ class MarkedTable:
 
 
 class _Moved(Exception):
-    """The marks are not where they were believed to be."""
+    """The marks, or the definition, are not what the caller of `merge` or `replace` believes."""
 
 
 # ------------------------------------------------------------------ reading
@@ -249,9 +259,9 @@ def snapshot(
     cluster: str = "",
     rows_max: int = 10_000,
 ) -> Iterator[tuple[dict[PartitionId, TransactionId] | None, Iterator[list[tuple[Any, ...]]]]]:
-    """Yield the marks and the rows of any table as they were at one moment, `rows_max` rows at a time.
+    """Yield (marks, rows) of any table as they were at one moment; the rows come in lists of up to `rows_max`.
 
-    Other processes may be writing to it. The marks are None when no table of them was named. Raises `BadOption`,
+    Other processes may be writing to it. The marks are None without a `marks_table`. Raises `BadOption`,
     `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`, `NotFound` for
     a missing file, `ViewUnavailable`.
     """

@@ -40,7 +40,7 @@ class Worker:
             raise Closed("this view was closed: connect a client with the view to use it again")
 
     def end(self) -> Future[None]:
-        """Take no more work, and return a future: done when what was begun is done and the connection is closed."""
+        """Take no more work. Return a future: done when all earlier work is done and the connection is closed."""
         self._closing.set()
         ended = self._executor.submit(self._writer.close)
         self._executor.shutdown(wait=False)

@@ -167,7 +167,7 @@ class LockColumns(NamedTuple):
     modes: memoryview
 
     def of(self, position: int) -> slice:
-        """Return where the locks of the transaction at this position lie among `hashes` and `modes`."""
+        """Return which of `hashes` and `modes` are of the transaction at this position of the frame, from 0."""
         return slice(self.ends[position - 1] if position else 0, self.ends[position])
 
 
@@ -194,7 +194,7 @@ class ReceivedAppends:
         if not count:
             raise ProtocolError("an append frame without transactions")
         if message.flags & ~(LOCKS | GROUPS | OPERATIONS):
-            raise ProtocolError(f"unknown append flags {message.flags:#x}")
+            raise ProtocolError(f"unknown append flags {message.flags:#x}; known are {LOCKS | GROUPS | OPERATIONS:#x}")
         take = _Cursor(message.columns)
         self.data = memoryview(message.payload[0] if message.payload else b"")
         self.size = len(message.columns) + len(self.data)
@@ -223,7 +223,7 @@ class ReceivedAppends:
             raise ProtocolError("the sequences of an append frame do not rise")
 
     def body(self, position: int) -> memoryview:
-        """Return the body of the transaction at this position."""
+        """Return the body of the transaction at this position of the frame, from 0."""
         return self.data[self.data_ends[position - 1] if position else 0 : self.data_ends[position]]
 
     def _take_operations(self, take: _Cursor) -> None:
@@ -238,7 +238,12 @@ class ReceivedAppends:
             end = offset + key_bytes + value_bytes
             known = kind <= max(ExpectationKind) or CHANGE <= kind <= CHANGE + max(ChangeKind)
             if end > len(rows) or not index_before <= index < self.count or not known:
-                raise ProtocolError("invalid operations in an append frame")
+                raise ProtocolError(
+                    f"invalid operations in an append frame: one of kind {kind} for transaction {index} takes "
+                    f"{end - offset} bytes of key and value. Expected: kinds 0 to {max(ExpectationKind)} and {CHANGE} "
+                    f"to {CHANGE + max(ChangeKind)}, transactions {index_before} to {self.count - 1}, at most "
+                    f"{len(rows) - offset} bytes"
+                )
             if len(self.operations) == OPERATIONS_MAX:
                 raise ProtocolError(f"more than {OPERATIONS_MAX} operations in one append frame")
             index_before = index
@@ -266,7 +271,7 @@ class _Cursor:
         return self._view[start:end]
 
     def counted(self) -> memoryview:
-        """Take a column that begins with its own length (u32). Raises `ProtocolError`."""
+        """Take a column that begins with the length of the rest (u32). Raises `ProtocolError` if it is cut short."""
         start = self._offset
         if start + 4 > len(self._view):
             raise ProtocolError("an append frame is shorter than its columns")
@@ -280,14 +285,14 @@ class _Cursor:
 
 
 def _locks(take: _Cursor, count: int) -> LockColumns:
-    """Take the columns of the locks of `count` transactions. Raises `ProtocolError`."""
+    """Take the columns of the locks of `count` transactions. Raises `ProtocolError` unless they fit together."""
     ends = take(4 * count).cast("I")
     total = ends[count - 1]
     hashes = take(8 * total).cast("Q")
     modes = take(total)
     _check_ends(ends, total, "locks")
     if bytes(modes).strip(_MODES):
-        raise ProtocolError("unknown lock mode")
+        raise ProtocolError(f"an append frame holds an unknown lock mode; known are 0 to {max(LockMode)}")
     return LockColumns(ends, hashes, modes)
 
 
@@ -295,7 +300,9 @@ def _check_ends(ends: memoryview, total: int, what: str) -> None:
     """Raise `ProtocolError` unless cumulative ends never fall and the last one is `total`."""
     listed = ends.tolist()
     if listed[-1] != total or any(map(operator.gt, listed, listed[1:])):
-        raise ProtocolError(f"the ends of {what} do not match their column")
+        raise ProtocolError(
+            f"the ends of {what} in an append frame must never fall, and reach {total}; the last one is {listed[-1]}"
+        )
 
 
 def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
@@ -304,7 +311,7 @@ def encode_failures(failures: Sequence[FailedAppend]) -> bytes:
 
 
 def decode_failures(raw: bytes) -> list[FailedAppend]:
-    """Decode the rows of an `AppendsFailed`. Raises `ProtocolError`."""
+    """Decode the rows of an `AppendsFailed`. Raises `ProtocolError` for part of a row and for an unknown reason."""
     if len(raw) % _FAILURE.size:
         raise ProtocolError("the rows of failed appends are cut short")
     try:
@@ -313,4 +320,4 @@ def decode_failures(raw: bytes) -> list[FailedAppend]:
             for sequence, value, reason in _FAILURE.iter_unpack(raw)
         ]
     except ValueError as error:
-        raise ProtocolError(str(error)) from error
+        raise ProtocolError(f"a failed append with an unknown reason: {error}") from error

@@ -2,9 +2,9 @@
 
 A message lists its fields with their wire types: those of fixed size first, then the variable ones, then the payload::
 
-    @message(17)
-    class Flush(Message):
-        connection_sequence: I64
+    @message(16)
+    class Credit(Message):
+        bytes: I64
 
 Decoding checks every length against what has arrived, and that nothing is left over.
 """
@@ -79,7 +79,7 @@ def message(number: int) -> Callable[[type[_M]], type[_M]]:
 
 
 def payload() -> Any:
-    """Declare a message's payload: a list of buffers when sent, one view when received."""
+    """Declare a message's payload: buffers in a list. A received one is a list of one view, or empty without bytes."""
     return field(default_factory=list)
 
 
@@ -87,7 +87,11 @@ Payload = Sequence[Buffer]
 
 
 def decode(received: Frame) -> Message:
-    """Decode the message in a frame. Raises `ProtocolError` unless the fields fill the head exactly."""
+    """Decode the message in a frame.
+
+    Raises `ProtocolError` for an unknown type, unless the fields fill the head exactly, and for a payload where the
+    message has none.
+    """
     kind = _KINDS.get(received.type)
     if kind is None:
         raise ProtocolError(f"unknown message type {received.type}")

@@ -19,14 +19,14 @@ def encode_fetch(ids: Sequence[int]) -> Fetch:
 
 
 def parse_fetch(request: Fetch) -> tuple[int, ...]:
-    """Return the ids of the transactions that a request asks for. Raises `ProtocolError`."""
+    """Return the ids of the transactions that a request asks for. Raises `ProtocolError` if one is cut short."""
     if len(request.ids) % 8:
         raise ProtocolError("invalid fetch: its ids do not take 8 bytes each")
     return struct.unpack(f"<{len(request.ids) // 8}q", request.ids)
 
 
 def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
-    """Encode the answer to a request. `crcs` are those of the appends, so that damage since then can be found."""
+    """Encode the answer to a `Fetch`. `crcs` are those of the appends, so that damage since then can be found."""
     columns = (_column([len(body) for body in bodies]), _column(crcs))
     return Bodies(len(bodies), payload=[*columns, *bodies])
 

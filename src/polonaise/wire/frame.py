@@ -3,7 +3,9 @@
 Layout, 24 bytes, little-endian::
 
      0 length u32, of the whole frame     4 message type u16 · flags u16 (0)     8 request number u32
-    12 partition i32, -1 for none        16 length of the head u32              20 crc32 of bytes 0..20 and the head
+    12 partition i32, -1 for none        16 length of the head u32              20 crc32 u32
+
+The CRC is of the 20 bytes before it, followed by the head.
 
 The *head* holds a message's fields and is covered by the frame's CRC; the *payload* after it holds batches and
 bodies, which carry checksums of their own and are not summed twice.
@@ -35,8 +37,11 @@ class Frame(NamedTuple):
     """A frame that has arrived whole, its checksum verified."""
 
     type: int
+    """The number of the message type."""
     request: int
+    """The request number; 0 for none."""
     partition: int
+    """The partition that the message is about; NO_PARTITION for none."""
     head: memoryview
     """The message's fields, encoded."""
     payload: memoryview
@@ -110,7 +115,7 @@ class Frames:
         return frames
 
     def _keep(self, chunk: bytes | bytearray, offset: int, needed: int) -> None:
-        """Keep the rest of a chunk until `needed` bytes of it are there."""
+        """Keep a chunk from `offset` on; it is looked at again when `needed` bytes have arrived."""
         self._kept += memoryview(chunk)[offset:]
         self._needed = needed
 

@@ -1,8 +1,8 @@
 """The messages: which side sends each of them, when, and what it means. `docs/formats.md` lists them by number.
 
-An answer carries the request number of its request. `Refused` answers anything. Numbers below 10 are common to all
-connections, 10-63 are between client and server, 64-127 between server and storage node. Servers send `Health` to
-storage nodes, too.
+An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
+all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Servers send
+`Health` to storage nodes, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Refused(Message):
     """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
 
     detail: I64
-    """The number that goes with the code: a newer session, generation or id, or the first id that is held; else 0."""
+    """For `fenced` the newer session, for `history_trimmed` the first id that is still held, for other codes 0."""
     code: Text
     text: Text
 
@@ -76,12 +76,12 @@ class Pong(Message):
 
 @message(10)
 class Mount(Message):
-    """Starts the feed of a partition after a high-water mark, and voids this client's older connections."""
+    """Starts the feed of a partition after a high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
     """A number that rises with each connection of this client; a mount with a smaller one is refused."""
     generation_known: I32
-    """The largest generation of the partition that the client has seen; a server below it must not answer READY."""
+    """The largest generation of the partition that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
     """The last id that the client has applied: the feed begins behind it."""
     form: U8
@@ -105,17 +105,21 @@ class Mounted(Message):
     """A `MountState`."""
     generation: I32
     high_water_mark: I64
-    """The committed high-water mark, proved in the current session after the mount arrived."""
+    """When READY or CLIENT_AHEAD: the committed high-water mark, proved in the current session after the mount arrived.
+
+    In news it is not proved anew. NO_TRANSACTION when the mount is answered with NOT_READY.
+    """
     append_window: I64
     """When READY: the most bytes of appends (`wire.appends.inbox_bytes`) that may be undecided; one frame always
     may."""
     reason: Text
-    """Text that says, when NOT_READY, what the partition waits for, or what keeps its appends."""
+    """Text: when NOT_READY, what the partition waits for or what keeps its appends; when CLIENT_AHEAD, where the log
+    ends; empty when READY."""
 
 
 @message(12)
 class Unmount(Message):
-    """Ends the feed of a partition on this connection."""
+    """Ends the client's mount of a partition, if it is on this connection. Has no answer."""
 
 
 @message(13)
@@ -126,9 +130,10 @@ class Append(Message):
     count: U32
     flags: U8
     columns: Blob
-    """All of the transactions but their bodies, such as locks and expectations. The owner decides by this alone.
+    """All of the transactions but their bodies, such as locks and expectations. The owner decides by these
+    columns; bodies are compared only to recognize what a producer has repeated.
 
-    It lies in the head, so that the frame's CRC covers it.
+    They lie in the head, so that the frame's CRC covers them.
     """
     payload: Payload = payload()
     """The bodies, each with its own CRC among the columns."""
@@ -154,14 +159,15 @@ class Feed(Message):
 
 @message(16)
 class Credit(Message):
-    """Lets the server send more bytes of feed."""
+    """Lets the server send more bytes of a partition's feed. Has no answer."""
 
     bytes: I64
+    """The bytes that are added to the credit."""
 
 
 @message(17)
 class Flush(Message):
-    """Asks for an answer when every earlier append on this connection is decided, and fed if committed."""
+    """Asks for an answer when all earlier appends of the client's mount are decided, and fed if committed."""
 
 
 @message(18)
@@ -186,11 +192,11 @@ class HighWaterMarkIs(Message):
 
 @message(21)
 class Read(Message):
-    """Asks for committed batches from an id on, as they lie on disk."""
+    """Asks for committed batches from the one that holds an id on, as they lie on disk."""
 
     first: I64
     bytes_max: U32
-    """The answer ends with the batch that reaches this size; at least one batch is sent."""
+    """About the most bytes of the answer: its last batch may bring it above. At least one batch is sent, if any."""
     wait_ms: U32
     """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
     with_data: U8
@@ -206,6 +212,7 @@ class Batches(Message):
     """The answer to `Read` and `ReadBatches`: whole batches one after the other, or none."""
 
     committed: I64
+    """The committed high-water mark; in the answer to a `ReadBatches`, the `last` of that request."""
     payload: Payload = payload()
 
 
@@ -243,9 +250,10 @@ class RegisterIs(Message):
 
 @message(27)
 class Health(Message):
-    """Asks a server for its health: partitions, sessions, storage connections; or a storage node, with its scrub.
+    """Asks a server or a storage node for its health.
 
-    A server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
+    A server tells of partitions, sessions and storage nodes; a storage node, of its scrub and of what it can't use. A
+    server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
     """
 
 
@@ -327,7 +335,10 @@ class SessionInfo(Message):
 
 @message(66)
 class Truncate(Message):
-    """Has the replica cut everything above `last`, which must end a batch. Answered with `Done`."""
+    """Has a copy that has not joined `session` cut everything above `last`, which must end a batch.
+
+    Answered with `Done`.
+    """
 
     session: I64
     last: I64
@@ -355,7 +366,10 @@ class Join(Message):
 
 @message(69)
 class Confirm(Message):
-    """Tells a copy that its ids up to `low_water_mark` are certainly the log's. Never lowers what was confirmed."""
+    """Tells a copy that its ids up to `low_water_mark` are certainly the log's. Never lowers what was confirmed.
+
+    Answered with `Done`.
+    """
 
     session: I64
     low_water_mark: I64
@@ -370,7 +384,7 @@ class Store(Message):
 
     session: I64
     committed: I64
-    """The committed high-water mark: this copy may serve reads up to there while it is engaged."""
+    """The committed high-water mark when this was sent, up to which an engaged copy may serve reads."""
     payload: Payload = payload()
 
 
@@ -395,16 +409,19 @@ class Done(Message):
 
 @message(73)
 class ReadBatches(Message):
-    """Asks for batches from the one that holds `first` on, up to the one that ends at or before `last`."""
+    """Asks for batches from the one that holds `first` on, up to the one that ends at or before `last`.
+
+    `with_data`, `after_time_us` and `part_last` mean the same as in `Read`.
+    """
 
     session: I64
     first: I64
     last: I64
     bytes_max: U32
+    """The most bytes of the answer, unless its first batch alone is larger."""
     with_data: U8
     after_time_us: I64
     part_last: I64 = WHOLE
-    """The last id of this part, as in `Read`."""
 
 
 @message(74)

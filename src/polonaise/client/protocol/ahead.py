@@ -10,12 +10,11 @@ _FILLED: Final = 0.75
 """The fraction of an answer that a part is planned to fill. Ids that do not fit cost another request, and the parts
 behind wait for that."""
 _GROWTH_MAX: Final = 2
-"""The most ids that a part may have, as a multiple of the ids in the last answer: transactions further on may be
-larger."""
+"""The most ids that a part may have, as a multiple of the ids in the last answer: later transactions may be larger."""
 
 
 class Ahead:
-    """Divides the ids from `first` to `last` into parts, each of which most likely fits into one answer.
+    """Divides the ids from `first` to `last`, both included, into parts that most likely fit into one answer each.
 
     An answer holds `answer_bytes`. How many ids that are is learnt from the answers; the first one had `ids` of them in
     `size` bytes.
@@ -30,7 +29,8 @@ class Ahead:
     def next_part(self, due: TransactionId) -> tuple[TransactionId, TransactionId] | None:
         """Return the first and last id of the next part; None when all parts are requested.
 
-        `at` is the id that has to come next: answers hold whole batches, which may reach far beyond what was requested.
+        `due` is the id that has to come next: answers hold whole batches, which may reach far beyond what was
+        requested.
         """
         first = max(self._next, due)
         if first > self._last:

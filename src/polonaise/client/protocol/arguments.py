@@ -45,7 +45,10 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
-    """Return an id (-1: before the first), or another integer from `lowest` to 2**63 - 1. Raises `BadOption`."""
+    """Return `given`, a transaction's id (-1: before the first), or another integer from `lowest` to 2**63 - 1.
+
+    Raises `BadOption` for anything else, with `wanted` as its words for what is wanted.
+    """
     if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
     return given

@@ -19,7 +19,7 @@ class Continuity:
         self._last_crc = 0
 
     def follows(self, batch: Batch) -> bool:
-        """Move on behind this batch; return whether it brings the next id, False if it brings nothing new.
+        """Move on past this batch; return True if it brings the next id, False if it brings nothing new.
 
         Raises `OutOfOrder` for a gap, and `LogForked` if the batch is not the successor of the one before.
         """
@@ -50,6 +50,6 @@ class Continuity:
             )
 
     def rewind(self, next_id: TransactionId) -> None:
-        """Go back to an earlier place, and forget the CRC there: which batch was before it is not kept."""
+        """Go back to the earlier id `next_id`, and check no CRC there: that of the batch before this id is not kept."""
         self.next_id = next_id
         self._last_seen = None

@@ -23,7 +23,7 @@ class Expectation(NamedTuple):
 
         log.append(b"guest 7", expectations=[Expectation.absent(b"seat/12")], changes=[Change.set(b"seat/12", b"7")])
 
-    Raises `BadOption` for an invalid key, value or id.
+    `position` raises `BadOption` for an invalid id; `append` does for an invalid key or value.
     """
 
     kind: ExpectationKind
@@ -47,13 +47,13 @@ class Expectation(NamedTuple):
 
     @classmethod
     def position(cls, transaction: TransactionId) -> Expectation:
-        """Demand that the append's first transaction id is exactly this one."""
+        """Demand that the append's first transaction id is exactly this one. Raises `BadOption` for an invalid id."""
         position = checked_id("transaction", transaction, 0)
         return cls(ExpectationKind.POSITION, b"", position.to_bytes(8, "little", signed=True))
 
 
 class Change(NamedTuple):
-    """A change that an append makes to a register, in one atomic step with itself."""
+    """A change that an append makes to a register, in one atomic step with the append, which checks key and value."""
 
     kind: ChangeKind
     key: bytes
@@ -76,7 +76,7 @@ class Limits(NamedTuple):
     body_bytes_max: int = 1024 * 1024
     """Bytes of one transaction's body."""
     locks_max: int = 1_000
-    """Locks of one append, or of all appends of one context."""
+    """Locks of one append, of all appends of one context, or of one transaction of a `Group`."""
     group_count_max: int = 4_096
     """Transactions of one context or `Group`."""
     group_bytes_max: int = 8 * 1024 * 1024
@@ -372,7 +372,10 @@ class Draft:
         self._add_operations([], [Change.set(key, value)])
 
     def delete(self, key: bytes) -> None:
-        """Delete a register, in one atomic step with the append; no error if it is absent. Raises `BadOption`."""
+        """Delete a register, in one atomic step with the append; no error if it is absent.
+
+        Raises `BadOption` past 1 KiB of key.
+        """
         self._add_operations([], [Change.delete(key)])
 
     def _add_operations(self, expectations: list[Expectation], changes: list[Change]) -> None:

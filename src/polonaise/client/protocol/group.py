@@ -37,10 +37,10 @@ class Group:
         receipt = await log.append_group(group, partition=0)
 
     `Group.of` makes a group from lists. The constructor takes columns, little-endian. For each transaction: `headers`
-    (int32), `data_crcs`, the CRC-32 of the body (uint32), and `data_ends`, the place behind the body in `data`
-    (uint32). Where there are locks: for each transaction `lock_ends`, the place behind its locks (uint32), and for each
-    lock `lock_hashes` (uint64) and `lock_modes` (a byte). Each lock is raised to the id of the transaction that carries
-    it. Raises `BadOption` for columns that do not fit together.
+    (int32), `data_crcs`, the CRC-32 of the body (uint32), and `data_ends`, the offset in `data` just behind the body
+    (uint32). Where there are locks: for each transaction `lock_ends`, the number of locks of all transactions up to and
+    with this one (uint32), and for each lock `lock_hashes` (uint64) and `lock_modes` (a byte). Each lock is raised to
+    the id of the transaction that carries it. Raises `BadOption` for columns that do not fit together.
     """
 
     __slots__ = ("data", "data_crcs", "data_ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
@@ -106,7 +106,8 @@ class Group:
         if not fits:
             raise BadOption(
                 f"the columns of a group of {count} do not fit together: "
-                "each has one entry for each transaction, and ends rise"
+                "data_crcs, data_ends and lock_ends have one entry for each header, lock_modes one for each of "
+                "lock_hashes, and ends rise to the end of the data or locks"
             )
 
     def check(self, limits: Limits) -> None:

@@ -35,7 +35,7 @@ class Lock(bytes):
     The id is a signed 64-bit number, a text or a UUID; the mode is WRITE by default. A lock can be used any number of
     times, and making the same one again is cheap. Raises `BadOption` for an invalid name, id or mode.
 
-    A lock is the very bytes that are sent. Every transaction has locks, and bytes are joined into columns without a
+    A lock is the very bytes that are sent. Most transactions have locks, and bytes are joined into columns without a
     look at each, and cost the garbage collector nothing.
     """
 
@@ -92,7 +92,7 @@ nothing. Plain dictionaries, one in the other: a look-up in them touches a third
 _PLAIN: Final = frozenset((int, str, UUID))
 """The types of ids that are looked up in `_KEPT`. True and 1.0 would be found where 1 is, and are no valid ids."""
 _KEPT_MAX: Final = 65_536
-"""Locks that are kept at most."""
+"""The most locks in `_KEPT`: with one more, all are dropped."""
 _kept_count = count()
 
 

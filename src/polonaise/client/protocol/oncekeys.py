@@ -15,9 +15,9 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 LOCK: Final = "polonaise/once"
 """The name of the lock whose id is the key."""
 KEY_BYTES_MAX: Final = 1_024
-"""Bytes of a key, in UTF-8."""
+"""The most bytes of a key, in UTF-8."""
 VALUE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of what a context returned, as JSON."""
+"""The most bytes of what a context returned, as JSON."""
 
 _HEAD: Final = struct.Struct("<HHI")
 
@@ -60,7 +60,9 @@ class OnceRecord(NamedTuple):
             key, request = tx.data[_HEAD.size : value - request_bytes], tx.data[value - request_bytes : value]
             return cls(key.decode(), request.decode(), appended, tx.data[value:].decode())
         except (struct.error, UnicodeDecodeError) as error:
-            raise DataDamaged(f"transaction {tx.id} of partition {tx.partition} holds no key: {error}") from error
+            raise DataDamaged(
+                f"transaction {tx.id} of partition {tx.partition} holds no readable record of a `log.once` key: {error}"
+            ) from error
 
 
 def checked_once_key(key: Any) -> str:
@@ -75,7 +77,10 @@ def checked_once_key(key: Any) -> str:
 
 
 def digest_of_request(request: Any) -> str:
-    """Return a digest that tells one request from another; empty for None. Raises `BadOption`."""
+    """Return a digest that tells one request from another; empty for None.
+
+    Raises `BadOption` for anything but bytes and text.
+    """
     if request is None:
         return ""
     if not isinstance(request, bytes | str):

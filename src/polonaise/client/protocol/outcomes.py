@@ -31,7 +31,7 @@ class Again(NamedTuple):
     """Run the context again."""
 
     after: TransactionId
-    """Not before this id is applied; -1 for no such condition."""
+    """The id that has to be applied before; -1 for none."""
     pause: bool
     """Whether to pause first, because nothing says that the next run would succeed at once."""
 
@@ -67,7 +67,7 @@ def next_step(failure: AppendFailure, position: TransactionId | None, races: int
 def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
     """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open."""
     reason, value, cause = failure
-    because = f"; what kept it: {cause}" if cause else ""
+    because = f"; what held it up: {cause}" if cause else ""
     which = f"append {sequence} to partition {partition}"
     match reason:
         case FailureReason.LOCK_CONFLICT:
@@ -81,7 +81,10 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case FailureReason.INSUFFICIENT_REPLICAS:
             return InsufficientReplicas(f"{which}: too few replicas are engaged; nothing was written{because}")
         case FailureReason.PRODUCER_FENCED:
-            return ProducerFenced(f"{which}: the producer was opened by another process, in epoch {value}")
+            return ProducerFenced(
+                f"{which}: the producer was opened again, in this process or another, and is in epoch {value}: "
+                "only the one that was opened last may append"
+            )
         case FailureReason.PRODUCER_GAP:
             return ProducerSequence(f"{which}: its number is neither next nor one of the last 16; the last is {value}")
         case FailureReason.PRODUCER_DIFFERS:

@@ -1,6 +1,6 @@
 """Decides the fate of every append of one client to one partition.
 
-Three events settle an append, as in Waltz internals ("Detection of Failed Append Requests"):
+Three events settle an append that was sent, as in Waltz internals ("Detection of Failed Append Requests"):
 
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
@@ -23,7 +23,7 @@ from polonaise.terms import FailureReason, TransactionId
 
 
 class Unordered(enum.Enum):
-    """The reasons of failures that no server named."""
+    """The reasons that the client itself gives for a failure, where no server named one."""
 
     PASSED_OVER = "passed over"
     """Sent on an older mount, and not committed. If the owner said why, it told that mount, and the message is lost."""
@@ -67,7 +67,7 @@ class Pending:
 
     @property
     def settled(self) -> bool:
-        """Whether the fate is known, either way."""
+        """Whether the append is committed or has failed. Of a failure with UNKNOWN the fate will not be learnt."""
         return self.id >= 0 or self.failure is not None
 
 
@@ -75,7 +75,7 @@ class Outstanding:
     """The appends of one client to one partition whose fate is not known yet, by sequence.
 
     Sequences rise by one, are never reused, and are sent in their order. Every method that settles appends returns
-    those of them that have watchers: only these have to be woken.
+    those of them that have watchers, because only these have to be woken; `withdraw`, of one append, returns a bool.
     """
 
     __slots__ = ("_base", "_entries", "_head", "bytes", "count", "mounted_after", "sent")
@@ -89,9 +89,9 @@ class Outstanding:
         self.count = 0
         """The number of pending transactions."""
         self.bytes = 0
-        """The sizes of the pending appends together."""
+        """The sizes of the pending appends together, in bytes."""
         self.sent = 0
-        """The highest sequence that was sent."""
+        """The highest sequence that was sent; 0 for none."""
         self.mounted_after = 0
         """The highest sequence that was sent before the present mount.
 
@@ -171,7 +171,10 @@ class Outstanding:
             if entry.watchers:
                 watched.append(entry)
         if rest_of_group:
-            raise ConsistencyLost(f"only a part of a group is in the log, up to id {ids[-1]}")
+            raise ConsistencyLost(
+                f"only a part of a group of this client is in the log, up to id {ids[-1]}: "
+                "stop writing and compare the log"
+            )
         self.count -= count
         self.bytes -= size
 
@@ -196,7 +199,7 @@ class Outstanding:
         )
 
     def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
-        """Settle an append that a server refused by name.
+        """Settle the append that a server's refusal names by its sequence.
 
         A sequence that is settled already is left as it is: a group is refused with a row for each of its sequences, of
         which the first settles it. One that was never sent is left, too.
@@ -256,7 +259,7 @@ class Outstanding:
     # ------------------------------------------------------------------ places
 
     def _fail(self, start: int, stop: int, reason: Unordered, watched: list[Pending], cause: str = "") -> None:
-        """Settle what is pending at places `start` to `stop` as failed, without clearing the places.
+        """Settle what is pending at the places from `start` to before `stop` as failed, without clearing the places.
 
         The caller clears them: it mostly settles more at once.
         """

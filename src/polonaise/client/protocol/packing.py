@@ -41,7 +41,7 @@ def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Itera
 
 
 def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[int]:
-    """Yield the places behind which a frame ends."""
+    """Yield the positions in `live` before which a frame ends."""
     if not live:
         return
     ends = list(

@@ -49,7 +49,7 @@ class Subscription:
         return self.continuity.next_id - 1
 
     def mount(self) -> TransactionId:
-        """Begin a mount; return the mark after which it has to feed."""
+        """Begin a mount; return the mark after which its feed has to start."""
         self._expecting_first = True
         self._mounted_at = self.received
         return self.received
@@ -59,10 +59,11 @@ class Subscription:
         self.continuity.rewind(client_high_water_mark + 1)
 
     def fed(self, batch: Batch) -> bool:
-        """Take a fed batch; return whether it brings ids that the application was not given.
+        """Take a fed batch; return whether it brings ids above `received`.
 
-        Until the first batch of a mount, batches of the mount before may still arrive on the same connection; their ids
-        are further on, and they are passed over. Raises `OutOfOrder` and `LogForked`, as `Continuity.follows`.
+        After a rewind, the application was given some of these ids before. Batches of the mount before may then still
+        arrive on the same connection, ahead of the new mount's first batch: their ids leave a gap above `received`, and
+        False is returned for them. Raises `OutOfOrder` for any other gap, and `LogForked` as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)

@@ -17,7 +17,7 @@ from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 _QUEUES_MAX: Final = 1_024
 """Locks that are remembered at most: also those that no context waits for, because their rivals are kept with them."""
 _FED_MAX: Final = 65_536
-"""Transactions whose writing client is remembered."""
+"""The most fed transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
 """Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
@@ -25,7 +25,7 @@ _PATIENCE: Final = 4.0
 _MISSES_MAX: Final = 3
 """Waits in vain, one after the other, after which a client is no rival any more."""
 _PATIENCE_S_MAX: Final = 0.5
-"""Seconds for which rivals are waited for at most, however slow turns are."""
+"""Seconds, before jitter, for which rivals are waited for at most, however slow turns are."""
 # As plain integers: members of an enum are slow to get at, and every lock of every context is looked at.
 _APPEND: Final = int(LockMode.APPEND)
 _WRITE: Final = int(LockMode.WRITE)
@@ -57,13 +57,15 @@ class _Queue:
 
     def __init__(self) -> None:
         self.turns: OrderedDict[Turn, bool] = OrderedDict()
-        """The turns, each with whether it raises the lock. Those that only read may go together."""
+        """The turns in the order in which they came; the value is whether the turn's context raises the lock."""
         self.granted: set[Turn] = set()
+        """The turns at the front of this queue: one that raises the lock, or any number that only read it."""
         self.writers = 0
+        """The number of turns that raise the lock."""
         self.rivals: set[ClientId] = set()
         """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
-        """The id of this client's last commit that raised the lock."""
+        """The id of this client's last commit that raised the lock; -1 for none."""
 
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
@@ -83,9 +85,10 @@ class Turns:
         self._client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
         self._seen: dict[ClientId, TransactionId] = {}
-        """The last commit of each rival that was fed to this client."""
+        """By rival: an id up to which its last commit was fed to this client; or, after a wait for the rival in vain,
+        this client's own last commit."""
         self._misses: dict[ClientId, int] = {}
-        """The waits for a rival since its last commit, all in vain."""
+        """By rival: the number of waits for it since its last commit, all in vain."""
         self._fed: deque[tuple[TransactionId, Sequence[ClientId]]] = deque()
         """The batches that were fed lately: the first id, and the writing client of each transaction."""
         self._fed_count = 0
@@ -137,7 +140,7 @@ class Turns:
         return turn
 
     def leave(self, turn: Turn) -> list[Turn]:
-        """Take out a turn that is over or given up; return those that are granted by that."""
+        """Take out a turn that is over or given up; return the turns that are granted by that."""
         ready: list[Turn] = []
         for hashed in turn._locks:
             queue = self._queues.get(hashed)
@@ -156,7 +159,7 @@ class Turns:
         return ready
 
     def _grant(self, queue: _Queue) -> list[Turn]:
-        """Put to the front one turn that writes, or all before the next one that does; return those granted now."""
+        """Put to the front one turn that writes, or all before the next one that does; return the turns granted now."""
         ready: list[Turn] = []
         for turn, writes in queue.turns.items():
             if writes and queue.granted and turn not in queue.granted:
@@ -208,7 +211,10 @@ class Turns:
         return bool(rivals)
 
     def beaten(self, turn: Turn, by: TransactionId) -> None:
-        """Take the client that wrote transaction `by`, for which this turn was refused, as a rival."""
+        """Note a conflict: the client that wrote transaction `by`, for which this turn was refused, is a rival.
+
+        Does nothing if that client is this one, or is not remembered.
+        """
         client = self._writer_of(by)
         if client is None or client == self._client_id:
             return
@@ -250,7 +256,7 @@ class Turns:
         return max((self._seen.get(client, NO_TRANSACTION) for client in rivals), default=NO_TRANSACTION)
 
     def patience_s(self, turn: Turn, chance: float) -> float:
-        """Return the seconds for which rivals are let go first; `chance` is a random number from 0 to 1."""
+        """Return the seconds to wait for rivals, with jitter; `chance` is a random number from 0 to 1."""
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:

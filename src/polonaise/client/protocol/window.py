@@ -28,7 +28,7 @@ class AppendWindow:
         self._window_bytes = window_bytes
 
     def fits(self, size: int) -> bool:
-        """Return whether a frame of `size` bytes may be sent now. While nothing is undecided, any size may."""
+        """Return whether a frame of `size` bytes may be sent now. While no frame is undecided, one of any size may."""
         return not self._used or self._used + inbox_bytes(size) <= self._window_bytes
 
     @property

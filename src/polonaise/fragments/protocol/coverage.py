@@ -25,7 +25,7 @@ class FragmentRange(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How a range can be read."""
+    """The parts of a range of ids that fragments hold, and those that none holds."""
 
     pieces: tuple[FragmentRange, ...]
     """The parts that fragments hold, in the order of ids."""
@@ -62,7 +62,7 @@ def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
 
 
 def archived_up_to(fragments: Iterable[FragmentName]) -> TransactionId:
-    """Return the id up to which everything from 0 is in fragments; -1 for nothing."""
+    """Return the id up to which everything from 0 is in these fragments of one partition; -1 for nothing."""
     end = -1
     for fragment in sorted(fragments):
         if fragment.first > end + 1:

@@ -32,7 +32,7 @@ class FragmentName(NamedTuple):
 
     @classmethod
     def parse(cls, path: str) -> FragmentName | None:
-        """Return the name in a path; None for anything else: a store may hold other objects beside fragments."""
+        """Return the fragment that an object's path names; None if it names none: a store may hold other objects."""
         match = _NAME.fullmatch(path)
         if match is None:
             return None
@@ -41,7 +41,7 @@ class FragmentName(NamedTuple):
 
 
 def partition_prefix(partition: PartitionId) -> str:
-    """Return the prefix of the names of a partition's fragments."""
+    """Return the prefix of the names of a partition's fragments. Raises `BadOption` for a number below 0."""
     if partition < 0:
         raise BadOption(f"invalid partition {partition}: name 0 or more")
     return f"{partition}/"

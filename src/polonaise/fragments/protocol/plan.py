@@ -42,7 +42,7 @@ def _cut(hole: Span, ids_max: int) -> list[Span]:
 
 
 def belongs(batch: Batch, span: Span, limit: TransactionId) -> bool:
-    """Tell whether the writer of `span` takes this batch: if it begins there, and all of it is within the `limit`.
+    """Tell whether the writer of `span` takes this batch: if it begins in the span and ends at `limit` or below.
 
     Fragments hold whole batches, and each batch is one writer's, also where it crosses the edge of two spans.
     """

@@ -16,7 +16,7 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.terms import PartitionId
 
 DAMAGES_MAX: Final = 100
-"""How many findings are remembered, the latest ones."""
+"""How many damages are remembered, the latest ones."""
 _RESTORED: Final = 10
 """The factor by which `again_s` is longer for a fragment that only an operator can restore."""
 _ROUND_S_MIN: Final = 1.0
@@ -29,9 +29,11 @@ class FragmentDamage(NamedTuple):
     partition: PartitionId
     path: str
     what: str
+    """What is wrong with the fragment."""
     found_us: int
+    """When the damage was found, in wall-clock µs."""
     repaired_us: int = 0
-    """When the fragment was repaired or restored; 0 while it is damaged."""
+    """When the fragment was found repaired or restored, in wall-clock µs; 0 while it is damaged."""
     why: str = ""
     """What keeps the fragment from being repaired, and what to do; empty while no obstacle is known."""
 
@@ -43,18 +45,21 @@ class FragmentsScrubbed:
     rounds: int = 0
     """How many rounds have ended."""
     fragments: int = 0
-    """How many fragments of the present round, or the last one, are done."""
+    """How many fragments of the latest round, which may have ended, are done."""
     fragments_of: int = 0
-    """How many fragments that round has."""
+    """How many fragments the latest round has in all."""
     bytes: int = 0
-    """How many bytes that round has read."""
+    """How many bytes were read since the latest round began."""
     started_us: int = 0
+    """When the latest round began."""
     finished_us: int = 0
+    """When a round ended last."""
     found: int = 0
     """How many fragments were found damaged since the server started."""
     repaired: int = 0
-    """How many of the fragments found damaged were repaired: they are again as they were first written."""
+    """How many of the fragments found damaged were repaired or restored: they are again as they were first written."""
     damages: tuple[FragmentDamage, ...] = ()
+    """The damages found last, at most `DAMAGES_MAX`, oldest first."""
     trouble: str = ""
     """Why the store can't be read at the moment; empty while it can."""
 
@@ -85,9 +90,10 @@ class FragmentScrub:
     __slots__ = ("_again", "_again_s", "_bytes_per_s", "_every_s", "_next_s", "_round_s", "_waiting", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
-        """Read `bytes_per_s`, in rounds that begin `every_s` after each other or later, the first at `first_s`.
+        """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
 
-        After trouble that may pass it tries again in `again_s`: a store does not answer, a partition is not ready.
+        After trouble that may pass, such as a store that does not answer or a partition that is not ready, the scrub
+        tries again in `again_s` seconds.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
@@ -99,7 +105,7 @@ class FragmentScrub:
         self._waiting: deque[Verify] = deque()
         """The fragments that this round has still to read; the first of them is being read."""
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
-        """The fragments to look at again outside of a round, and when."""
+        """The fragments to read again apart from the rounds, each with the time from which that may be done."""
         self.scrubbed = FragmentsScrubbed()
 
     def next(self, now_s: float) -> Step:
@@ -132,7 +138,7 @@ class FragmentScrub:
         self._end_round(wall_us)
 
     def pace(self, now_s: float, bytes_read: int) -> float:
-        """Note that so many bytes were read, and return how many seconds to wait before more are."""
+        """Note that so many bytes were read, and return how many seconds to wait before more are read."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read, trouble="")
         self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
         return self._next_s - now_s
@@ -158,9 +164,10 @@ class FragmentScrub:
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
 
     def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
-        """Note that the fragment could not be written again, and look at it again soon.
+        """Note that the fragment could not be written again, and plan to read it again.
 
-        `passing` says that repairing it may succeed later without an operator.
+        That is in `again_s` seconds if `passing`, as repairing it may succeed later without an operator; otherwise in
+        ten times as long.
         """
         name = verify.name
         self._change(name, why=why)
@@ -170,13 +177,13 @@ class FragmentScrub:
     def unreadable(self, now_s: float, wall_us: int, verify: Verify, why: str) -> None:
         """Note that the fragment can't be read although the store answers.
 
-        It is tried again in a while, and the others are read.
+        It is read again in `again_s` seconds; the others are read meanwhile.
         """
         self.damaged(wall_us, verify.name, f"{verify.name.path} is listed, but can't be read")
         self.not_repaired(now_s, wall_us, verify, why, passing=True)
 
     def unreachable(self, now_s: float, why: str) -> None:
-        """Note that the store can't be read, which says nothing of any fragment. Tried again in a while."""
+        """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
         self.scrubbed = replace(self.scrubbed, trouble=why)
         self._next_s = now_s + self._again_s
 

@@ -1,4 +1,4 @@
-"""Draw with matplotlib for a page: areas with axes, numbers of marks, and SVG. Nothing else imports it.
+"""Draw with matplotlib for a page: areas with axes, numbered marks, and SVG. No other module imports matplotlib.
 
 A drawing takes its colours and its font from the page, and its texts stay texts. Nothing here touches what matplotlib
 keeps for the whole process, so any thread may draw.
@@ -39,16 +39,21 @@ TEXT: Final = 12.0
 SMALL: Final = 11.0
 """Font size of values that stand beside their bars, and of sums."""
 COLOURS: Final = 7
-"""Number of colours of lines that people with any kind of colour vision can tell apart; `page.css` defines them."""
+"""Number of colours for lines. `page.css` defines them, so that people with any kind of colour vision can tell them
+apart."""
 
 _NAMES: Final = ("text", "soft", "rule", "zero", "page", "bad", "heat", "other", *(f"s{n}" for n in range(COLOURS)))
 COLOUR: Final = {name: f"#0000{place:02x}" for place, name in enumerate(_NAMES)}
-"""Placeholder of each colour of the page while matplotlib draws."""
+"""For each colour of the page, by name, the colour that stands for it while matplotlib draws; `svg` puts the page's in
+its place."""
 _SCALES: Final = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 
 
 def area(height: float, left: float, right: float, top: float, bottom: float, heading: str) -> Axes:
-    """Make an empty area with these margins around it, and a heading above."""
+    """Make an empty area with these margins around it, and a heading above. All sizes are in units of the drawing.
+
+    `height` is that of the whole drawing.
+    """
     figure = Figure((WIDTH / 72, height / 72), dpi=72, frameon=False)
     width, inner = WIDTH - left - right, height - top - bottom
     axes = figure.add_axes((left / WIDTH, bottom / height, width / WIDTH, inner / height), frameon=False)
@@ -79,7 +84,7 @@ def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top:
 
 
 def number_axis(axes: Axes, low: float, high: float) -> None:
-    """Let the axis below go from `low` to `high`, with round numbers."""
+    """Let the axis below go from `low` to `high`, and label round numbers on it."""
     axes.set_xlim(low, high)
     ticks = [at for at in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(low, high) if low <= at <= high]
     labels, factor = _read_numbers(ticks)
@@ -95,7 +100,7 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
-    """Let the axis below go from `low` to `high`, days since 1970, with beginnings of days or other periods.
+    """Let the axis below go from `low` to `high`, days since 1970, and label where days or other periods begin.
 
     At least `least` of these are labelled, if the range has so many.
     """
@@ -131,7 +136,7 @@ def _label_times(axes: Axes, ticks: Sequence[float], times: Sequence[datetime]) 
 
 
 def number_mark(axes: Axes, number: int, at: tuple[float, float], offset: tuple[float, float], why: str) -> None:
-    """Draw the number of a mark in a disc, `offset` points from the place `at`."""
+    """Draw the number of a mark in a disc, `offset` units of the drawing from the point `at`; `why` is its title."""
     disc = {"boxstyle": "circle,pad=0.2", "facecolor": COLOUR["bad"], "linewidth": 0}
     style: dict[str, Any] = {"size": 10.5, "weight": "bold", "color": COLOUR["page"], "bbox": disc}
     axes.annotate(str(number), at, offset, textcoords="offset points", ha="center", va="center", gid=why, **style)

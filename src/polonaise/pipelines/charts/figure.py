@@ -32,7 +32,7 @@ class Drawing(NamedTuple):
     summary: str
     """Description of the chart for a reader who can't see it."""
     remarks: Sequence[str]
-    """Notes for the reader on values that are not drawn."""
+    """Notes for the reader on values that are not drawn, or not named."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Chart(ABC):
             raise BadOption(f"chart {self.title!r}: {message}")
 
     def shown_marks(self) -> Iterator[tuple[int, Mark]]:
-        """Number the marks that are drawn."""
+        """Yield the marks that are drawn, each with its number: 1, 2, 3, …"""
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:
-        """Return the chart with its title, marks, notes and table; `identity` is unique on the page."""
+        """Return the chart with its title, marks, notes and table; `identity` is the title's id, unique on the page."""
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:
             return element("figure", title, element("p", "No data.", class_="nothing"), *self._notes([]))

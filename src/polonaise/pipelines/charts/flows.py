@@ -23,9 +23,9 @@ _HEADING_MAX: Final = 150.0
 class Flows(Chart):
     """Values by (from, to), none of them negative; the cells of other pairs are left empty.
 
-    Rows and columns are in one order, by what goes out and comes in together, largest first. If there are more than
-    sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative values, for values that are no
-    finite numbers, and for marks at pairs without a value.
+    Rows and columns are in one order of names: by the sum of all that goes out from a name and comes in to it, largest
+    first. If there are more than sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative
+    values, for values that are no finite numbers, and for marks at pairs without a value.
     """
 
     values: Mapping[tuple[str, str], Number]
@@ -63,7 +63,10 @@ class Flows(Chart):
 
 
 def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, int]:
-    """Return the row, or column, of each name: the largest first, the smallest of very many all in the last."""
+    """Return the row (`side` 0) or column (1) of each name, counted from 0, the largest first.
+
+    If there are more than `_SIDE_MAX`, all the smallest are in the last one.
+    """
     sizes: dict[str, float] = defaultdict(float)
     for pair, value in values.items():
         for name in pair:
@@ -73,7 +76,7 @@ def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, in
 
 
 def _names(places: Mapping[str, int]) -> list[str]:
-    """Return the labels of the rows, or columns."""
+    """Return the labels of the rows, or columns: the names, and one label for all that are in the last together."""
     others = len(places) - _SIDE_MAX + 1
     return list(places) if others <= 1 else [*list(places)[: _SIDE_MAX - 1], f"{others} others"]
 
@@ -110,7 +113,7 @@ def _matrix(chart: Flows, row_of: Mapping[str, int], column_of: Mapping[str, int
 
 
 def _grid(chart: Flows, rows: Sequence[str], columns: Sequence[str]) -> Axes:
-    """Make an area for the cells, with the names on the left and above, where they are slanted if they are too wide."""
+    """Make an area for the cells, with names on the left and above. Those above are slanted if they are too wide."""
     left = 14 + min(200.0, max(width_of(name, TEXT) for name in rows))
     widest = min(_HEADING_MAX, max(width_of(name, TEXT) for name in columns))
     room = (WIDTH - left) / len(columns)

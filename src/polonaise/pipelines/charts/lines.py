@@ -37,14 +37,15 @@ class Series(NamedTuple):
 class Lines(Chart):
     """A line for each series, with its name at its end. The first seven are coloured, others grey in the background.
 
-    Places are all times or all numbers. `stepped` for values that stay until the next one, such as balances. A mark
-    is at (name of the series, place): on the line, at the last point up to that place. Raises `BadOption` for places
-    of both kinds, for values that are no finite numbers, for two series of one name, and for marks that are at no line.
+    Places are all times or all numbers. A mark is at (name of the series, place): at this place, and as high as the
+    series' last point up to there. Raises `BadOption` for places of both kinds, for values that are no finite numbers,
+    for two series of one name, and for marks that are at no line.
     """
 
     series: Sequence[Series]
     _: KW_ONLY
     stepped: bool = False
+    """Whether each value stays until the next one, as balances do."""
     across: str = ""
     """Name of the horizontal axis, where places are numbers."""
 
@@ -57,11 +58,11 @@ class Lines(Chart):
 
     @cached_property
     def lines(self) -> dict[str, _Points]:
-        """The points of each line that have a value, by its name."""
+        """For each series, by name, its points that have a value, from left to right."""
         return {series.name: [(x, y) for x, y in _points(series) if not math.isnan(y)] for series in self.series}
 
     def marked(self, mark: Mark) -> tuple[float, float] | None:
-        """Return the point of a line at which a mark is; None if there is none."""
+        """Return where to draw a mark; None if its series has no point up to its place."""
         if not isinstance(mark.at, tuple) or len(mark.at) != 2 or mark.at[0] not in self.lines:
             return None
         line, x = self.lines[mark.at[0]], _across(mark.at[1])
@@ -83,7 +84,7 @@ class Lines(Chart):
         return Drawing(_draw(self), f"{lines}. {'; '.join(said)} {self.unit}".rstrip(), remarks)
 
     def table(self) -> Table:
-        """List each place with the values of all series; not every place where there are many."""
+        """List each place with the values of all series. If there are more than `_ROWS_MAX` places, only each nth."""
         values: dict[Any, dict[str, Number | None]] = defaultdict(dict)
         for series in self.series:
             for at, value in series.points:
@@ -136,7 +137,7 @@ def _draw(chart: Lines) -> Axes:
 
 
 def _name(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Write the names, each beside the end of its line as near as the others let it."""
+    """Write the names of lines, each beside the end of its line, as near as the other names let it be."""
     left, places = axes.bbox.x1, {name: axes.transData.transform(end) for name, end in ends.items()}
     wanted = sorted(places, key=lambda name: places[name][1])
     heights = spread([places[name][1] for name in wanted], axes.bbox.y0, axes.bbox.y1)
@@ -150,7 +151,10 @@ def _name(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
 
 
 def spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Move heights, given in ascending order, apart so that no name covers another, and none is above `high`."""
+    """Move heights of names, given in ascending order, apart so that no name covers another.
+
+    None is above `high`; where there is too little room, some are below `low`.
+    """
     placed: list[float] = []
     for height in wanted:  # first all of them upwards, then those that are too high back down
         placed.append(max(height, placed[-1] + _GAP if placed else low))

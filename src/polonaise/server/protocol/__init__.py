@@ -1,9 +1,9 @@
 """The decisions of a partition's owner: locks, order, commit, session start. Plain objects without clock or I/O.
 
 Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locktable`,
-`commit` (when a quorum has it), `feeds`, `answers` and `readiness`; `effects` has the order in which all that leaves.
-`recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about a server's many
-partitions.
+`commit` (what a quorum has synced), `feeds`, `answers` and `readiness`; `effects` has the order in which effects are
+carried out. `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about the many
+partitions of a server.
 
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
 returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it

@@ -53,7 +53,8 @@ class Answers:
         """Answer a request that is proved at `committed`.
 
         The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
-        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned.
+        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned. Requests on a
+        mount that is void by now, and pulses, get no answer.
         """
         match pending:
             case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):
@@ -94,7 +95,7 @@ class Answers:
                 pass
 
     def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[PendingRequest], bool]) -> None:
-        """Refuse the requests for which `is_due` holds, including those in the inbox."""
+        """Refuse the requests for which `is_due` holds: of those that an ended session left, and of the inbox."""
         due = [pending for pending in self.unanswered if is_due(pending)]
         if due:
             self.unanswered = [pending for pending in self.unanswered if not is_due(pending)]

@@ -13,7 +13,7 @@ class Acknowledgements:
     """Counts what the replicas engaged in one session have synced. Nothing else ever decides a commit.
 
     Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
-    replicas; an acknowledgement of a number is one of all before it.
+    replicas; to acknowledge a number is to acknowledge all before it.
     """
 
     __slots__ = ("_needed", "_synced", "committed")
@@ -29,7 +29,7 @@ class Acknowledgements:
     def acknowledge(self, name: StorageId, number: int) -> bool:
         """Count an acknowledgement; return whether it commits anything. A replica that is not engaged does not count.
 
-        The coordinator does not name such a replica, so the next session start would not ask it what it holds.
+        The coordinator does not name such a replica as engaged, so the next session start does not go by what it holds.
         """
         if name not in self._synced or number <= self._synced[name]:
             return False

@@ -11,7 +11,7 @@ from polonaise.terms import TransactionId
 from polonaise.wire.messages import GetRegister, ListRegisters, RegisterIs, RegistersListed
 
 _LISTINGS_MAX: Final = 16
-"""The most pages that may be asked for at a time: all may be made in one turn of the loop, each in milliseconds."""
+"""The most requests for pages that may wait: one turn of the loop may make all the pages, each in milliseconds."""
 
 AskedRegisters: TypeAlias = GetRegister | ListRegisters
 """A request for one register, or for a page of registers."""
@@ -29,9 +29,9 @@ class CommittedRegisters:
         self._listing_count_max = listing_count_max
         self.values: dict[bytes, bytes] = {}
         self._keys: list[bytes] | None = None
-        """The sorted keys; None after a change, until a page is asked for."""
+        """The sorted keys; None after a change, until the next page is made."""
         self._listings = 0
-        """The number of pages that were asked for and not made yet."""
+        """The number of requests for pages that were admitted, and neither answered nor given up yet."""
 
     def replace(self, values: Mapping[bytes, bytes]) -> None:
         """Replace all registers."""
@@ -43,7 +43,11 @@ class CommittedRegisters:
         self._keys = None
 
     def admit(self, asked: AskedRegisters) -> None:
-        """Admit a request. Raises `ProtocolError` for a key that is too long, `Overloaded` if many pages wait."""
+        """Admit a request.
+
+        Raises `ProtocolError` for a key or prefix that is too long, and `Overloaded` if `_LISTINGS_MAX` requests for
+        pages wait already.
+        """
         if isinstance(asked, GetRegister):
             if len(asked.key) > registers.KEY_BYTES_MAX:
                 raise ProtocolError(

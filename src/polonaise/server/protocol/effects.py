@@ -65,7 +65,7 @@ class RefuseRequest(NamedTuple):
 
 
 class CutOff(NamedTuple):
-    """Tell a client how it broke the protocol, then close its connection."""
+    """Close the connection of a client that broke the protocol. A `RefuseRequest` before this one says how it did."""
 
     connection: Hashable
     error: PolonaiseError
@@ -89,7 +89,7 @@ class AwaitTurn(NamedTuple):
 
 
 class MarkMoved(NamedTuple):
-    """Wake the readers that wait for the committed high-water mark: it has moved, or never will again."""
+    """Wake the readers that wait for the committed high-water mark: it may have moved, or will never move again."""
 
     committed: TransactionId
 
@@ -127,7 +127,7 @@ class EffectsInOrder:
     1. **send to replicas**: so that their disks work while clients are told;
     2. **refuse before feed**: when a client is fed one of its appends, it takes for lost every older one whose fate it
        was not told. So every refusal is told before anything is fed that was decided after it;
-    3. **feed before answer**: an answer speaks for a committed high-water mark; everything up to there goes out first;
+    3. **feed before answer**: an answer tells a committed high-water mark; everything up to that mark goes out first;
     4. **requests to the shell**: what to read or to wait for, and which readers to wake;
     5. **the end last**: a session that ends has told everything that it had proved, and a client that is cut off has
        been told the fate of what came before its mistake.

@@ -27,7 +27,7 @@ from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
 _FLUSHES_MAX: Final = 1_000
-"""The most flushes of one mount that may wait for their answers: each waits until the feed has got to its id."""
+"""With this many answers waiting for a mount's feed, another flush is refused: a client must read what it is fed."""
 
 
 class Feeds:
@@ -47,7 +47,7 @@ class Feeds:
         cache: TailCache,
         out: EffectsInOrder,
     ) -> None:
-        """Make a partition without mounts. `cache` has the latest batches, and `out` takes the effects."""
+        """Begin without mounts. `cache` has the latest committed batches, and `out` takes the effects."""
         self._partition = partition
         self._generation = generation
         self._settings = settings
@@ -69,13 +69,17 @@ class Feeds:
         return self.mounts.get(mount.client_id) is mount
 
     def subscribe(self, client_id: ClientId, connection: Hashable, message: MountRequest) -> ClientMount:
-        """Mount a client; its older mount is void from now on. Raises `ProtocolError`, `Overloaded` or `NotOwner`."""
+        """Mount a client; its older mount is void from now on.
+
+        Raises `ProtocolError` for an invalid mount and after one on a newer connection, `Overloaded` if too many
+        clients are mounted, and `NotOwner` if the client has seen a later generation than this one.
+        """
         self._check(client_id, message)
         mount = self.mounts[client_id] = ClientMount(client_id, connection, message)
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
-        """Raise the error with which a mount is refused: `ProtocolError`, `Overloaded` or `NotOwner`."""
+        """Raise the reason to refuse a mount, if there is one: the error that `subscribe` raises."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
             raise ProtocolError("this client has mounted on a newer connection")
@@ -97,7 +101,7 @@ class Feeds:
     def admit_flush(self, client_id: ClientId, connection: Hashable) -> ClientMount:
         """Return the mount for which a flush is to be answered.
 
-        Raises `PartitionNotReady` if there is none on this connection, and `Overloaded` if too many answers wait.
+        Raises `PartitionNotReady` if the client has none on this connection, and `Overloaded` if too many answers wait.
         """
         mount = self.mount_of(client_id, connection)
         if mount is None:
@@ -133,7 +137,7 @@ class Feeds:
                 self._out.ask(AwaitRoom(mount))
 
     def feed_history(self, mount: ClientMount, batches: Sequence[Committed], committed: TransactionId) -> None:
-        """Feed a mount the batches that were read for it, as far as they follow on what it was fed."""
+        """Feed a mount the batches that were read for it, as far as they follow on its feed and its credit goes."""
         mount.flow = Flow.OPEN
         for batch in batches:
             # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
@@ -167,7 +171,10 @@ class Feeds:
             self._out.fail(mount, failure)
 
     def hinder(self, hindrance: str, committed: TransactionId) -> None:
-        """Tell the ready mounts what keeps their appends from being committed, if that has changed; empty: nothing."""
+        """Tell the ready mounts what keeps their appends from being committed, if that has changed.
+
+        An empty `hindrance` says that nothing keeps them any more.
+        """
         if hindrance == self.hindrance:
             return
         self.hindrance = hindrance

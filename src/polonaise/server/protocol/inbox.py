@@ -12,7 +12,7 @@ from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.wire.appends import ReceivedAppends, inbox_bytes
 
 COUNT_MAX: Final = 20_000
-"""The most entries of an inbox."""
+"""The most append frames and requests in an inbox, together."""
 
 
 class WaitingAppends(NamedTuple):
@@ -23,12 +23,13 @@ class WaitingAppends(NamedTuple):
     mount: ClientMount
     appends: ReceivedAppends
     bytes: int
-    """The bytes that the frame counts against the bounds."""
+    """The bytes that the frame counts against the bounds: its size as `inbox_bytes` reckons it."""
 
 
 class Inbox:
-    """Queues appends and requests within two bounds: one for each mount, so that none fills it alone, and one for all.
+    """Queues appends and requests, at most `COUNT_MAX`.
 
+    The bytes of appends have two bounds: one for each mount, so that none fills the inbox alone, and one for all.
     Anything beyond is refused at once. The server does not stop reading the connection instead, because all partitions
     of the client share it, and the other partitions would stand still with this one.
     """
@@ -46,8 +47,8 @@ class Inbox:
     def add(self, mount: ClientMount, appends: ReceivedAppends, until_s: float) -> bool:
         """Add an append frame; return False, with nothing added, if that would pass a bound.
 
-        A mount's first frame may use a second allowance of the size of `inbox_bytes_max`. So mounts with much to send
-        do not shut out those with little, and no frame is too large for its mount's window.
+        The frame of a mount that has none in the inbox may use a second allowance of the size of `inbox_bytes_max`. So
+        mounts with much to send do not shut out those with little, and no frame is too large for its mount's window.
         """
         size, settings = inbox_bytes(appends.size), self._settings
         if mount.inbox_bytes:
@@ -72,14 +73,14 @@ class Inbox:
         return True
 
     def take(self) -> WaitingAppends | PendingRequest:
-        """Take the oldest entry out."""
+        """Take the oldest entry out, and return it. There must be one."""
         entry = self._entries.popleft()
         if isinstance(entry, WaitingAppends):
             self._leave(entry)
         return entry
 
     def take_late_appends(self, now_s: float) -> list[WaitingAppends]:
-        """Take out the appends whose deadline has passed."""
+        """Take out the append frames whose deadline has passed, and return them."""
         late = [entry for entry in self._entries if isinstance(entry, WaitingAppends) and entry.until_s < now_s]
         if late:
             self._entries = deque(
@@ -90,7 +91,7 @@ class Inbox:
         return late
 
     def take_requests(self, is_due: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        """Take out the requests for which `is_due` holds."""
+        """Take out the requests for which `is_due` holds, and return them."""
         due = [entry for entry in self._entries if not isinstance(entry, WaitingAppends) and is_due(entry)]
         if due:
             self._entries = deque(

@@ -129,7 +129,7 @@ class LockTable:
     def _pass_writes(
         self, locks: Sequence[int], marks: Sequence[TransactionId], first: TransactionId
     ) -> list[tuple[int, TransactionId]]:
-        """Do what `pass_each` does for transactions with one WRITE lock each.
+        """Judge transactions with one WRITE lock each, as `pass_each` does.
 
         That is the common case, so `estimate` and `raise_to` are one step here, without calls.
         """
@@ -160,7 +160,10 @@ class LockTable:
         marks: Sequence[TransactionId],
         first: TransactionId,
     ) -> list[tuple[int, TransactionId]]:
-        """Do what `_pass_writes` does while the table is not in use."""
+        """Judge transactions with one WRITE lock each by the locks in `few`, as long as there is no table.
+
+        Return position and estimate of each transaction that was refused.
+        """
         before = self._start
         refused: list[tuple[int, TransactionId]] = []
         transaction = first

@@ -29,7 +29,7 @@ class KeptAnswer(NamedTuple):
     """An answer that waits until everything up to its mark was fed."""
 
     mark: TransactionId
-    """The high-water mark that the answer speaks for."""
+    """The committed high-water mark that the answer tells."""
     request: int
     message: Message
 
@@ -37,7 +37,7 @@ class KeptAnswer(NamedTuple):
 class ClientMount:
     """One client's subscription to one partition, on one connection.
 
-    Ids are fed strictly in order and without gaps from the client's high-water mark on.
+    Ids are fed strictly in order and without gaps, beginning right after the client high-water mark of the mount.
     """
 
     __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
@@ -64,7 +64,7 @@ class ClientMount:
 
     @property
     def has_credit(self) -> bool:
-        """Whether a batch may be sent. The last one may exceed the credit, or a large batch could never be sent."""
+        """Whether a batch may be sent. It may exceed the credit that is left, or a large batch could never be sent."""
         return self.credit > 0
 
     @property
@@ -78,9 +78,9 @@ class ClientMount:
         return len(self._answers)
 
     def take(self, batch: Committed) -> bytes:
-        """Return the bytes to feed for this batch, which must hold the next id; move behind it, and pay with credit.
+        """Return the bytes to feed for this batch, which must hold `next_id`; lower the credit, and move `next_id` on.
 
-        After `FEED_TURN_BYTES` the flow is FULL, until little enough of them is unsent.
+        After each `FEED_TURN_BYTES` the flow becomes FULL: the feed waits until the connection has sent most of them.
         """
         payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
         self.next_id = batch.last + 1
@@ -101,7 +101,7 @@ class ClientMount:
         return parsed.without_data()
 
     def answer_after(self, mark: TransactionId, request: int, message: Message) -> None:
-        """Keep an answer until everything up to `mark` was fed. Marks must be given in rising order."""
+        """Keep an answer until everything up to `mark` was fed. From call to call, marks must not fall."""
         self._answers.append(KeptAnswer(mark, request, message))
 
     def due_answers(self) -> list[KeptAnswer]:

@@ -107,7 +107,7 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 
 
 def _check_locks(ends: list[int]) -> None:
-    """Check the number of locks, given where those of each transaction end. Raises `TooManyLocks`."""
+    """Check the numbers of locks; `ends` has the cumulative number for each transaction. Raises `TooManyLocks`."""
     if ends[-1] > FRAME_LOCKS_MAX:
         raise TooManyLocks(
             f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}: lock coarser, or append smaller groups"
@@ -335,8 +335,9 @@ class Order:
         return refusals
 
     def _mark_own(self, start: int, end: int, operations: list[Operation]) -> None:
-        """Mark the library's own transactions among those from `start` to `end` that were just let in.
+        """Mark the library's own transactions in the group that was just let in.
 
+        The group has the places from `start` to before `end` in its frame, and `operations` are those of the group.
         The mark is the complement of the generation, a column that only the owner fills: nothing that an application
         sends can look like it.
         """
@@ -462,7 +463,7 @@ class Order:
 
 
 def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
-    """Append a frame's column of ends to a batch's, in which this frame's first part begins at `base`."""
+    """Append a frame's column of cumulative ends to a batch's column, each raised by `base`, where the frame begins."""
     if base:
         ends.extend([end + base for end in more.tolist()])
     else:

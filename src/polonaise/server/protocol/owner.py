@@ -1,14 +1,15 @@
 """The owner of a partition as one state machine: events in, effects out, without clock, I/O or asyncio.
 
-Clients' messages go through one inbox in the order of arrival. An append is judged as soon as there is a session whose
-window is not full, against everything ordered so far. Appends that were let in are sent to the replicas as batches, and
-a batch is committed once a quorum of the engaged replicas has synced it. Whatever a client is told or fed rests on a
-commit, or on an engaged session:
+Clients' messages go through one inbox in the order of arrival. While there is a session, appends are judged against
+everything ordered so far, as long as they fit into the next batch. Batches are sent to the replicas while the session's
+window is not full, and a batch is committed once a quorum of the members has synced it; only engaged replicas count.
+Whatever a client is told or fed rests on a commit, or on an engaged session:
 
-* **nothing before it is committed**: batches are fed, and requests answered, when their message is committed;
+* **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
+  the replicas that proves it is;
 * **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
   before the batch with that append is fed. If the append goes with its session, the refusal says SESSION_ENDED;
-* **feed before answer**: an answer that speaks for a mark is kept until the mount was fed everything up to there;
+* **feed before answer**: an answer that tells a mark is kept until its mount was fed everything up to that mark;
 * **nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
 
 When each of these happens is decided in this file alone. `effects` says in which order the effects of one event are
@@ -133,7 +134,8 @@ class PartitionOwner:
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
         self._out.send(ConfirmClean(self.session.id, started.closing))
-        # Fates first: the answers below speak for everything up to `closing`, so it must be settled and fed by then.
+        # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
+        # by then.
         self._settle(started)
         # A request of the ended session needs no further barrier: a quorum was fenced for this session after the
         # request had come, which proves more than a barrier would.
@@ -143,7 +145,7 @@ class PartitionOwner:
         self._pump(now)
         return self._out.taken()
 
-    def session_not_started(self, error: Exception, *, operator: bool = False) -> list[Effect]:
+    def session_not_started(self, error: PolonaiseError, *, operator: bool = False) -> list[Effect]:
         """Note that an attempt to start a session failed; `operator`: only an operator can help.
 
         With `operator` all requests are refused with `error`. Without it the next attempt may succeed, so they wait.
@@ -180,7 +182,7 @@ class PartitionOwner:
         for batch in undecided:
             # This owner alone has written since its last session began, so ids below `closing` are in the log as it
             # sent them. At `closing` the CRC has to agree as well: each batch carries the CRC of the one before it, so
-            # this one comparison speaks for all of them.
+            # this one comparison covers all earlier batches too.
             if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):
                 self._commit(batch)
             else:
@@ -217,7 +219,7 @@ class PartitionOwner:
         if not committed:
             return []
         for sent in committed:
-            # The batch before the requests that it proves: their answers speak for the mark with the batch in it.
+            # The batch before the requests that it proves: their answers tell the mark with the batch in it.
             if sent.batch is not None:
                 self._commit(sent.batch)
             for pending in sent.requests:
@@ -296,7 +298,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
-        """Judge what waits, in order, while there is a session whose window is not full; send what was let in.
+        """Judge what waits, in order, while there is a session; send what was let in while its window is not full.
 
         When nothing is on its way, a message goes out at once. Otherwise it goes out at the end of this turn of the
         loop, so that what arrives together becomes one batch; and while the window is full, with the acknowledgement
@@ -373,7 +375,7 @@ class PartitionOwner:
     ) -> list[Effect]:
         """Feed a client from its mark on, and tell it when it may append. Its older mount is void from now on.
 
-        Raises `ProtocolError`, `Overloaded` or `NotOwner`.
+        Raises `ProtocolError`, `Overloaded` or `NotOwner` when `Feeds.subscribe` refuses the mount.
         """
         mount = self.feeds.subscribe(client_id, connection, message)
         # What is committed can be fed at once: that it is committed holds for ever, under any owner.
@@ -407,7 +409,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def history_read(self, mount: ClientMount, batches: Sequence[Committed]) -> list[Effect]:
-        """Feed a mount the batches that were read for it (after `ReadHistory`); if none fits, ask for them again."""
+        """Feed a mount the batches that were read for it (after `ReadHistory`); ask for more if it still lacks ids."""
         if not self.feeds.is_current(mount) or mount.flow is not Flow.READING:
             return []
         self.feeds.feed_history(mount, batches, self.committed)
@@ -426,7 +428,7 @@ class PartitionOwner:
             self._feed(mount)
 
     def _feed(self, mount: ClientMount) -> None:
-        """Feed a mount what is committed; then give it the answers that speak for no more than what it was fed."""
+        """Feed a mount what is committed; then send the answers whose marks it was fed up to."""
         self.feeds.feed(mount, self.committed)
         for kept in mount.due_answers():
             self._out.answer(Answer(mount.connection, kept.request, kept.message))
@@ -438,7 +440,8 @@ class PartitionOwner:
     def flush(self, client_id: ClientId, connection: Hashable, request: int, now: Moment) -> list[Effect]:
         """Answer once every earlier append of the mount is decided and fed.
 
-        Raises `PartitionNotReady` without a mount on this connection, and `Overloaded`.
+        Raises `PartitionNotReady` without a mount on this connection, and `Overloaded` if too many answers wait for the
+        mount's feed.
         """
         mount = self.feeds.admit_flush(client_id, connection)
         self._ask(PendingFlush(self._settings.asked_until_s(now.monotonic_s), request, mount), now)
@@ -453,9 +456,10 @@ class PartitionOwner:
         return self._out.taken()
 
     def ask_registers(self, connection: Hashable, request: int, asked: AskedRegisters, now: Moment) -> list[Effect]:
-        """Answer with a register, or a page of registers, proved as a mark is.
+        """Answer with a register, or a page of registers, proved like the mark of `ask_mark`.
 
-        Raises `ProtocolError` for a key that is too long, and `Overloaded`.
+        Raises `ProtocolError` for a key or prefix that is too long, and `Overloaded` if too many requests for pages
+        wait.
         """
         self.registers.admit(asked)
         self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
@@ -494,7 +498,7 @@ class PartitionOwner:
                 self.readiness.faults.blame(late, fault, now.monotonic_s)
                 self._end_session(f"{', '.join(late)}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
-                # Not through the inbox: a pulse speaks for no appends, so it has none to stay behind.
+                # Not through the inbox: a pulse says nothing about appends, so it has none to stay behind.
                 session.prove(PULSE)
                 self._pump(now)
         hindrance = self.readiness.lasting_hindrance(now.monotonic_s, writing=self.session is not None)

@@ -1,4 +1,4 @@
-"""The requests of clients that an owner answers once everything that came before them is decided.
+"""The requests that an owner answers once everything that came before them is decided: those of clients, and pulses.
 
 In each class `until_s` is the deadline of the request in monotonic seconds, and `request` the number under which it is
 answered.

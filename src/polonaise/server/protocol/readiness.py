@@ -26,7 +26,7 @@ class Readiness:
         """The reason why nothing is taken until an operator has acted; None if no operator is needed."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
-        """The members that are not engaged, each with what keeps it from being brought up to date."""
+        """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -35,10 +35,10 @@ class Readiness:
         if self.blocked is None:
             self.waits_for = waits_for
 
-    def attempt_failed(self, error: Exception, *, operator: bool) -> PolonaiseError | None:
+    def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
         self.waits_for = str(error)
-        self.blocked = error if operator and isinstance(error, PolonaiseError) else None
+        self.blocked = error if operator else None
         return self.blocked
 
     def session_started(self, late: Iterable[StorageId]) -> None:

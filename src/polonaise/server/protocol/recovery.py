@@ -49,9 +49,14 @@ class ReplicaAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The outcome that too many replicas of the last session are in doubt: wait for them. Copying cannot help."""
+    """The outcome that the end of the log can't be told yet: wait for replicas. Copying cannot help.
+
+    Either too many replicas of the last session are in doubt, or those that answered lack what this owner has seen
+    committed, and a silent one may hold it.
+    """
 
     doubted: tuple[StorageId, ...]
+    """The replicas in doubt; or, if the owner has seen more committed than the answers hold, the silent ones."""
     needed: int
     """The number of doubted replicas that must come back with what they held."""
 
@@ -74,7 +79,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The outcome that the end of the log before this session is known. It is fixed for this attempt."""
+    """The outcome that the end of the log before this session is known. An attempt goes by its last decision."""
 
     closing: TransactionId
     """The id with which the log ends."""
@@ -86,7 +91,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """The outcome that the answers break a promise. The partition stops; only an operator may go on."""
+    """The outcome that the answers break a promise. The partition stops until an operator has acted."""
 
     what: str
     """Text for operators: which facts exclude each other."""
@@ -135,9 +140,9 @@ def decide(
 ) -> Decided | Undecided | Contradiction:
     """Decide where the log ends before this session; `known` is the last commit that the deciding owner has seen.
 
-    Every id that was ever committed is on a quorum of the replicas engaged in the last session. With fewer than a
-    quorum of those in doubt, at least one that can be believed holds it. So the highest id that a believed replica
-    holds is no smaller than any committed id.
+    Every id that was ever committed is on so many of the replicas engaged in the last session that they are a quorum of
+    the members. With fewer than that in doubt, at least one that can be believed holds the id. So the highest id that a
+    believed replica holds is no smaller than any committed id.
     """
     # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
     # was put back to an older state, and then its engagements can't be believed either.
@@ -146,8 +151,8 @@ def decide(
             return Contradiction(
                 f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
             )
-    # Only they can hold what the last session committed. A late replica's tail may be of a session that was decided
-    # without it: it may receive copies, and decides nothing.
+    # Only replicas engaged in the last session can hold what it committed. A late replica's tail may be of a session
+    # that was decided without it: it may receive copies, and decides nothing.
     engaged = [name for name, engagement in value.engagements.items() if engagement.unresolved]
     if not engaged:
         return _decide_first(answers)

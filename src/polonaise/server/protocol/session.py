@@ -33,7 +33,8 @@ class StartedSession:
     last_crc: int
     """CRC of the batch that ends at `closing`; 0 for an empty log."""
     commit_time_us: int
-    """Commit time of that batch, microseconds UTC; later batches must not be earlier."""
+    """Commit time of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log. No later batch has an
+    earlier one."""
     registers: dict[bytes, bytes]
     """The registers at `closing`."""
     engaged: Mapping[StorageId, Hashable]
@@ -44,17 +45,17 @@ class InFlightBatch(NamedTuple):
     """A message on its way to the replicas, and the requests that its commit answers."""
 
     number: int
-    """Its place in the session: 1, 2, 3, …"""
+    """The number of the message in its session: 1, 2, 3, …"""
     batch: SealedBatch | None
-    """None for a barrier, which stores nothing."""
+    """The batch to store; None for a barrier, which stores nothing."""
     requests: Sequence[PendingRequest]
 
 
 class Session:
     """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
 
-    Batches and barriers share the numbers, in one order that is the same for all replicas. So an acknowledgement of a
-    number is one of everything before it, and a barrier that a quorum has synced proves all batches before it.
+    Batches and barriers share the numbers, in one order that is the same for all replicas. So to acknowledge a
+    number is to acknowledge all before it, and a barrier that a quorum has synced proves all batches before it.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Session:
         self._unsynced: deque[tuple[int, float]] = deque()
         """Number and time in monotonic seconds of each message that some engaged replica has not synced."""
         self._sent_s = now.monotonic_s
-        """When something was sent last."""
+        """The time of the last message in monotonic seconds; before the first one, that of the session's start."""
 
     # ------------------------------------------------------------------ what is to be sent
 

@@ -20,14 +20,17 @@ class SessionFaults:
         self.total = 0
         """The number of sessions that a fault has ended."""
         self.since_commit = 0
-        """The number of these since the last commit."""
+        """The number of sessions that a fault has ended since the last commit."""
         self.last = ""
-        """The fault that ended the last of them."""
+        """The fault that ended a session last; empty if none has."""
         self._last_s = 0.0
         self._blamed: dict[StorageId, str] = {}
 
     def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
-        """Note that these replicas have failed, with `fault`. Faults of an earlier trouble are forgotten."""
+        """Note that these replicas have failed, with `fault`.
+
+        Replicas blamed earlier are forgotten if no fault has ended a session within the last `FAULTS_LAST_S`.
+        """
         if now_s - self._last_s > FAULTS_LAST_S:
             self._blamed.clear()
         self._blamed.update(dict.fromkeys(names, fault))
@@ -50,5 +53,5 @@ class SessionFaults:
         return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:
-        """Whether sessions end one after the other and nothing is committed: two faults or more, the last recent."""
+        """Whether sessions end by faults without a commit: two or more, the last within `FAULTS_LAST_S`."""
         return self.since_commit >= 2 and now_s - self._last_s <= FAULTS_LAST_S

@@ -15,25 +15,29 @@ class OwnerSettings:
     evidence: bool = False
     """Write into each batch what its transactions were judged by: a checker of serializability needs it."""
     lock_entries: int = DEFAULT_ENTRIES
-    """The entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
+    """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
     window: int = 4
-    """The most batches on their way to the replicas. More hides latency, fewer makes batches larger."""
+    """The most messages (batches, barriers) that no quorum has synced yet. More hides latency, fewer makes batches
+    larger."""
     batch_count_max: int = 8_192
-    """A batch is sealed when it has this many transactions, or more with its last frame."""
+    """No further append frame joins a batch that has this many transactions; the last frame may bring it above."""
     batch_bytes_max: int = 2 * 1024 * 1024
-    """A batch is sealed when it has this many bytes, or more with its last frame."""
+    """No further append frame joins a batch that has this many bytes; the last frame may bring it above."""
     append_window_bytes: int = 4 * 1024 * 1024
     """The most bytes of undecided appends that one mount may have sent; its client is told, and waits."""
     inbox_bytes_max: int = 64 * 1024 * 1024
-    """The most bytes of appends, of all mounts of a partition, that wait to be ordered; more are refused."""
+    """The most bytes of appends, of all mounts of a partition, that wait to be ordered; more are refused. Mounts
+    of which nothing waits yet may take them to twice this."""
     inbox_s_max: float = 10.0
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
-    """The longest that a request, or a mount, may wait. Clients are more patient, so they learn what it waits for."""
+    """The longest that a request, or a mount, waits for its answer; then it is refused with what it waited for. Clients
+    wait longer, so that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """The bytes of recent batches, per partition, from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000
-    """The transactions after which a new session is forced, so that a clean-up never has to go far back."""
+    """After this many committed transactions a session is ended and the next one started, so that making a replica
+    clean never goes far back."""
     listing_count_max: int = registers.PAGE_COUNT_MAX
     """The most registers in one page of a listing."""
     pulse_s: float = 60.0
@@ -42,6 +46,7 @@ class OwnerSettings:
     acknowledge_s_max: float = 3.0
     """A replica that takes longer than this to acknowledge ends the session."""
     subscriptions_max: int = 10_000
+    """The most clients that are mounted on the partition at the same time; more are refused."""
 
     def asked_until_s(self, now_s: float) -> float:
         """Return the deadline of a request that arrives now, in monotonic seconds."""

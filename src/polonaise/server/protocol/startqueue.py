@@ -46,7 +46,10 @@ class StartQueue:
         self._others.pop(partition, None)
 
     def next(self) -> Hashable | None:
-        """Return the next partition whose turn it is, or None. Call it until it returns None."""
+        """Return the partition whose turn begins now; None if none waits, or if `at_once_max` turns are under way.
+
+        Call it until it returns None.
+        """
         if len(self._under_way) >= self._at_once_max or not len(self):
             return None
         self._turns += 1

@@ -23,7 +23,7 @@ class Ticks:
         self._busy[partition] = None
 
     def due(self, partitions: Collection[PartitionId]) -> list[PartitionId]:
-        """Return those of `partitions` that get a tick now. One with something still under way calls `busy` again."""
+        """Return those of `partitions` that get a tick now. If one is still busy afterwards, call `busy` again."""
         busy, self._busy = self._busy, {}
         at_rest: list[PartitionId] = []
         for _ in range(_AT_REST_MAX):

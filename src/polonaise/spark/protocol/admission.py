@@ -10,7 +10,9 @@ from polonaise.terms import PartitionId, TransactionId
 def admitted(
     starts: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId], rows_max: int | None
 ) -> dict[PartitionId, TransactionId]:
-    """Return the id up to which to read each partition, for `rows_max` transactions in all (None: no limit).
+    """Return the id before which to stop in each partition, for `rows_max` transactions in all (None: no limit).
+
+    Partitions are read from their id in `starts`; `ends` holds the id after the last one that there is.
 
     Every partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the
     others. Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.

@@ -35,7 +35,7 @@ def encode(
 ) -> bytes:
     """Encode a block from its rows' headers, the CRCs and lengths of their bodies, and the bodies in any pieces.
 
-    `locks` holds the encoded locks of each row, in the layout of `Lock`; None if no row has any.
+    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without columns of locks.
     """
     parts: list[Buffer] = [
         headers.astype("<i4", copy=False).tobytes(),
@@ -67,7 +67,10 @@ class Block:
         # The lengths that the header names must add up to all of `raw`, before anything is read by them.
         lock_bytes = (4 * count + LOCK_BYTES * locks) if flags & LOCKS else 0
         if magic != _MAGIC or version != VERSION or len(raw) != _HEADER.size + 12 * count + lock_bytes + size:
-            raise SinkStateDamaged("staged rows do not read as a block of this version")
+            raise SinkStateDamaged(
+                "staged rows do not read as a block of this version: publish them with the version that staged them, "
+                "or write them under another txnAppId"
+            )
         at = _HEADER.size
         self.headers = np.frombuffer(raw, "<i4", count, at)
         self.crcs = np.frombuffer(raw, "<u4", count, at + 4 * count)
@@ -106,6 +109,6 @@ def joined(blocks: Sequence[Block]) -> Group:
 
 
 def _ends(ends: Sequence[np.ndarray[Any, Any]], totals: Sequence[int]) -> bytes:
-    """Concatenate cumulative columns, raising each by the totals of those before it."""
+    """Join the blocks' columns of cumulative ends: each block's are raised by the totals of the blocks before it."""
     bases = [0, *accumulate(totals)]
     return np.concatenate([each + np.uint32(base) for each, base in zip(ends, bases, strict=False)]).tobytes()

@@ -40,10 +40,13 @@ class Ranges(NamedTuple):
     partitions: frozenset[int] | None = None
     """The partitions that may match; None for all."""
     headers: frozenset[int] | None = None
+    """The headers that may match; None for all."""
     ids: Span = Span(0, INT64_MAX)
+    """The transaction ids that may match, in every partition."""
     since: datetime | None = None
+    """Beginning of the range of commit times, inclusive; None for the log's beginning."""
     until: datetime | None = None
-    """End of the range of commit times, exclusive."""
+    """End of the range of commit times, exclusive; None for the log's end."""
 
 
 def ranges_in(where: str) -> Ranges:
@@ -99,7 +102,7 @@ def _ids(terms: list[_Term]) -> Span:
 
 
 def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
-    """Return bounds by commit time. Only literals with a time zone count: others depend on the session."""
+    """Return `Ranges.since` and `until`. Only literals with a time zone count: others depend on the session's."""
     since: list[datetime] = []
     until: list[datetime] = []
     for term in terms:
@@ -109,7 +112,7 @@ def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
         if term.operator in (">", ">=", "=", "=="):
             since.append(moment)
         if term.operator in ("<", "<=", "=", "=="):
-            # Bounds are exclusive: `<=` needs the moment itself. For `<` it is one too many, which Spark filters out.
+            # `until` is exclusive, and `<=` needs the moment itself. For `<` it is one too many: Spark filters it out.
             until.append(moment + timedelta(microseconds=1))
     return max(since, default=None), min(until, default=None)
 

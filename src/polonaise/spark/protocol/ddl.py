@@ -75,7 +75,7 @@ def _inside(tokens: Sequence[str], whose: str) -> Sequence[str]:
         depth += (token == "<") - (token == ">")
         if not depth:
             return tokens[:index]
-    raise ValueError(f"{whose}: a < has no >")
+    raise ValueError(f"{whose}: a < has no >: write one after the types in it")
 
 
 def _parts(tokens: Sequence[str]) -> list[Sequence[str]]:

@@ -36,6 +36,7 @@ class BlockRef(NamedTuple):
     weight: int
     """Bytes of bodies and locks, as a group's limit counts them."""
     crc: int
+    """CRC-32 of the encoded block."""
 
 
 class Staged(NamedTuple):
@@ -44,6 +45,7 @@ class Staged(NamedTuple):
     task: int
     """The Spark partition. Rows go into the log in ascending order of this number."""
     objects: Sequence[str]
+    """Names of the task's objects in the staging store."""
     blocks: Sequence[BlockRef]
     inline: bytes
     """The blocks that are in no object, one after the other."""
@@ -79,7 +81,10 @@ class Plan(NamedTuple):
         start = len(_MAGIC) + _CRC_DIGITS + 1
         body = raw[start:]
         if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
-            raise SinkStateDamaged(f"{name} in the staging store does not read as a plan of this version")
+            raise SinkStateDamaged(
+                f"{name} in the staging store does not read as a plan of this version: restore it, finish the batch "
+                "with the version that began it, or write the rest under another txnAppId"
+            )
         line, _, inline = body.partition(b"\n")
         fields: dict[str, Any] = json.loads(line)
         groups = [[BlockRef(*ref) for ref in group] for group in fields["groups"]]
@@ -147,7 +152,10 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
 
 
 def plans_prefix(app: str, batch: int) -> str:
-    """Return the prefix of the names of a batch's plans. Not a folder: deleting plans would leave empty ones behind."""
+    """Return the prefix of the names of a batch's plans.
+
+    It ends within a name: with a folder for each batch, deleting plans would leave empty folders behind.
+    """
     # Hashed: an application's name may not be a valid file name.
     return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"
 
@@ -155,4 +163,7 @@ def plans_prefix(app: str, batch: int) -> str:
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
     """Raise `SinkStateDamaged` unless `raw` is exactly what was staged."""
     if len(raw) != ref.length or crc32(raw) != ref.crc:
-        raise SinkStateDamaged(f"staged rows in {where} at {ref.offset} are not those that were written there")
+        raise SinkStateDamaged(
+            f"staged rows in {where} at {ref.offset} are not those that were written there: restore them from a copy, "
+            "or write the rest under another txnAppId"
+        )

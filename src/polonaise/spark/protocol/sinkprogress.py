@@ -37,24 +37,26 @@ class Step(enum.Enum):
     """The next thing to do for a batch in a partition."""
 
     BEGIN = "begin"
-    """Nothing of the batch is in the log: publish it by this driver's own plan."""
+    """Nothing of the batch is in the partition: publish it by this driver's own plan."""
     RESUME = "resume"
-    """Part of the batch is in the log: go on by the plan that the register names, even if another driver made it."""
+    """Some groups are in the partition: go on by the plan that the register names, even if another driver made it."""
     NOTHING = "nothing"
-    """All of the batch is in the log."""
+    """All groups of the batch are in the partition."""
     OVERTAKEN = "overtaken"
-    """A later batch is in the log."""
+    """A later batch is in the partition, in part or whole."""
 
 
 class SinkProgress(NamedTuple):
     """The decoded value of a register `spark/<appId>`."""
 
     batch: int
+    """Number of the application's latest batch in this partition."""
     done: int
-    """Groups in the log."""
+    """Number of the batch's groups that are in this partition."""
     total: int
+    """Number of groups that the batch has for this partition."""
     partitions: int
-    """Partitions of the log that the batch has rows for."""
+    """Number of the log's partitions that the batch has rows for."""
     earlier: Runs = ()
     """Batches known to have been whole before this one began."""
     plan: str = ""
@@ -87,7 +89,10 @@ class SinkProgress(NamedTuple):
 
 
 def register_key(app: str) -> bytes:
-    """Return the key of an application's register. Raises `BadOption` for a name that is empty or too long."""
+    """Return the key of an application's register.
+
+    Raises `BadOption` for a name that is empty, too long, or has no form in UTF-8.
+    """
     key = KEY_PREFIX + encoded("txnAppId", app)
     if not app or len(key) > registers.KEY_BYTES_MAX:
         raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
@@ -162,7 +167,10 @@ def latest_of(by_partition: Mapping[PartitionId, SinkProgress]) -> int:
 def _check_same_partitions(
     by_partition: Mapping[PartitionId, SinkProgress], batch: int, partitions: Collection[PartitionId], app: str
 ) -> None:
-    """Raise `BatchUnfinished` unless the batch now has rows for exactly the partitions that it was begun for."""
+    """Raise `BatchUnfinished` if the batch has rows for other partitions now than when it was begun.
+
+    The registers tell how many these were, and which of them the batch has reached: more can't be checked.
+    """
     begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions
     unexpected = sorted(begun.keys() - set(partitions))
@@ -184,4 +192,4 @@ def _added(runs: Runs, batch: int) -> Runs:
 def check_batch(batch: int) -> None:
     """Raise `BadOption` unless `batch` is a valid batch number."""
     if not 0 <= batch <= INT64_MAX:
-        raise BadOption(f"batch {batch}: batches are numbered from 0")
+        raise BadOption(f"batch {batch}: a batch has a number from 0 to {INT64_MAX}")

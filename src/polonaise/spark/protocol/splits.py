@@ -1,4 +1,4 @@
-"""Divide a range of history into tasks, and decide which of them read fragments and which ask the servers."""
+"""Divide ranges of history into the splits that tasks read, each from a fragment, the servers or a replica's files."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class Split(NamedTuple):
     partition: PartitionId
     span: Span
     fragment: FragmentName | None
-    """The fragment to read; None to ask the servers."""
+    """The fragment to read; None to read from the servers, or from a replica's files."""
     fragment_bytes: int = 0
+    """Size of the whole fragment; 0 without one."""
     cluster_key: bytes | None = None
     """Cluster key that the fragment or log must carry; None if unknown."""
     bounds: Bounds | None = None
@@ -34,7 +35,10 @@ class Extent(NamedTuple):
     bytes: int
     fragment_bytes: int = 0
     bounds: Bounds | None = None
-    """Bounds of the replica whose files are read. Those are never divided: they are read from their beginning."""
+    """Bounds of the replica whose files are read; None for servers and fragments.
+
+    An extent of files is never divided: each file is read from its beginning.
+    """
 
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
@@ -61,7 +65,10 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 
 
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
-    """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible."""
+    """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible.
+
+    Extents of a replica's files are not divided.
+    """
     total = sum(max(extent.bytes, _count(extent.span)) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
     size = min(split_bytes_max, max(total // splits_min, 1))

@@ -43,21 +43,24 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class DropBelow:
-    """Drop some or all of what lies below this id, durably; then answer with the id from which the log is held."""
+    """Drop the log's oldest segment, durably, if it lies below this id; then answer with the first id that is held.
+
+    The answer also says whether further segments lie below.
+    """
 
     before: TransactionId
 
 
 class TellSession(NamedTuple):
-    """Answer with everything that this copy can prove after the actions before this one."""
+    """Answer with everything that this copy can prove, as it stands once the earlier actions are carried out."""
 
 
 class TellEnd(NamedTuple):
-    """Answer with the last id of the log, and its CRC, after the actions before this one."""
+    """Answer with the log's last id and the CRC of its last batch, as they are once the earlier actions are done."""
 
 
 class Acknowledge(NamedTuple):
-    """Tell the owner that everything of this session up to this number is synced."""
+    """Tell the owner that all of this session's messages up to the one with this number are synced."""
 
     session: SessionId
     number: int
@@ -71,14 +74,17 @@ class Refuse:
     detail: int = 0
     """The number that goes with the error: for `Fenced`, the newer session."""
     number: int = 0
-    """The number of the `Store` that is refused; 0 to answer the message at hand."""
+    """The number of the refused message in a run of `Store`s, under which the owner is told.
+
+    0 for the message that the replica was called with.
+    """
 
 
 Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
 
 
 class StoreRequest(NamedTuple):
-    """One numbered message of a session; without batches it is a barrier."""
+    """A `Store`, the numbered message of a session; without batches it is a barrier."""
 
     connection: Hashable
     """The connection on which this message arrived."""
@@ -102,15 +108,15 @@ class Replica:
         self.last_crc = last_crc
         self._joined_on: Hashable = None
         self._asked: SessionId = NO_SESSION
-        """The session of the last `LastSessionInfo` since this copy was opened; see `_unasked`."""
+        """The session of the last `LastSessionInfo` since this copy was opened, NO_SESSION for none; see `_unasked`."""
 
     # ------------------------------------------------------------------ sessions
 
     def last_session_info(self, session: SessionId) -> list[Action]:
         """Raise the fence to `session`, then tell what this copy can prove. No other message raises the fence.
 
-        Bytes whose sync failed were never acknowledged and are not told of: they are cut, like a torn tail. Bytes above
-        a loss stay where they are until it is decided what the log is.
+        Refused if the fence is higher already. Bytes whose sync failed were never acknowledged and are not told of:
+        they are cut, like a torn tail. Bytes above a loss stay where they are until it is decided what the log is.
         """
         promises = self.promises
         # The same session may ask again: its answer may have been lost on the way.
@@ -147,7 +153,7 @@ class Replica:
         return [Cut(last), TellEnd()]
 
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
-        """Store decided batches that were read from another replica, as long as this copy has not joined the session.
+        """Store decided batches, read from another replica or the archive, until this copy has joined the session.
 
         What may have been lost stays noted: a copy that is repaired in part must not look whole after a crash.
         """
@@ -169,7 +175,14 @@ class Replica:
         if promises.untrusted:
             return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not trusted: cut them first"))]
         if self.last != prepared or self.last_crc != last_crc:
-            return [Refuse(OutOfOrder(f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; not at {prepared}"))]
+            return [
+                Refuse(
+                    OutOfOrder(
+                        f"this copy ends at {self.last}, CRC {self.last_crc:#010x}; to join session {session} it has "
+                        f"to end at {prepared}, CRC {last_crc:#010x}"
+                    )
+                )
+            ]
         # The connection counts from now on, the promise from the save: the messages behind this one are looked at only
         # after it was carried out, and where it fails, `promises.joined` refuses them.
         self._joined_on = connection
@@ -216,10 +229,10 @@ class Replica:
     # ------------------------------------------------------------------ writing and reading
 
     def store(self, requests: Sequence[StoreRequest]) -> list[Action]:
-        """Store the messages of one connection that arrived during the last sync: one write, one sync, one answer.
+        """Store the messages of one connection that arrived during the last sync: one write, sync and acknowledgement.
 
-        From the first message that must be refused, the rest are dropped: they follow on it. The connection then has no
-        part in this session any more.
+        The first message that must be refused is refused, and those behind it are dropped, because they follow on it.
+        The connection then has no part in the present session any more, unless that message was of another session.
         """
         batches: list[Batch] = []
         last, crc = self.last, self.last_crc
@@ -241,7 +254,7 @@ class Replica:
             batches += request.batches
             last_taken = request
         # Written and synced, then acknowledged, then refused: if the write fails, nothing is acknowledged. One
-        # acknowledgement, of the last number, is enough, for it speaks for all before it.
+        # acknowledgement, of the last number, is enough: it covers all before it.
         actions: list[Action] = [StoreBatches(batches)] if batches else []
         if last_taken is not None:
             actions.append(Acknowledge(last_taken.session, last_taken.number))
@@ -267,13 +280,13 @@ class Replica:
         return None
 
     def refusal(self, session: SessionId) -> Refuse | None:
-        """Return why this copy refuses the owner in this session, who may not even read, or None if it obeys."""
+        """Return why this copy refuses the owner of this session, reads included; None if it obeys."""
         return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
         """End the part of a connection in the session, because one of its `Store`s was not carried out.
 
-        An acknowledgement speaks for all numbers before it. So none may follow on a refused message, not even of a
+        An acknowledgement covers all numbers before it. So none may follow on a refused message, not even that of a
         barrier, or of a batch that would fit.
         """
         self.disconnected(connection)

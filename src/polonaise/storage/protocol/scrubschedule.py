@@ -45,9 +45,9 @@ class Scrubbed:
     skipped: int = 0
     """The number of partitions of that round that could not be used, or were damaged and so not read to their end."""
     bytes: int = 0
-    """The bytes that the round has read."""
+    """The bytes that have been read in that round."""
     started_us: int = 0
-    """When the round began."""
+    """When that round began."""
     finished_us: int = 0
     """When a round ended last."""
     found: int = 0
@@ -87,9 +87,9 @@ class Scrub:
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
         self._round_s = first_s
-        """When the next round may begin."""
+        """When the next round may begin, in monotonic seconds."""
         self._next_s = first_s
-        """When the next bytes may be read."""
+        """When the next bytes may be read, in monotonic seconds: the rate is kept by this."""
         self._waiting: deque[PartitionId] = deque()
         """The partitions that this round still has to read; the first one is being read."""
         self._first: TransactionId = 0

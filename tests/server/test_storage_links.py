@@ -1,0 +1,59 @@
+"""The link to a storage node: what is told of its two connections, each of which breaks by itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polonaise.errors import ConnectionLost, PolonaiseError
+from polonaise.host.real import RealHost
+from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
+from polonaise.wire.messages import HighWaterMark
+from rigs.waiting import wait_until
+
+
+def connection() -> Any:
+    return SimpleNamespace(closed=None, peer=None, close=lambda: None)
+
+
+async def test_a_bulk_connection_that_fails_is_told_until_it_is_made_again_and_the_other_one_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = RealHost()
+    settings = ServerSettings(retry_s_min=0.01, retry_s_max=0.01)
+    link = StorageLink(host, "storage:1", 1, b"k" * 16, settings, {})
+    first, second = connection(), connection()
+    bulks: deque[Any] = deque([ConnectionLost("too many sockets"), first])
+
+    async def connect(purpose: str) -> Any:
+        if purpose == "session":
+            return connection()
+        made = bulks.popleft() if bulks else ConnectionLost("still away")
+        if isinstance(made, PolonaiseError):
+            raise made
+        return made
+
+    monkeypatch.setattr(link, "_connect", connect)
+    link.start()
+    try:
+        await wait_until(lambda: link.bulk_error)
+        with pytest.raises(ConnectionLost, match="too many sockets"):
+            await link.ask_bulk(HighWaterMark(), 0)
+        await wait_until(lambda: link.bulk)
+        assert link.bulk_error is None
+        first.closed = ConnectionLost("reset by the peer")
+        link._on_closed(first, first.closed)
+        await wait_until(lambda: link.bulk is None)
+        with pytest.raises(ConnectionLost, match=r"reset by the peer|still away"):
+            await link.ask_bulk(HighWaterMark(), 0)
+        bulks.append(second)
+        await wait_until(lambda: link.bulk)
+        assert link.bulk_error is None
+        assert link.last_error is None
+    finally:
+        link.close()
+        host.close()
