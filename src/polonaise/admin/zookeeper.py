@@ -14,6 +14,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from typing import Final
 
 from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
+from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.spark.java import find_java
 
 ENSEMBLE_MAX: Final = 7
@@ -80,7 +82,7 @@ class ZooKeeperServer:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def configure(self, lines: Sequence[str]) -> None:
-        """Write the server's configuration."""
+        """Write the server's configuration. Raises `OSError`."""
         (self._directory / "data").mkdir(parents=True, exist_ok=True)
         (self._directory / "data" / "myid").write_text(f"{self.number}\n")
         own = [
@@ -203,6 +205,8 @@ class ZooKeeperEnsemble:
             "autopurge.snapRetainCount=3",
             "autopurge.purgeInterval=1",
         ]
+        self._directory = directory
+        self._lock: RealLock | None = None
         java = os.path.join(find_java().home, "bin", "java")
         _class_path()  # raises, by name, if the extra is missing
         free = _free_ports(first.host, 3 * servers)
@@ -223,11 +227,17 @@ class ZooKeeperEnsemble:
         return ",".join(f"{server.address.host}:{server.address.port}" for server in self.servers)
 
     def start(self, deadline_s: float = 30.0) -> None:
-        """Start all servers, and return when each serves. Raises `ZooKeeperEnded`, `AddressInUse`."""
+        """Start all servers, and return when each serves.
+
+        Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
+        """
         for server in self.servers:
             _check_free(server.address)
+        with_own_errors(str(self._directory), self._make_directory)
+        # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
+        self._lock = try_lock(str(self._directory / "lock"))
         for server in self.servers:
-            server.configure(self._lines)
+            with_own_errors(str(self._directory), partial(server.configure, self._lines))
             server.start()
         until_s = time.monotonic() + deadline_s
         for server in self.servers:
@@ -239,10 +249,15 @@ class ZooKeeperEnsemble:
             if not server.running:
                 raise server.ended("ended")
 
+    def _make_directory(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+
     def stop(self) -> None:
         """Stop all servers."""
         for server in self.servers:
             server.stop()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> ZooKeeperEnsemble:
         return self
@@ -288,5 +303,5 @@ def _bound(address: HostPort) -> socket.socket:
         bound.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"{address} is in use: stop who listens there, or choose another port") from error
-        raise BadOption(f"can't listen at {address}: {error.strerror}") from error
+        raise BadOption(f"can't listen at {address.host}: {error.strerror}: name an address of this machine") from error
     return bound
