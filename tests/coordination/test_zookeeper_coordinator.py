@@ -31,7 +31,7 @@ from polonaise.errors import (
     UnsupportedFormat,
 )
 from polonaise.host.real import RealClock
-from rigs.waiting import wait_until
+from rigs.waiting import time_passes, wait_until
 from rigs.zookeeper import SESSION_S, backend_at, end_session, ensemble, new_root, operator
 
 pytestmark = pytest.mark.slow
@@ -299,6 +299,26 @@ def three(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
     with ZooKeeperEnsemble(tmp_path, servers=3, tick_ms=500) as made:
         made.start(60.0)
         yield made
+
+
+async def test_a_server_that_is_behind_gives_nothing_old(three: ZooKeeperEnsemble) -> None:
+    """A follower is stopped, a value is changed, and a read is under way to the follower when it goes on."""
+    follower = next(server for server in three.servers if not server.is_leader())
+    others = ",".join(str(server.address) for server in three.servers if server is not follower)
+    behind = ZooKeeperBackend(str(follower.address), "/bank", session_s=5.0)
+    writer = ZooKeeperBackend(others, "/bank", session_s=5.0)
+    await writer.create(ENTRIES)
+    for _ in range(8):
+        before = await behind.read("assignment")
+        follower.signal(signal.SIGSTOP)
+        written = await writer.compare_and_set("assignment", b"{}", before)
+        assert written is not None
+        reading = asyncio.ensure_future(behind.read("assignment"))
+        await time_passes(0.05)
+        follower.signal(signal.SIGCONT)
+        assert await reading == written
+    await behind.close()
+    await writer.close()
 
 
 @pytest.mark.timeout(300)
