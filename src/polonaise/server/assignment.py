@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import NamedTuple
 
-from polonaise.coordination.values import Assignment, Owner
+from polonaise.coordination.values import Assignment, Owner, Registration
 from polonaise.terms import PartitionId, ServerId
 
 
@@ -52,6 +53,32 @@ def assign(current: Assignment, candidates: Mapping[ServerId, Candidate], partit
 def owned_by(assignment: Assignment, server: ServerId) -> dict[PartitionId, Owner]:
     """Return the partitions that this server owns, each with its generation."""
     return {partition: owner for partition, owner in assignment.owners.items() if owner.server == server}
+
+
+class LivingServers:
+    """The living servers as one of them sees them, with the time since which it has seen each.
+
+    A server that comes and goes must not move partitions each time. So it has settled, and is given partitions of
+    others, only when it has been seen for `settle_s` seconds without a break.
+    """
+
+    def __init__(self, own: ServerId, settle_s: float) -> None:
+        self._own = own
+        self._settle_s = settle_s
+        self._since_s: dict[ServerId, float] | None = None
+
+    def candidates(self, members: Collection[Registration], now_s: float) -> dict[ServerId, Candidate]:
+        """Return the candidates among these members. Those that were there before this server are settled."""
+        addresses = {member.server: member.address for member in members}
+        first_look = self._since_s is None
+        known = self._since_s or {}
+        self._since_s = {
+            server: known.get(server, -inf if first_look and server != self._own else now_s) for server in addresses
+        }
+        return {
+            server: Candidate(address, now_s - self._since_s[server] >= self._settle_s)
+            for server, address in addresses.items()
+        }
 
 
 class _Loads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -27,7 +27,7 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, hello
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.assignment import owned_by, take_over
+from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
@@ -150,8 +150,27 @@ class Server:
         # While the sessions still hold: replicas note only from their session's owner what is committed.
         try:
             await asyncio.gather(*(served.confirm() for served in self.partitions.values()))
+            await self._hand_over()
         finally:  # a caller that gives up waiting gets a closed server all the same: open sockets would outlive it
             await self._end()
+
+    async def _hand_over(self) -> None:
+        """Leave the cluster, and give this server's partitions to the others, as far as the coordinator answers.
+
+        Otherwise the others would do the same only when they see that this server is gone.
+        """
+        if self._membership is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max):
+                # First: the others would give the partitions back to a server that is still a member.
+                await self._membership.leave()
+                others = {member.server: Candidate(member.address) for member in await self._coordinator.members()}
+                others.pop(self.id, None)
+                while others and await self._assign(await self._coordinator.assignment(), others) is None:
+                    pass  # another server has just changed it: look at that
+        except (CoordinatorUnavailable, CoordinatorDamaged, TimeoutError) as error:
+            _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
 
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
@@ -169,25 +188,29 @@ class Server:
             await self._membership.leave()
 
     async def _watch_assignment(self) -> None:
-        """Follow the assignment for ever: take partitions without a living owner, serve this server's, close others."""
+        """Follow the assignment for ever: keep it balanced over the living servers, serve this server's, close others."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        alive_before: set[ServerId] = set()
+        living = LivingServers(self.id, self._settings.settle_s)
+        candidates_before: dict[ServerId, Candidate] = {}
         while True:
             try:
                 current = await self._coordinator.assignment()
-                alive = {member.server for member in await self._coordinator.members()}
+                members = await self._coordinator.members()
                 # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
                 # its partitions each time it takes them back.
-                if self.id not in alive:
-                    self._membership = await self._coordinator.register(Registration(self.id, self.address))
+                if all(member.server != self.id for member in members):
+                    own = Registration(self.id, self.address)
+                    self._membership = await self._coordinator.register(own)
+                    members.append(own)
+                candidates = living.candidates(members, self._host.clock.monotonic_s())
                 # Both matter: an owner that died changes who is alive, and leaves the assignment as it is.
-                if current.value is not followed or alive != alive_before:
-                    written = await self._take_over(current, alive)
+                if current.value is not followed or candidates != candidates_before:
+                    written = await self._assign(current, candidates)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
-                    current, followed, alive_before = written, written.value, alive
+                    current, followed, candidates_before = written, written.value, candidates
                 pause_s = self._settings.retry_s_min
                 try:
                     async with asyncio.timeout(self._settings.coordinator_s_max / 5):
@@ -204,9 +227,11 @@ class Server:
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
-    async def _take_over(self, current: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
-        """Write an assignment in which every partition has a living owner; None if another server wrote one first."""
-        assignment = take_over(current.value, self.id, self.address, self._description.partitions, alive)
+    async def _assign(
+        self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate]
+    ) -> Versioned[Assignment] | None:
+        """Write the assignment for these servers; return it, or None if another server has written one first."""
+        assignment = assign(current.value, candidates, self._description.partitions)
         if assignment == current.value:
             return current
         return await self._coordinator.set_assignment(assignment, current.version)

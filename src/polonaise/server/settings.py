@@ -35,6 +35,11 @@ class ServerSettings(OwnerSettings):
     """The deadline of one request to a replica, and of one attempt to connect to its node."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for replicas to note the committed high-water mark."""
+    settle_s: float = 10.0
+    """Seconds for which a server has to live before it is given partitions that other servers own.
+
+    A server that comes and goes would move them each time.
+    """
     coordinator_s_max: float = 5.0
     """The deadline of one request to the coordinator."""
     retry_s_min: float = 0.05
