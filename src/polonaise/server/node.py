@@ -188,7 +188,7 @@ class Server:
             await self._membership.leave()
 
     async def _watch_assignment(self) -> None:
-        """Follow the assignment for ever: keep it balanced over the living servers, serve this server's, close others."""
+        """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
         living = LivingServers(self.id, self._settings.settle_s)
