@@ -104,7 +104,8 @@ class Knobs:
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
         listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
-        knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max))
+        settle_s = world.random("settle").choice((0.3, 2.0, 10.0))
+        knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max, settle_s=settle_s))
         lease, window = world.random("lease"), world.random("append window")
         if self.servers > 1 and lease.random() < _LEASE_SHARE:
             knobs = replace(knobs, leases=True, lease_s=LEASE_S)
