@@ -239,7 +239,7 @@ def test_what_is_no_storage_directory_is_refused(storage: Path, tmp_path: Path) 
         rows(tmp_path / "nowhere")
     with pytest.raises(BadOption, match="not a storage directory"):
         rows(tmp_path)
-    with pytest.raises(BadOption, match="is a file: name the directory"):
+    with pytest.raises(BadOption, match="is a file: name the storage directory"):
         rows(segments(storage)[0])
     for named in ("7", "0-2"):
         with pytest.raises(UnknownPartition, match=r"has the partitions \[0, 1\]"):

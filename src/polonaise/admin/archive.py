@@ -1,4 +1,4 @@
-"""Archive without Spark: read what is committed and not archived yet from the servers, and write fragments of it."""
+"""Fragment stores without Spark: archive what is committed and not archived yet; verify and repair fragments."""
 
 from __future__ import annotations
 
@@ -154,7 +154,8 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log is committed up to "
             f"{committed}: {_OTHER_LIFE}"
         )
-    # No later batch is read: only what is not archived is certain to be still on the servers.
+    # The batch behind the fragment is read, not the fragment's own last one: servers may have trimmed archived batches.
+    # Only where the log ends with the fragment is there no other.
     next_id = min(last + 1, committed)
     async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
         batch = await anext(reader)

@@ -232,8 +232,8 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     """Choose the fragments, after checking by names and footers that they make one log without missing ids.
 
-    Raises `HistoryIncomplete` if they do not, `BadOption` for last ids of other partitions than the store's, and
-    `FragmentDamaged`.
+    Raises `HistoryIncomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
+    exactly the partitions in the store.
     """
     partitions = await partitions_in(store)
     if not partitions:

@@ -205,7 +205,8 @@ class Coordinator:
         name = _member(server)
         if not await self._backend.register(name, Entry(cluster.key, 0, registration.encode())):
             raise DirectoryInUse(
-                f"{self._backend.place(name)}: another living process is server {server}; take a new unique id"
+                f"{self._backend.place(name)}: another living process is server {server}; start this server again: "
+                "it takes a new id"
             )
         if not self._is_mine(server):
             self._memberships[server] = Membership(self._backend, name)

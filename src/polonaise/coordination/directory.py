@@ -320,7 +320,7 @@ class ValueDirectory:
         self._swept = True
 
     async def settle_abandoned(self) -> None:
-        """Wait for changes whose callers were cancelled: "read again" must not be answered before these are decided."""
+        """Wait until the changes of cancelled callers are decided: a later read has to see those that were made."""
         while self._abandoned:
             await asyncio.wait([self._abandoned[0]])
 

@@ -293,7 +293,7 @@ class FragmentHistory:
         except TimeoutError:
             limit_s = self._settings.rewrite_s_max
             raise StoreUnavailable(
-                f"{name.path} was not written again in {self} within {limit_s:g} s: see that the store can be reached"
+                f"writing the damaged {name.path} again took longer than {limit_s:g} s: see that {self} can be reached"
             ) from None
         self._listings.pop(name.partition, None)  # it has the length of the damaged object
         return len(raw)

@@ -81,7 +81,10 @@ class Disk(Protocol):
         """Open the file for reading and writing. Raises `NotFound` unless it exists or `create` is set."""
 
     async def load(self, path: str) -> bytes:
-        """Return all that a file holds, in one hop: for small files that are replaced whole. Raises `NotFound`."""
+        """Return all that a file holds, in one hop to a thread: for small files that are replaced whole.
+
+        Raises `NotFound`.
+        """
 
     async def exists(self, path: str) -> bool:
         """Tell whether a file or directory has this name."""

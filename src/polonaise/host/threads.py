@@ -124,7 +124,7 @@ class DiskThreads:
         """End the threads after all calls that were asked for; with `drop`, after those that have begun.
 
         Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
-        behind, and the log says so.
+        behind, and an error is logged.
         """
         self._closed = True
         with contextlib.suppress(Empty):

@@ -221,11 +221,11 @@ class Connection(asyncio.Protocol):
         self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        """Book the memory that is held for this connection, if there is a budget; hold less while that is tight."""
+        """Book the memory held for this connection, if there is a budget; lower the write limit while that is tight."""
         if self._budget is None or self.closed or self._transport is None:
             return
-        # The transport tells only how much is left of all that it was given. By where each message ended in the stream
-        # it is known which of those that count here are among the rest.
+        # The transport tells only how many bytes are unsent in all, shared messages included. `_own` holds where each
+        # unshared message ends in the stream: those that end within `taken` have left, and are no longer counted.
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]

@@ -69,9 +69,9 @@ class Batch:
     """
 
     view: memoryview
-    """The bytes of the whole batch."""
+    """The bytes of the batch, or of its copy without data."""
     length: int
-    """The length of the whole batch in bytes."""
+    """The length of `view` in bytes."""
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int

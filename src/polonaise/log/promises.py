@@ -134,10 +134,11 @@ class PromiseSector(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The contents of the evidence slot: rewritten after every sync of the log, never synced itself.
+    """The contents of the evidence slot: rewritten soon after a sync of the log or a change of promises, never synced.
 
-    Losing it, or finding an old one, makes the node know less and never something false: `cuts` binds it to the log
-    since its last cut, and `sequence` names the newest copy that was durable when it was written.
+    Losing the slot, or finding an old one, makes the node know less and never something false. `cuts` binds the slot to
+    the log since its last cut. `sequence` is that of the newest `PromiseSector` that was durable when the slot was
+    written.
     """
 
     partition: PartitionId

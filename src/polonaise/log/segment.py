@@ -235,7 +235,9 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     """
     header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
     if header.cluster_key != cluster_key:
-        raise WrongClusterKey(f"segment {name(first)} of partition {partition} belongs to another cluster")
+        raise WrongClusterKey(
+            f"segment {name(first)} of partition {partition} belongs to another cluster: put this node's own file back"
+        )
     if header.partition != partition or header.first != first:
         raise SegmentDamaged(
             f"the header of segment {name(first)} is of partition {header.partition}, from {header.first} on"

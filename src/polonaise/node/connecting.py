@@ -96,7 +96,7 @@ async def connect(
 async def _waited_for(
     wait_s: float, address: str, settings: ClientSettings, options: dict[str, Any], stack: AsyncExitStack
 ) -> Log:
-    """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds.
+    """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds, at least `_TRY_S`.
 
     An error that waiting can't mend is raised at once.
     """

@@ -157,7 +157,7 @@ class DeltaTarget(DirectoryTarget):
         return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
 
     def _letters_in(self, table: DeltaTable | None) -> int:
-        """Return the version of the dead letters' table that counts, plus one; 0 for none."""
+        """Return the version of the dead letters' table that the view's `table` names, plus one; 0 if it names none."""
         return 0 if table is None else table.transaction_version(f"{self._app}/undecodable") or 0
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:

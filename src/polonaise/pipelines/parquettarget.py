@@ -180,8 +180,8 @@ class ParquetTarget(DirectoryTarget):
         for field, expected in (("view", self._view.name), ("cluster", self._cluster)):
             if about.get(field) != expected:
                 raise ViewUnfit(
-                    f"{self._directory} holds a table of {field} {about.get(field)}; this one is {expected}: choose "
-                    "another directory, or remove this one"
+                    f"{self._directory} holds a table of {field} {about.get(field)}, not of {field} {expected}: choose "
+                    "another directory, or remove it"
                 )
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
 

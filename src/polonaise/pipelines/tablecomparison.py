@@ -203,7 +203,7 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the form that JSON has."""
+    """Return a value that JSON can hold: times in ISO 8601, decimals as texts, bytes in hexadecimal."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

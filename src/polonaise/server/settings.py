@@ -38,9 +38,10 @@ class ServerSettings(OwnerSettings):
     coordinator_s_max: float = 5.0
     """The deadline of one request to the coordinator."""
     retry_s_min: float = 0.05
-    """The first pause before another attempt; each failure doubles it."""
+    """The first pause before a failed connection, session start or coordinator request is tried again; each failure
+    doubles it."""
     retry_s_max: float = 2.0
-    """The longest pause before another attempt."""
+    """The longest pause before a failed connection, session start or coordinator request is tried again."""
     warn_s: float = 3.0
     """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
     start takes."""

@@ -70,8 +70,8 @@ class SimulatedCoordinator:
         self.census = dict.fromkeys(FAULTS, 0)
         """By class of fault: how often it was really done to a caller.
 
-        The classes: a request that was refused; one that did not reach the service; a change that was made while its
-        caller was told otherwise; a request that arrived after its caller was gone.
+        The classes: a request that was refused; one that did not reach the service; a change that was made, but
+        whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
         self._random = source
         self._values: Snapshot = {}

@@ -134,7 +134,8 @@ class Decoder:
             try:
                 row = self._row(body)
                 if type(row) is not dict and not isinstance(row, Mapping):
-                    raise ValueError("a body that is no object with named fields")
+                    made = type(row).__name__
+                    raise ValueError(f"the decoder made {made} of a body: an object with named fields is needed")
                 rows.append(row)
             except (KeyboardInterrupt, GeneratorExit):
                 raise

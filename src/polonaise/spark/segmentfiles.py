@@ -83,7 +83,9 @@ class SegmentFiles:
         Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition.
         """
         if os.path.isfile(self._path):
-            raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
+            raise BadOption(
+                f"{redacted(self._path)} is a file: name the storage directory, or one partition's directory in it"
+            )
         return {_partition_of(files): files for files in find(self._path)}
 
     def _examined(self, partition: PartitionId) -> PartitionFiles:

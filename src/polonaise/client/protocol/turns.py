@@ -61,7 +61,7 @@ class _Queue:
         self.granted: set[Turn] = set()
         """The turns at the front of this queue: one that raises the lock, or any number that only read it."""
         self.writers = 0
-        """The number of turns that raise the lock."""
+        """The number of turns in this queue, waiting or granted, whose contexts raise the lock."""
         self.rivals: set[ClientId] = set()
         """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
@@ -84,9 +84,10 @@ class Turns:
     def __init__(self, client_id: ClientId) -> None:
         self._client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
+        """By hash of a lock: the turns of this client that want the lock, and its rivals. Longest known lock first."""
         self._seen: dict[ClientId, TransactionId] = {}
-        """By rival: an id up to which its last commit was fed to this client; or, after a wait for the rival in vain,
-        this client's own last commit."""
+        """By rival: an id not below the rival's last commit that was fed to this client. After a wait in vain: the id
+        of this client's own last commit, as if the rival had taken its turn."""
         self._misses: dict[ClientId, int] = {}
         """By rival: the number of waits for it since its last commit, all in vain."""
         self._fed: deque[tuple[TransactionId, Sequence[ClientId]]] = deque()
@@ -260,7 +261,10 @@ class Turns:
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
-        """Go on without the rivals that did not come; those that stayed away too often are rivals no more."""
+        """Stop waiting for the owed rivals: they have not committed in time.
+
+        A client that was waited for in vain `_MISSES_MAX` times, one after the other, is a rival no more.
+        """
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
