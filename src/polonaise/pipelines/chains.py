@@ -59,7 +59,8 @@ class Walk:
 def walk(batches: Iterable[Batch]) -> Walk:
     """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
 
-    Damage that reading them raises ends the walk, too, as its `trouble`. Other errors of reading are raised.
+    If reading the batches raises an error of damage, or `NotFound`, the walk ends there, too, with the error's text as
+    its `trouble`. Other errors of reading are raised.
     """
     begin = end = None
     transactions, trouble = 0, ""
@@ -158,7 +159,7 @@ def _damage(batch: Batch) -> str:
 
 
 def begins_at_the_beginning(walked: Walk) -> str:
-    """Say why a copy does not begin with the log's first batch; empty if it does, or is empty."""
+    """Say why a copy does not begin with the log's first batch; empty if it does, or if it has no good batch."""
     if walked.begin is None:
         return ""
     if walked.begin.first != NO_TRANSACTION + 1:

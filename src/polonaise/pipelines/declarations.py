@@ -98,7 +98,9 @@ class TableView:
             )
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
-        """Return the rows that the view's query makes of these rows of the log, with a key one row for each.
+        """Return the rows that the view's query makes of these rows of the log.
+
+        With a key, rows of the same key are merged into one, unless the view is `whole`: its query has to do that.
 
         Raises `BadOption` for a query that Spark refuses, or whose columns do not fit the key and `merge`.
         """

@@ -63,7 +63,7 @@ class LogReport:
     spans: Mapping[int, tuple[int, int]]
     """First and last id of each partition that the report is about; the last is below the first for none."""
     transactions: int
-    """Number of ids in these spans: transactions with any header, and the library's own ones, too."""
+    """Number of ids in `spans`: transactions with any header, and the library's own ones, too."""
     bytes: int
     """Bytes of the bodies that were summed up."""
     well: ClassVar = True

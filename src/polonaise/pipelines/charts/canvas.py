@@ -65,7 +65,10 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
 
 
 def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top: float = 30) -> Axes:
-    """Make an area with round numbers on its left that hold all values: from zero, unless they are far from it."""
+    """Make an area for these values, with round numbers on its left from below the lowest to above the highest.
+
+    The numbers include zero, unless all values are far from zero.
+    """
     low, high = finite(min(values)), finite(max(values))
     near, far = sorted((abs(low), abs(high)))
     if near < 0.6 * far or low == high:
