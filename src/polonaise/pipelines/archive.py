@@ -82,7 +82,7 @@ class ArchivedPartition(NamedTuple):
     """The batch that was left out whole because it begins at or below the id in `until` and ends above that id; None
     for none."""
     missing: tuple[Span, ...] = ()
-    """Ids that were in no fragment although later ones were. This run has archived them."""
+    """Ids that were in no fragment before this run, although later ids were. The run has archived them."""
 
     def fields(self) -> dict[str, Any]:
         return {

@@ -37,10 +37,10 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of walking over consecutive batches in one copy of a partition: a replica's, or the fragments."""
+    """The result of walking over consecutive batches in one copy of a partition, or in a part of a copy."""
 
     begin: End | None = None
-    """The first batch; None if there is none, or if already this one is bad."""
+    """The first batch; None if there is no batch, or if the first one is bad."""
     end: End | None = None
     """The last good batch; None for none."""
     transactions: int = 0

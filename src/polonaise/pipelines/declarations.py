@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided."""
+"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided, but for
+the last digits of a sum of floating-point numbers."""
 
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 """SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""

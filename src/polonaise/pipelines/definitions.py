@@ -34,7 +34,7 @@ class Definition(NamedTuple):
     """The definition that a table keeps beside its marks."""
 
     digest: str
-    """The digest of all that decides the rows of the table. Equal digests imply equal columns and keys."""
+    """The digest of the definition, in hexadecimal. Equal digests imply equal columns and keys."""
     columns: Mapping[str, str]
     """The columns' types, as Spark writes them."""
     key: tuple[str, ...]

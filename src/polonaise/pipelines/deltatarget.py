@@ -1,8 +1,8 @@
 """A view's table as a Delta table, written by delta-rs.
 
 The table's marks, and the digest of its view's definition, are kept as application transactions of Delta. The types of
-the columns are read from Delta's own schema.
-Every version stays readable until `VACUUM` deletes its files, so this is the format for time travel.
+the columns are read from Delta's own schema. Every version stays readable until `VACUUM` deletes its files, so this is
+the format for time travel.
 
 Dead letters are a Delta table of their own, in `_undecodable`. An application transaction of the view's table says
 which version of the letters' table counts: what a writer added there before it died is taken back by the next writer.

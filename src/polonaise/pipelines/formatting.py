@@ -83,7 +83,7 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to two or three digits, where there is little room: 1.2 M, 123 M. Raises as `finite` does."""
+    """Format a number to at most three digits, where there is little room: 7, 1.2 M, 123 M. Raises as `finite` does."""
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:

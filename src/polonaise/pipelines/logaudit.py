@@ -161,7 +161,7 @@ def _archived(
 ) -> tuple[FragmentCopy, list[str]]:
     """Return the fragments to read of a partition, and what is wrong with or between its fragments.
 
-    Only footers are read here. Fragments with a bad footer, or of another cluster, are not to be read.
+    Only footers are read here. Fragments with a bad footer, or of another cluster, are left out.
     """
     store, troubles = clusters.store_at(url), []
     good = []

@@ -182,7 +182,10 @@ class _Renderer(RendererSVG):
 
 
 def svg(axes: Axes, label: str, summary: str) -> Markup:
-    """Write what was drawn as one picture for screen readers, named by the element with the id `label`."""
+    """Return the drawing as an SVG element, which screen readers take for one picture.
+
+    The picture is named by the element of the page with the id `label`, and described by `summary`.
+    """
     figure = axes.figure
     assert isinstance(figure, Figure)
     for artist in figure.findobj():

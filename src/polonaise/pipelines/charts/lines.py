@@ -70,7 +70,7 @@ class Lines(Chart):
         return (x, line[count - 1][1]) if count else None
 
     def drawn(self) -> Drawing | None:
-        """Draw the lines; None without a point."""
+        """Draw the lines; None if no point has a value."""
         if not any(self.lines.values()):
             return None
         said = [
