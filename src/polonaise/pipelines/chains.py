@@ -114,7 +114,8 @@ def gap(before: End, after: End) -> str:
 def suspects(one: Walk, other: Walk) -> list[Span]:
     """Return the spans in which to look, batch by batch, for a difference of two copies.
 
-    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare.
+    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare. If both
+    have batches, but no id in common, the spans are empty: their `last` is below `first`.
 
     Otherwise it is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
     none, it is the ranges at the beginning and end of what both hold, where one copy may have less than the other:
