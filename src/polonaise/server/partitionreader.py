@@ -266,9 +266,9 @@ class PartitionReader:
         )
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """Return a replica's answer over the bulk connection, which leaves the other one to acknowledgements.
+        """Ask a replica over the bulk connection, which leaves the session connection to acknowledgements.
 
-        Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has kept the connection
-        from being made.
+        Returns the answer. Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has
+        kept the connection from being made.
         """
         return await self._links[name].ask_bulk(message, self.owner.partition)

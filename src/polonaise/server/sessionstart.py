@@ -76,7 +76,7 @@ class SessionStart:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
-        is called with what the attempt waits for. `history` is the fragments of the log, if there are any.
+        is called with what the attempt waits for. `history` is the fragments of the log, if the server was told of any.
         """
         self._host = host
         self._coordinator = coordinator
@@ -98,8 +98,8 @@ class SessionStart:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a passing fault, after which the
-        caller makes another attempt.
+        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a fault that may pass, after
+        which the caller makes another attempt.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()

@@ -216,7 +216,9 @@ class ReceivedAppends:
         if message.flags & OPERATIONS:
             self._take_operations(take)
         if not take.is_empty:
-            raise ProtocolError("an append frame is longer than its columns")
+            raise ProtocolError(
+                f"the columns of an append frame hold more bytes than {count} appends with flags {message.flags:#x} take"
+            )
         _check_ends(self.data_ends, len(self.data), "data")
         sequences = self.sequences.tolist()
         if any(map(operator.ge, sequences, sequences[1:])):
@@ -266,7 +268,10 @@ class _Cursor:
         start = self._offset
         end = start + length
         if end > len(self._view):
-            raise ProtocolError("an append frame is shorter than its columns")
+            raise ProtocolError(
+                f"the columns of an append frame are cut short: one takes {length} bytes, and "
+                f"{len(self._view) - start} are left"
+            )
         self._offset = min(len(self._view), (end + 7) & ~7)
         return self._view[start:end]
 
@@ -274,7 +279,7 @@ class _Cursor:
         """Take a column that begins with the length of the rest (u32). Raises `ProtocolError` if it is cut short."""
         start = self._offset
         if start + 4 > len(self._view):
-            raise ProtocolError("an append frame is shorter than its columns")
+            raise ProtocolError("the columns of an append frame are cut short: the length of its operations is missing")
         length = int.from_bytes(self._view[start : start + 4], "little")
         return self(4 + length)[4:]
 

@@ -126,8 +126,8 @@ class Session:
     def prove(self, pending: PendingRequest) -> None:
         """Have the next message prove a request.
 
-        It is sent after the request came, and after everything ordered so far: when a quorum has synced it, the
-        session still holds and all of that is committed.
+        That message is sent after the request came, with or after everything ordered so far: when a quorum has synced
+        it, the session still holds, and everything ordered by then is committed.
         """
         self._requests.append(pending)
 

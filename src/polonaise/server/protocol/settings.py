@@ -31,8 +31,8 @@ class OwnerSettings:
     inbox_s_max: float = 10.0
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
-    """The longest that a request, or a mount, waits for its answer; then it is refused with what it waited for. Clients
-    wait longer, so that they learn that."""
+    """The longest that a request, or a mount, waits to be proved (or `inbox_s_max`, if that is shorter); then it is
+    refused with what it waited for. Clients wait longer, so that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """The bytes of recent batches, per partition, from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000
