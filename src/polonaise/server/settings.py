@@ -23,8 +23,8 @@ class ServerSettings(OwnerSettings):
     inline_bytes_max: int = INLINE_BYTES_MAX
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
-    """How long a session start waits for more replicas than it needs: first for their answers, then, after each one
-    that has become clean, for the next."""
+    """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
+    clean, for each further replica to become clean."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
@@ -43,8 +43,8 @@ class ServerSettings(OwnerSettings):
     """The first pause before a failed connection, session start or coordinator request is tried again; each failure
     doubles it. Each pause is then made up to half longer or shorter, at random."""
     retry_s_max: float = 2.0
-    """The bound of that doubling, for the pause before a failed connection, session start or coordinator request is
-    tried again."""
+    """The longest pause before a failed connection, session start or coordinator request is tried again, without the
+    random part, which may make it half longer."""
     warn_s: float = 3.0
     """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
     start takes."""

@@ -217,7 +217,7 @@ class ReceivedAppends:
             self._take_operations(take)
         if not take.is_empty:
             raise ProtocolError(
-                f"the columns of an append frame hold more bytes than {count} appends with flags {message.flags:#x} take"
+                f"the columns of an append frame are longer than {count} appends with flags {message.flags:#x} take"
             )
         _check_ends(self.data_ends, len(self.data), "data")
         sequences = self.sequences.tolist()
@@ -269,8 +269,8 @@ class _Cursor:
         end = start + length
         if end > len(self._view):
             raise ProtocolError(
-                f"the columns of an append frame are cut short: one takes {length} bytes, and "
-                f"{len(self._view) - start} are left"
+                f"the columns of an append frame are shorter than its count and flags say: the next one takes {length} "
+                f"bytes, and {len(self._view) - start} are left"
             )
         self._offset = min(len(self._view), (end + 7) & ~7)
         return self._view[start:end]
@@ -279,7 +279,9 @@ class _Cursor:
         """Take a column that begins with the length of the rest (u32). Raises `ProtocolError` if it is cut short."""
         start = self._offset
         if start + 4 > len(self._view):
-            raise ProtocolError("the columns of an append frame are cut short: the length of its operations is missing")
+            raise ProtocolError(
+                "the columns of an append frame are shorter than its flags say: the length of its operations is missing"
+            )
         length = int.from_bytes(self._view[start : start + 4], "little")
         return self(4 + length)[4:]
 

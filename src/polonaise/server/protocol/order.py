@@ -53,7 +53,8 @@ class Refusal(NamedTuple):
     """An append that was not ordered, and why."""
 
     rests_on: TransactionId
-    """The refusal is justified only if this id commits, and so is told only then; NO_TRANSACTION if it rests on none."""
+    """The refusal is justified only if this id commits, and so is told only then. NO_TRANSACTION if it rests on no
+    append."""
     client_id: ClientId
     sequence: int
     """The append's sequence number at its client."""
