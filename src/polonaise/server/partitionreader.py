@@ -144,8 +144,8 @@ class PartitionReader:
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
 
-        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, `DataDamaged`
-        for a body that does not fit its CRC, and else what `read` raises.
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds and for an id
+        that is cut short, `DataDamaged` for a body that does not fit its CRC, and else what `read` raises.
         """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(

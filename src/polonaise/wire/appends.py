@@ -36,7 +36,7 @@ OPERATIONS_MAX: Final = 65_536
 """The most operations in one frame: each becomes an object many times as large as its bytes on the wire."""
 
 _FRAME_BYTES: Final = 1_024
-"""The approximate memory that an append frame takes beside its bytes."""
+"""About how many bytes of memory an append frame takes beside its columns and bodies."""
 
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
@@ -49,7 +49,7 @@ def inbox_bytes(size: int) -> int:
 
 
 class Operation(NamedTuple):
-    """One expectation or change of a register, as part of an append."""
+    """One expectation or change that belongs to an append: of a register, a producer or the append's position."""
 
     position: int
     """The place of its transaction in the frame, from 0."""
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
     @property
     def is_change(self) -> bool:
-        """Whether this changes a register, and does not merely expect something of it."""
+        """Whether this is a change (`ChangeKind`), and not an expectation."""
         return self.kind >= CHANGE
 
 

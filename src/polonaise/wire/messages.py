@@ -234,7 +234,7 @@ class Bodies(Message):
 
 @message(25)
 class GetRegister(Message):
-    """Asks for a register, proved in the current session after this arrived (as with `HighWaterMark`)."""
+    """Asks for a register, as it is at a committed high-water mark that is proved after this arrived."""
 
     key: Blob
 
@@ -286,7 +286,7 @@ class LogTrimmed(Message):
 
 @message(31)
 class ListRegisters(Message):
-    """Asks for a page of registers, from the key `first` on, proved in the current session after this arrived."""
+    """Asks for a page of registers, from the key `first` on, at a committed high-water mark proved after this arrived."""
 
     first: Blob
     prefix: Blob
@@ -323,9 +323,9 @@ class SessionInfo(Message):
     joined: I64
     """The last session that it joined; NO_SESSION for a new or wiped copy."""
     prepared: I64
-    """The id with which its log ended when it joined."""
+    """The id with which its log ended when it joined that session."""
     confirmed: I64
-    """Up to this id the copy is certainly the log."""
+    """The id up to which the copy is certainly the log."""
     max_synced: I64
     """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: U32
@@ -465,7 +465,10 @@ class DigestIs(Message):
 
 @message(78)
 class Trim(Message):
-    """Has the replica drop the oldest segment if all of it lies below `before`, which must be confirmed already."""
+    """Has the replica drop its oldest segment, unless that is the tail or reaches up to `before`.
+
+    `before` must be confirmed already.
+    """
 
     session: I64
     before: I64

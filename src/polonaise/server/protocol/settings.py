@@ -13,7 +13,7 @@ class OwnerSettings:
     """The bounds of one owner, in bytes, counts and seconds. Every queue has one, every wait has one."""
 
     evidence: bool = False
-    """Write into each batch what its transactions were judged by: a checker of serializability needs it."""
+    """Whether each batch is to hold what its transactions were judged by: a checker of serializability needs it."""
     lock_entries: int = DEFAULT_ENTRIES
     """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
     window: int = 4
