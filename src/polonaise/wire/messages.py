@@ -286,7 +286,7 @@ class LogTrimmed(Message):
 
 @message(31)
 class ListRegisters(Message):
-    """Asks for a page of registers, from the key `first` on, at a committed high-water mark proved after this arrived."""
+    """Asks for a page of registers, from the key `first` on, at a mark that is proved as with `GetRegister`."""
 
     first: Blob
     prefix: Blob
