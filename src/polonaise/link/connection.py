@@ -614,8 +614,9 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, or what either side refused with. A hello that can't
-    be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
+    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, and `BadOption` for a
+    text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
+    and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False
