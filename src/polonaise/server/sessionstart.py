@@ -401,9 +401,9 @@ class SessionStart:
     async def _engage(self, value: PartitionValue, version: int) -> None:
         """Write the engagement, and return only when it is certainly written.
 
-        Raises `PartitionNotReady` when it certainly is not. While the coordinator is only unavailable, an unknown result
-        is read again until it is known: appends of a session that nobody may know of must not be sent. Any other error
-        of the coordinator ends the attempt, whether the engagement was written or not.
+        Raises `PartitionNotReady` when it certainly is not. While the coordinator is unavailable, an unknown result is
+        read again until it is known: appends of a session that nobody may know of must not be sent. Any other error of
+        the coordinator ends the attempt, whether the engagement was written or not.
         """
         pause_s = self._settings.retry_s_min
         while True:
