@@ -115,15 +115,16 @@ class SessionStart:
             self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
-        # From clean replicas, so that they are of the log that was decided; before the engagement, so that no session
-        # is engaged that can't start.
+        # What the session starts from is read from clean replicas, so that it is of the log that was decided; and
+        # before the engagement, so that no session is engaged that can't start.
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
         # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
-        # The same connections on which they were fenced and joined. On a new one a message between could be missing.
+        # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
+        # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
 
