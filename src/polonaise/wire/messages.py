@@ -84,7 +84,7 @@ class Mount(Message):
     generation_known: I32
     """The largest generation of the partition that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
-    """The last id that the client has applied: the feed begins behind it."""
+    """The last id that the client has applied: the feed begins with the batch that holds the next one."""
     form: U8
     """A `BodyForm`."""
     filter_mask: U32

@@ -37,7 +37,8 @@ class KeptAnswer(NamedTuple):
 class ClientMount:
     """One client's subscription to one partition, on one connection.
 
-    Ids are fed strictly in order and without gaps, beginning right after the client high-water mark of the mount.
+    Batches are fed strictly in order and without gaps, from the one that holds the id after the mount's client
+    high-water mark.
     """
 
     __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
