@@ -91,7 +91,7 @@ class HealthWarnings:
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
             late = self._late_replicas(owners)
-            # Not before all partitions are ready: who takes part in the others is not known.
+            # Not before all partitions are ready: which replicas take part in one that is not ready is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
             faults = sum(owner.readiness.faults.total for owner in owners)

@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
 """The most requests of one connection that are answered at the same time."""
 _ANSWERS_MAX = 2
-"""The most answers of one connection that are made or sent at the same time: one is read while the other is sent."""
+"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _TICK_S = 0.25
@@ -76,7 +76,7 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription
-        """What the coordinator says of the cluster, from `start` on."""
+        """The cluster's description, which `start` reads from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
@@ -101,10 +101,10 @@ class Server:
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen, register, and own every partition that has no living owner.
+        """Listen, register, and start the task that takes every partition without a living owner.
 
-        It registers, with the address at which it listens, only once it does: a server that others can find must take
-        connections.
+        The server registers the address at which it listens, and so only after it has begun to listen: a server that
+        others can find must take connections.
         """
         self._description = await self._coordinator.describe()
         if self._open_history is not None:
@@ -205,7 +205,10 @@ class Server:
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
     async def _take_over(self, current: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
-        """Write an assignment in which every partition has a living owner; None if another server wrote one first."""
+        """Write an assignment in which every partition has a living owner, and return it.
+
+        The current one is returned unchanged if it is such an assignment; None if another server wrote one first.
+        """
         assignment = take_over(current.value, self.id, self.address, self._description.partitions, alive)
         if assignment == current.value:
             return current

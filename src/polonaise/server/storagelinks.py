@@ -52,8 +52,8 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 class StorageLink:
     """Keeps two connections to one storage node: one for the messages of sessions, one for bulk reads and copies.
 
-    There are two because a gigabyte of history must not stand in front of an acknowledgement. A broken session
-    connection ends that replica's part in every session of this server, and each listener is told.
+    There are two because a gigabyte of history must not stand in front of an acknowledgement. When the session
+    connection breaks, the node's replicas have no part in this server's sessions any more, and each listener is told.
     """
 
     def __init__(
