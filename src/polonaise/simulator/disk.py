@@ -181,7 +181,11 @@ class SimulatedDisk:
         return self.directory("/".join(parents)), name
 
     def create(self, path: str) -> FileImage:
-        """Return the file at `path`, which is made if missing. Raises `DiskFull` if there is no room for it."""
+        """Return the file at `path`, which is made if missing.
+
+        Raises `DiskFull` if there is no room for it, `NotFound` or `NotADirectory` if its parent is no directory, and
+        `DiskFailed` if `path` is one.
+        """
         if self.find(path) is not None:
             return self.file(path)
         directory, name = self.parent(path)
@@ -232,7 +236,7 @@ class SimulatedDisk:
         return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing a part of the data, or nothing."""
+        """Write into the cache. Raises `DiskFailed` or `DiskFull`, after writing a first part of the data or none."""
         if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")

@@ -52,9 +52,9 @@ class DiskPort:
     ) -> Future:
         """Start a call and return the future of its result.
 
-        `act` runs after a random time. If the process is killed before that, `partly` may run instead, which does only
-        a part of the work. The call also happens if the task that waits for it is cancelled: then `give_back` gets
-        the result.
+        `act` runs after a random time. If the process is killed before that, `act` still runs, or `partly` does, which
+        does only a part of the work, or neither. `act` also runs if the task that waits for the call is cancelled: then
+        `give_back` gets the result.
         """
         self.process.call()
         future = self._loop.create_future()

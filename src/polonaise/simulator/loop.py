@@ -37,7 +37,10 @@ _graveyard: list[object] = []
 
 
 class Killed(BaseException):
-    """Raised in the code of a dead process that calls its machine. No code is meant to catch it."""
+    """Raised in the code of a dead process when it calls its machine, or has just ended its own process.
+
+    No code of a node is meant to catch it.
+    """
 
 
 class ScheduleFailed(Exception):
@@ -73,7 +76,7 @@ LIFE: Final[contextvars.ContextVar[Life | None]] = contextvars.ContextVar("life"
 
 
 def leave_if_dead() -> None:
-    """Raise `Killed` if the running code belongs to a dead process: to leave code that has ended its own process."""
+    """Raise `Killed` if the running code belongs to a dead process, as when it has just ended its own process."""
     life = LIFE.get()
     if life is not None and life.dead:
         raise Killed(life.name)

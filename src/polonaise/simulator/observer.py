@@ -38,13 +38,14 @@ class Observer:
     async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
         """Wait until `reached()` is true.
 
-        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first one that was noted.
+        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first violation that the
+        history has noted.
         """
         until_s = self.cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
             if self.cluster.world.now >= until_s:
-                raise Violation(promise, f"everything settled within {seconds:g} s of healing", self.described())
+                raise Violation(promise, f"everything settled within {seconds:g} s", self.described())
             await asyncio.sleep(LOOK_S)
 
     def stop_if_violated(self) -> None:
