@@ -183,8 +183,8 @@ class Node:
         self._may_run = asyncio.Event()
         self._may_run.set()
         self.away_since: float | None = None
-        """The virtual time since when the coordinator does not hear from the node, because it is paused or cut off; None
-        if the coordinator hears from it. Once that time is `lease_s` ago, the node counts as dead there."""
+        """The virtual time since when the coordinator does not hear from the node, as it is paused or cut off; None if
+        the coordinator hears from it. Once that time is `lease_s` ago, the node counts as dead there."""
         self.restarts = 0
         self._main = main
         self._random = cluster.world.random(f"restarts/{name}")
