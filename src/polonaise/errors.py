@@ -349,7 +349,10 @@ class ClientAhead(PolonaiseError):
 
 
 class BodyTooLarge(PolonaiseError):
-    """A transaction's data, or all appends of one frame together, exceed the limit. The message has both numbers."""
+    """A transaction's data exceed the limit, or a group or frame of appends exceeds those on its bytes and its number.
+
+    The message has the sizes and the limits.
+    """
 
     code = "body_too_large"
 

@@ -181,7 +181,7 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
 
     Raises `BadOption` for a client high-water mark below -1 or above the committed one, and `DeadlineExceeded` if the
     partition is not ready in time. Stops at the first append that is not committed, and raises why (`LockConflict`,
-    `ExpectationFailed`, `AppendFailed`, …), or `AppendUnknown` if its fate is not known in time. Appends after it may be
+    `ExpectationFailed`, `AppendFailed`, …), or `AppendUnknown` if its fate is not known in time. Later appends may be
     in the log then, unless appends are `checked`: each of these waits for the one before.
     """
     await log.ready(how.partition, timeout=how.timeout_s)

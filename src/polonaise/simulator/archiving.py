@@ -29,7 +29,7 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
-    """Return server settings whose scrub of the fragments goes round often enough to meet all other events."""
+    """Return server settings with a scrub of the fragments that goes round so often that it meets every other fault."""
     source = cluster.world.random("scrub of the fragments")
     return replace(
         cluster.knobs.server,

@@ -101,7 +101,7 @@ def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P1: every append that was told to be committed is in the log, under its ids and with its bytes."""
+    """P1: every append that an application was told is committed is in the log, under its ids and with its bytes."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
             continue

@@ -49,7 +49,7 @@ class DiskConfiguration:
     operation_s: float = 0.00005
     """The least time that a call of the disk takes; a random time, up to as much again, is added."""
     sync_s: float = 0.0005
-    """The least time that a sync takes; a random time, up to twice as much, is added."""
+    """The least time that a sync takes beside `operation_s`; a random time, up to twice as much, is added."""
     spike_chance: float = 0.0
     """The chance that a call takes up to `spike_s` longer."""
     spike_s: float = 0.5

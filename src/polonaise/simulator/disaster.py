@@ -184,9 +184,9 @@ class Disaster:
         return [names & wiped for names in engaged]
 
     def _check_health(self, reasons: Sequence[set[str]]) -> None:
-        """Check that no partition is ready, and that one at least names all its `reasons`. Raises `Violation`.
+        """Check that no partition is ready, and that the health of one at least names all its `reasons`.
 
-        One is enough: the owners of the others may not have asked all replicas yet.
+        One is enough: the owners of the others may not have asked all replicas yet. Raises `Violation`.
         """
         partitions = self._health()
         if any(health["ready"] for _, health in partitions):

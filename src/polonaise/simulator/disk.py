@@ -205,7 +205,10 @@ class SimulatedDisk:
         return [change for change in self._unsynced_names if change.touches(directory)]
 
     def settle_names(self, changes: list[NameChange], *, done: bool) -> None:
-        """End a sync of a directory. A failed one has made some of the changes durable; the others never will be."""
+        """End a sync of a directory: if it is `done`, these changes of names are durable from now on.
+
+        A failed sync has made some of them durable; the others never will be.
+        """
         for change in changes:
             if change in self._unsynced_names:  # else another sync, or a power loss, has decided it meanwhile
                 self._unsynced_names.remove(change)

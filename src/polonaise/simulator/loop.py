@@ -91,7 +91,8 @@ class Handle(asyncio.TimerHandle):
     """The callback; None once cancelled."""
     _args: tuple[Any, ...]
     _context: Context | None
-    """None for the simulator's own callbacks: those are neither held back nor dropped."""
+    """The context to run in, which names the process; None for the simulator's own callbacks, which are never held back
+    and outlive processes."""
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
         # asyncio's constructor is left out on purpose: it records where the handle was made, for debugging only, and
@@ -357,7 +358,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # Held handles count too: a loop that floods a paused process has to end as well.
             self.steps += 1
             if self.steps > self._steps_max:
-                raise StepsExceeded(f"{self._steps_max} steps at {self.now:.6f} s\n{self.describe_tasks()}")
+                raise StepsExceeded(f"more than {self._steps_max} steps by {self.now:.6f} s\n{self.describe_tasks()}")
             context = handle._context
             if context is None:
                 # The simulator's own. An exception here is a mistake of the simulator and not of a process: it leaves

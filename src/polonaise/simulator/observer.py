@@ -14,14 +14,14 @@ from polonaise.terms import PartitionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Virtual seconds after healing within which everything pending has to be decided."""
+"""Virtual seconds after healing, or after a trial, within which everything pending has to be decided."""
 REPAIR_S: Final = 30.0
-"""Virtual seconds within which every replica has to be engaged again."""
+"""Virtual seconds after healing, or after the harm that a trial does, within which every replica has to be engaged."""
 LAG_S: Final = 5.0
-"""Virtual seconds within which every replica, once engaged, has to hold what the others hold."""
+"""Virtual seconds within which every replica, once all are engaged, has to hold what the others hold."""
 SCRUB_S: Final = 150.0
-"""Virtual seconds within which rot has to be found, and mended by the next session: an idle owner may take a minute to
-notice."""
+"""Virtual seconds after a bit has rotted within which that has to be found, and mended by the next session: an idle
+owner may take a minute to notice."""
 
 
 class Observer:

@@ -33,7 +33,10 @@ class Process(Life):
         self.calls = 0
         """The number of calls so far to the disk, the network, a connection or the object store."""
         self.crash_on_call: int | None = None
-        """The number of the call before which the process crashes. Trying all numbers hits every gap between calls."""
+        """The number of the call before which the process crashes; None for no such crash.
+
+        Trying all numbers hits every gap between calls.
+        """
         self.left_open: list[str] = []
         """The files and locks that the process had still open when `main` returned: it ought to have closed them."""
         self.open_files: dict[object, str] = {}

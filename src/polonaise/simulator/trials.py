@@ -251,7 +251,7 @@ class Trials:
         await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
-        """Return, by partition, the name of the server that has a session in it; of two, that of later generation."""
+        """Return, by partition, the name of the server that has a session in it; of two servers, the later owner's."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():

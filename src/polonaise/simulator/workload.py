@@ -98,7 +98,10 @@ class ClientLife:
     # ------------------------------------------------------------------ contexts
 
     async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
-        """Run a transaction context. Each of its runs is a new try, and means that the previous try has failed."""
+        """Run a transaction context, in which `build` makes the try, or returns None to abandon the transaction.
+
+        Each of its runs is a new try, and means that the previous try has failed.
+        """
         tries: list[Try] = []
 
         async def context(tx: Draft) -> None:
