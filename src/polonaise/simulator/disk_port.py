@@ -131,7 +131,7 @@ class DiskPort:
                     call.partly()
             except PolonaiseError:
                 continue  # the process that would get the error is dead
-        self.disk.free_locks(self.process)
+        self.disk.free_locks(self.process)  # last: a call that happened just now may have taken one
 
     # -------------------------------------------------------------- polonaise.host.Disk
 
