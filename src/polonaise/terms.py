@@ -96,9 +96,9 @@ class LockMode(enum.IntEnum):
     READ = 0
     """Built on the state behind the lock: checked, not raised."""
     WRITE = 1
-    """Built on that state and changes it: checked and raised."""
+    """Built on the state behind the lock, and changes it: checked and raised."""
     APPEND = 2
-    """Changes the state without having looked at it: raised, not checked."""
+    """Changes the state behind the lock without having looked at it: raised, not checked."""
 
 
 class MountState(enum.IntEnum):
@@ -150,7 +150,10 @@ class ChangeKind(enum.IntEnum):
 
 
 class FailureReason(enum.IntEnum):
-    """The reasons why an append was not ordered, or not committed."""
+    """The reasons why an append was not ordered, or not committed.
+
+    A number, the *value*, goes with each. Where no meaning is told here, it has none.
+    """
 
     LOCK_CONFLICT = 0
     """Built on stale state; the value is the id to have applied before trying again."""

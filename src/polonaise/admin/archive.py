@@ -55,8 +55,8 @@ async def archive(
     this id (inclusive) is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold
     whole batches, and only a committed high-water mark is certain to be the end of one.
 
-    `tell_missing` is called with ids that are to be written although later ones are archived: somebody has removed
-    their fragments, or is writing them at this moment.
+    `tell_missing` is called with each range of ids that is to be written although later ids are archived: somebody has
+    removed its fragments, or is writing them at this moment.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
     or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and what
@@ -201,7 +201,7 @@ class StoreReport:
     wrong: list[str] = field(default_factory=list)
     """Descriptions of damaged fragments, and of those that are not of one log with the others."""
     damaged: list[FragmentName] = field(default_factory=list)
-    """The damaged fragments."""
+    """The names of the damaged fragments."""
 
     @property
     def troubles(self) -> list[str]:

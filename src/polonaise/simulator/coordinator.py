@@ -229,7 +229,7 @@ class SimulatedBackend:
         return await self._call(lambda: self._service.registered(folder))
 
     async def close(self) -> None:
-        """Give up this backend's names, if the service can be reached."""
+        """Remove the registrations of this process, if the service can be reached."""
         own, self._own = self._own, set()
         if self._is_reachable():
             for name in sorted(own):
