@@ -382,6 +382,13 @@ async def test_a_partition_named_twice_leaves_no_request_behind(two_partitions: 
     assert asyncio.all_tasks() <= before
 
 
+async def test_a_wait_for_no_partition_ends_at_once(world: World) -> None:
+    client = await world.client()
+    assert await client.wait_committed({}, timeout=60) == {}
+    with pytest.raises(BadOption):
+        await client.wait_committed({}, timeout=-1)
+
+
 async def test_a_wait_for_an_unknown_partition_leaves_no_request_behind(world: World) -> None:
     client = await world.client()
     await client.high_water_mark(0)  # connects

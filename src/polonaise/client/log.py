@@ -408,10 +408,13 @@ class Log(ReadableLog):
         """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
-        after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
-        the owner has not answered within `timeout` plus `ClientSettings.answer_s_max` seconds.
+        after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
+        raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
+        `ClientSettings.answer_s_max` seconds.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
+        if not above:
+            return {}
         tasks = {
             asyncio.ensure_future(self._committed_above(partition, after, wait_s)): partition
             for partition, after in above.items()
