@@ -115,6 +115,16 @@ def test_times_divide_a_replica_as_they_do_a_log(storage: Path, second: int) -> 
     assert ids(storage, endingTimestamp=moment) == [id for id in range(18) if id not in late]
 
 
+def test_the_caution_is_told_once_for_each_partition_of_a_query(
+    storage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = QueryHistory(read_options({"cluster": f"storage:{storage}"}))
+    for span in (Span(0, 5), Span(6, 17)):
+        history.splits({0: span, 1: span})
+    told = [record.getMessage() for record in caplog.records if "CAUTION" in record.getMessage()]
+    assert [text.split(",")[0] for text in told] == [f"CAUTION: this is one replica of partition {p}" for p in (0, 1)]
+
+
 def test_one_partitions_directory_is_read_as_well(storage: Path, tmp_path: Path) -> None:
     promise(storage, lambda slot: slot.save(replace(slot.promises, confirmed=13)))
     assert [row["standing"] for row in rows(storage / "0")] == ["committed"] * 14 + ["unproved"] * 4
