@@ -148,17 +148,18 @@ class QueryHistory:
 
         The result is empty if none grows within `wait_s` seconds. The owner of each partition gets one request, which
         it answers when the partition has grown or the wait is over. If an owner does not answer, the ends of all
-        partitions are requested and returned. A store alone is listed after the wait.
+        partitions are requested. A store alone is listed after the wait.
         """
         if self.log is None:
             time.sleep(wait_s)
             self._listings.clear()
-            return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
-        try:
-            grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
-        except DeadlineExceeded:
-            grown = {partition: end - 1 for partition, end in self.ends().items()}  # bounded by the query's own timeout
-        return {partition: mark + 1 for partition, mark in grown.items()}
+        else:
+            try:
+                grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
+                return {partition: mark + 1 for partition, mark in grown.items()}
+            except DeadlineExceeded:
+                pass  # the ends are requested within the query's own timeout
+        return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
 
     def holes(
         self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
