@@ -146,7 +146,7 @@ def test_ids_that_are_not_dense_are_refused() -> None:
         read(rewritten(raw, with_column("transaction_id", 3)), footer)
     with pytest.raises(FragmentDamaged, match="the rows of row group 0"):
         read(rewritten(raw, with_column("partition", 3)), footer)
-    with pytest.raises(FragmentDamaged, match="ends with 4"):
+    with pytest.raises(FragmentDamaged, match="end with id 4, and the footer says 5"):
         read(rewritten(raw, lambda table: table.slice(0, 5)), footer)
 
 
