@@ -215,7 +215,7 @@ class UnsupportedFormat(PolonaiseError):
 
 
 class DirectoryInUse(PolonaiseError):
-    """Another process has this directory open, or is registered at the coordinator under this server id."""
+    """This directory is open already, in this process or another, or another server is registered under this id."""
 
     code = "directory_in_use"
     retry = Retry.AGAIN
