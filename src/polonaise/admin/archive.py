@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
+from polonaise.errors import (
+    BeyondLog,
+    FragmentDamaged,
+    FragmentsAhead,
+    LogForked,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
 from polonaise.fragments.objects import (
@@ -199,7 +206,8 @@ class StoreReport:
     cluster_key: builtins.bytes | None = None
     """Cluster key of the first good fragment; None if no fragment is good."""
     wrong: list[str] = field(default_factory=list)
-    """Descriptions of damaged fragments, and of those that are not of one log with the others."""
+    """Descriptions of damaged fragments, of those in another format, and of those that are not of one log with the
+    others."""
     damaged: list[FragmentName] = field(default_factory=list)
     """The names of the damaged fragments."""
 
@@ -214,7 +222,7 @@ class StoreReport:
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
-    """Read every fragment of a partition, and report damage, contradictions, holes and missing ids.
+    """Read every fragment of a partition, and report damage, other formats, contradictions, holes and missing ids.
 
     Raises what the store raises.
     """
@@ -229,6 +237,8 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
         except FragmentDamaged as error:
             report.wrong.append(error.text)
             report.damaged.append(name)
+        except UnsupportedFormat as error:  # it may well be whole: nothing to be repaired
+            report.wrong.append(error.text)
     report.wrong += contradictions(good)
     last = max((name.last for name, _ in good), default=NO_TRANSACTION)
     covered = cover([name for name, _ in good], Span(0, last))

@@ -157,7 +157,9 @@ class PartitionAppends(PartitionCondition):
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._send_soon()
         stream = self._stream
-        if len(self._unsent) == _SEND_AT and stream is not None and stream.connection.writable:
+        # Only the append with which they become so many: while the window is full, each more would cut a frame in vain.
+        reached = 0 <= len(self._unsent) - _SEND_AT < len(draft.bodies)
+        if reached and stream is not None and stream.connection.writable:
             self._send_all(stream)
         return receipt
 

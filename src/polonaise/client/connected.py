@@ -28,9 +28,10 @@ Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
 
 `given` is a tuple: the arguments of the context; the data given to `append`, or the group given to `append_group`,
-alone; empty for every other method, such as `read` or `flush`. The function must return the same partition every time
-for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is an
-account's number::
+alone; empty for every other method, such as `read` or `flush`. What the function raises for an empty `given` is raised
+as `BadOption`, which says that the call has to give `partition=`. The function must return the same partition every
+time for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is
+an account's number::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
@@ -208,7 +209,14 @@ class Connected:
     def _choose(self, given: tuple[Any, ...]) -> PartitionId:
         self._check_open()
         if self._partitioner is not None:
-            return self._partitioner(given, self.partition_count)
+            try:
+                return self._partitioner(given, self.partition_count)
+            except Exception as error:
+                if given:
+                    raise
+                raise BadOption(
+                    f"the partitioner can't choose a partition without arguments ({error!r}): give partition="
+                ) from error
         if self.partition_count == 1:
             return 0
         raise BadOption(

@@ -394,15 +394,13 @@ class Log(ReadableLog):
 
         Raises what `high_water_mark` raises, for the first partition that fails.
         """
-        tasks = {
-            partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
-            for partition in partitions
-        }
+        named = list(partitions)
+        tasks = [asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout)) for partition in named]
         try:
-            marks = await asyncio.gather(*tasks.values())
+            marks = await asyncio.gather(*tasks)
         finally:
-            _give_up(tasks.values())
-        return dict(zip(tasks, marks, strict=True))
+            _give_up(tasks)
+        return dict(zip(named, marks, strict=True))
 
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
@@ -410,12 +408,15 @@ class Log(ReadableLog):
         """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
-        after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
-        the owner has not answered within `timeout` plus `ClientSettings.answer_s_max` seconds.
+        after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
+        raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
+        `ClientSettings.answer_s_max` seconds.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
+        if not above:
+            return {}
         tasks = {
-            asyncio.ensure_future(self._committed_above(self._readable(partition), after, wait_s)): partition
+            asyncio.ensure_future(self._committed_above(partition, after, wait_s)): partition
             for partition, after in above.items()
         }
         try:
@@ -431,7 +432,7 @@ class Log(ReadableLog):
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
         timeout = wait_s + self._settings.answer_s_max
-        answer = await self._requests.ask(partition, request, Batches, timeout, wait_s=wait_s)
+        answer = await self._requests.ask(self._readable(partition), request, Batches, timeout, wait_s=wait_s)
         return answer.committed
 
     async def register(

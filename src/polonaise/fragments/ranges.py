@@ -122,10 +122,14 @@ class Parts(_ObjectFile):
         self._parts = parts
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, 0 or more, from the present offset. Raises `OSError` for bytes that were not fetched."""
+        """Return the next `size` bytes, fewer only at the end of the file; all of the rest if `size` is below 0.
+
+        Raises `OSError` for bytes that were not fetched.
+        """
+        stop = self._size if size < 0 else min(self._at + size, self._size)
         for start, part in self._parts.items():
-            if start <= self._at and self._at + max(size, 0) <= start + len(part):
-                data = part[self._at - start : self._at - start + size]
+            if start <= self._at and stop <= start + len(part):
+                data = part[self._at - start : stop - start]
                 self._at += len(data)
                 return data
-        raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")
+        raise OSError(f"bytes {self._at} to {stop} of a fragment were not fetched")

@@ -151,10 +151,7 @@ class Decoder:
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
-            newly_bad: dict[int, str] = {}
-            parts = self._halved(self._without_bad_json(chosen, newly_bad), newly_bad)
-            bad.update(newly_bad)
-            return parts
+            return self._halved(self._without_bad_json(chosen, bad), bad)
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Return the bodies without those that are clearly no JSON, which go to `bad`.

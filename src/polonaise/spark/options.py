@@ -433,23 +433,27 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    number = _not_negative(text)
-    if not number:
-        raise ValueError("write a number above 0")
-    return number
+    return _whole(text, 1, "write a whole number above 0")
 
 
 def _not_negative(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) > INT64_MAX:
-        raise ValueError("write a whole number from 0 on")
-    return int(text)
+    return _whole(text, 0, "write a whole number from 0 on")
 
 
 def _bytes(text: str) -> int:
     """Parse a size in bytes. A suffix k, m or g stands for the binary multiple, as in Spark."""
     word = text.strip().lower().removesuffix("b").removesuffix("i")
     scale = {"k": 1024, "m": MIB, "g": 1024 * MIB}.get(word[-1:], 1)
-    return scale * _positive(word[:-1] if scale > 1 else word)
+    return scale * _whole(
+        word[:-1] if scale > 1 else word, 1, "write bytes as a whole number above 0, or with k, m or g, such as 128m"
+    )
+
+
+def _whole(text: str, lowest: int, wanted: str) -> int:
+    """Return a whole number of 64 bits. Raises `ValueError` that says what is wanted for another text."""
+    if not text.strip().isdecimal() or not lowest <= int(text) <= INT64_MAX:
+        raise ValueError(wanted)
+    return int(text)
 
 
 def _seconds(text: str) -> float:

@@ -83,11 +83,12 @@ def active_session() -> SparkSession | None:
 
 
 def _apply(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    for key, value in settings.items():
+    for key in settings:  # all of them first: a session whose conf is refused is left as it is
         if not spark.conf.isModifiable(key):
             raise BadOption(
                 f"conf {key!r} can't be changed in an existing session: stop that session, or leave the setting out"
             )
+    for key, value in settings.items():
         spark.conf.set(key, value)
 
 

@@ -89,7 +89,8 @@ class Mount(Message):
     """A `BodyForm`."""
     filter_mask: U32
     filter_value: U32
-    """The headers whose bodies come with a FILTERED feed: those for which `header & mask == value`."""
+    """With FILTERED, a batch comes with all its bodies if `header & mask == value & mask` for one of its headers, and
+    else without any."""
     credit: I64
     """The bytes of feed that may be sent before more credit is given."""
 

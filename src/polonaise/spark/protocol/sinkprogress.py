@@ -93,10 +93,11 @@ def register_key(app: str) -> bytes:
 
     Raises `BadOption` for a name that is empty, too long, or has no form in UTF-8.
     """
-    key = KEY_PREFIX + encoded("txnAppId", app)
-    if not app or len(key) > registers.KEY_BYTES_MAX:
-        raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
-    return key
+    name = encoded("txnAppId", app)
+    bytes_max = registers.KEY_BYTES_MAX - len(KEY_PREFIX)
+    if not 0 < len(name) <= bytes_max:
+        raise BadOption(f"txnAppId has 1 to {bytes_max} bytes, this one {len(name)}")
+    return KEY_PREFIX + name
 
 
 def next_step(progress: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
