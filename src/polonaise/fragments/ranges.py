@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
-"""Fetches ranges of one object, blocking; returns the bytes of each, in this order. Raises what the store raises."""
+"""Fetches ranges of one object, blocking; returns the bytes of each, in their order. Raises what the store raises."""
 
 
 class _ObjectFile(io.RawIOBase):

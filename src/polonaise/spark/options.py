@@ -26,9 +26,9 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""Stands for a place in a partition where an id may stand: its first transaction."""
+"""Used in place of a transaction id for the beginning of a partition: id 0, even if that was trimmed."""
 LATEST: Final = -1
-"""Stands for a place in a partition: after the last transaction that is committed when the query begins."""
+"""Used in place of a transaction id for the end of a partition, as that is when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
@@ -89,9 +89,9 @@ class ReadOptions:
     partitions: str = "all"
     """Partitions to read: `all`, `3` or `0-6,9`."""
     starting: Positions = FROM_EARLIEST
-    """First transaction to read, inclusive."""
+    """First transaction to read of each partition."""
     ending: Positions = UP_TO_LATEST
-    """First transaction not to read."""
+    """First transaction of each partition that is not read any more."""
     starting_time_us: int | None = None
     """Earliest commit time to read, in microseconds UTC, inclusive. None: `starting` decides."""
     ending_time_us: int | None = None

@@ -1,6 +1,6 @@
 """Publish a batch: append the rows that tasks have staged.
 
-Each row of a named batch gets into the log exactly once, however often and by whichever driver that is tried.
+Each row of a named batch gets into the log exactly once, however often the batch is published, and by which drivers.
 
 Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
 of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
@@ -67,8 +67,8 @@ PAUSE_S_MIN: Final = 0.05
 """Seconds before a partition is tried again after a fault; doubled each time without progress."""
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
-    "the partition's registers are full. One is kept of each application that ever wrote to it: delete those of "
-    "applications that are over, with Change.delete(b'spark/<txnAppId>')"
+    "registers are full. It keeps one for each application that ever wrote to it: delete those of applications that "
+    "are over, with Change.delete(b'spark/<txnAppId>')"
 )
 
 
@@ -99,7 +99,8 @@ class PublicationPort(Protocol):
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
         """Yield the groups of a plan, beginning with group number `start` (from 0).
 
-        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged.
+        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged, and what
+        the staging store raises.
         """
 
     async def pause(self, seconds: float) -> None:
@@ -188,7 +189,10 @@ class Publication:
                 self._check_lost(error)
                 trouble: PolonaiseError = error
             except RegistersFull as error:
-                raise RegistersFull(_FULL) from error
+                raise RegistersFull(
+                    f"batch {self._own.batch} of {self._own.app!r} can't be published in partition "
+                    f"{self._own.partition}, whose {_FULL}"
+                ) from error
             except (ExpectationFailed, AppendUnknown) as error:
                 # Not fatal here: the register is read again, and says whether the group in doubt, or another driver's,
                 # was committed. Should the group commit after that, its copy fails by the same expectation.
@@ -336,7 +340,7 @@ async def publish(
     at all partitions is left out.
 
     Returns whether this batch is the latest of its application; true without `app`. Raises `BadOption` for a batch
-    number below 0, and what `Publication.run` or `publish_unnamed` raises.
+    number that is not from 0 to 2^63 - 1, and what `Publication.run` or `publish_unnamed` raises.
     """
     check_batch(batch)
     port = RealPublicationPort(log, store, patience_s)

@@ -38,7 +38,7 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""Seconds for which a stream uses one listing of the fragments. The servers still have what is archived since then."""
+"""Seconds for which a stream uses one listing of the fragments. What is not in the listing is read from the servers."""
 
 
 class QueryHistory:

@@ -78,7 +78,7 @@ def _conjuncts(where: str) -> list[str]:
 
 
 def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
-    """Return the values that the condition allows for a column; None if it does not restrict the column."""
+    """Return the values that `=`, `==` and `in` allow for a column; None if the condition has none of them for it."""
     lists = [match for match in map(_IN.fullmatch, parts) if match is not None and match[1].lower() == column]
     sets = [frozenset(int(each) for each in match[2].split(",")) for match in lists]
     sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]
