@@ -110,7 +110,7 @@ class ReadOptions:
     transactions_per_trigger_max: int | None = None
     """Maximum number of transactions of one micro-batch, over all partitions; None for all that are new."""
     partitions_min: int = 1
-    """Minimum number of Spark tasks, if there are that many transactions. Has no effect on reading one replica."""
+    """Minimum number of Spark tasks, if there are that many transactions. A replica's segments are never divided."""
     split_bytes_max: int = 128 * MIB
     """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
@@ -128,9 +128,9 @@ class WriteOptions:
     app_version: int | None = None
     """Number of the application's batch, in batch writes; numbers only go up. None in streams and without `app_id`."""
     partition_by: str | None = None
-    """Column whose hash decides the partition, if there is no column `partition`."""
+    """Column whose hash decides the partition. None: the column `partition` decides, or else the hash of `data`."""
     staging: str | None = None
-    """URL of the store where tasks put rows until they are published; None for a directory beside the log."""
+    """URL or path of the store for rows until they are published; None for the directory that `staging_of` names."""
     inline_bytes_max: int = 256 * 1024
     """Most bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0

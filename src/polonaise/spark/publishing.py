@@ -58,13 +58,16 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 PARTITIONS_AT_ONCE: Final = 8
-"""Partitions that are published at the same time. Each holds a few groups in memory."""
+"""Number of partitions that are published at the same time. Each holds a few groups in memory."""
 READ_AHEAD: Final = 4
-"""Groups of a partition read from the staging store, which may be far away, while earlier ones commit."""
+"""Number of groups of a partition that are read ahead, from a store that may be far away, while earlier ones commit."""
 # Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Seconds before a partition is tried again after a fault; doubled each time without progress."""
+"""Seconds, at most, before a partition is tried again after a fault; doubled each time, until there is progress.
+
+Never more than `PAUSE_S_MAX`.
+"""
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
     "registers are full. It keeps one for each application that ever wrote to it: delete those of applications that "
@@ -290,8 +293,8 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
     A group that has certainly failed is appended again if that may help. Raises `AppendUnknown` if a group's fate is
-    not known: without a register nothing would tell a repetition from a second write. Raises other errors at once, and
-    `DeadlineExceeded` after `patience_s` seconds without progress.
+    not known: without a register nothing would tell a repetition from a second write. Raises errors that trying again
+    can't mend at once, and `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0

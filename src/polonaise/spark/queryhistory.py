@@ -1,4 +1,4 @@
-"""The history that a query can read: a log or one replica of it, a fragment store, or one of the former with a store.
+"""The history that a query can read: a log or one replica of it, with or without a fragment store, or a store alone.
 
 Used while a query is planned, before its tasks run.
 """

@@ -117,7 +117,7 @@ class Sink:
 class BatchSink(DataSourceArrowWriter):
     """The writer of `df.write.format("polonaise")`.
 
-    Exactly once under (`txnAppId`, `txnVersion`), at least once without these options.
+    Exactly once under (`txnAppId`, `txnVersion`). Without these options, a write that is repeated repeats its rows.
     """
 
     def __init__(self, sink: Sink) -> None:

@@ -204,7 +204,10 @@ async def within(seconds: float, answer: Awaitable[T]) -> T:
 
 
 async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
-    """Delete objects that nobody needs any more. After the first that can't be deleted the rest are left to `collect`."""
+    """Delete objects that nobody needs any more, in the order of their names.
+
+    Stops at the first that can't be deleted; that one and the rest are left to `collect`.
+    """
     for name in sorted(set(names)):
         try:
             await within(patience_s, store.delete(name))

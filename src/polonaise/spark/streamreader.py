@@ -33,8 +33,7 @@ _log = logging.getLogger("polonaise.spark")
 _WAIT_S: Final = 1.0
 """Seconds for which one request for the latest offset waits for something new.
 
-Long enough to be cheap, and short enough that a store that is read alone, which is listed after each wait, is not seen
-late.
+Long enough to be cheap. A store that is read alone is listed after each wait: so late may its new fragments be seen.
 """
 
 _LOG: Final = "log"

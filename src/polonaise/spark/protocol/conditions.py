@@ -20,7 +20,7 @@ _TERM: Final = re.compile(
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
-"""Matches strings, parentheses and `and`: a condition is divided only at an `and` outside of the other two."""
+"""Matches strings, parentheses and `and`. A condition is cut only at an `and` outside of strings and parentheses."""
 # Whatever could make a part mean something else than it says (OR, NOT, comments, escapes): then nothing is used.
 _TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
@@ -62,7 +62,7 @@ def ranges_in(where: str) -> Ranges:
 
 
 def _conjuncts(where: str) -> list[str]:
-    """Split at the outermost `and`s. Empty if parentheses or strings are not closed."""
+    """Split a condition at its outermost `and`s. Return nothing if parentheses or strings are not closed."""
     parts: list[str] = []
     depth = begin = 0
     for token in _TOKEN.finditer(where):

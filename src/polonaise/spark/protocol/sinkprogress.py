@@ -6,9 +6,9 @@ all). Every group expects the register exactly as it was read, and sets the next
 So each step is taken once, whoever tries, and however often.
 
 One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
-that it has no rows for. So all partitions are looked at together: the batch is whole when as many have finished it as
-it has rows for. The register also names the batches that were whole before the latest one began, as runs of numbers
-(few, as a rule), so that whether a repeated batch was written is known and not guessed.
+that it has no rows for. So all partitions are looked at together: the batch is whole when as many partitions have
+finished it as it has rows for. The register also names the batches that were whole before the latest one began, as runs
+of numbers (few, as a rule), so that whether a repeated batch was written is known and not guessed.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _check_same_partitions(
 ) -> None:
     """Raise `BatchUnfinished` if the batch has rows for other partitions now than when it was begun.
 
-    The registers tell how many these were, and which of them the batch has reached: more can't be checked.
+    The registers tell how many partitions these were, and which of them the batch has reached: more can't be checked.
     """
     begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions

@@ -19,7 +19,7 @@ class Split(NamedTuple):
     fragment: FragmentName | None
     """The fragment to read; None to read from the servers, or from a replica's files."""
     fragment_bytes: int = 0
-    """Size of the whole fragment; 0 without one."""
+    """Size of the whole fragment, in bytes; 0 without one."""
     cluster_key: bytes | None = None
     """Cluster key that the fragment or log must carry; None if unknown."""
     bounds: Bounds | None = None
