@@ -429,6 +429,7 @@ class RealPublicationPort:
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
+        # First: a partition that is not ready ends this while nothing was sent, so that no group's fate is in doubt.
         await self._log.ready(partition, timeout=self._patience_s)
         if len(group):
             receipt = append_group_own(self._log, partition, group, expectations=expectations, changes=changes)
