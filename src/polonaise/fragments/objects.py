@@ -133,7 +133,7 @@ class _Making:
         """The size in bytes of all batches added."""
 
     async def add(self, batch: Batch) -> None:
-        """Add the next batch. Raises `BatchDamaged`, now or later, if it does not follow the one before."""
+        """Add the next batch. Raises `BatchDamaged`, in this or a later call, if it does not follow the one before."""
         self._waiting.append(batch)
         self._waiting_bytes += batch.length
         self.bytes += batch.length

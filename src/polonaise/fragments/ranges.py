@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
-"""Fetches ranges of one object, blocking; returns the bytes of each, in this order. Raises what the store raises."""
+"""Fetches ranges of one object, blocking; returns the bytes of each, in their order. Raises what the store raises."""
 
 
 class _ObjectFile(io.RawIOBase):
@@ -104,7 +104,7 @@ class RangeFile(_ObjectFile):
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """Return as few ranges as possible that hold all of these."""
+    """Return these ranges in ascending order, those that are at most `_APART_MAX` bytes apart joined to one."""
     merged: list[Range] = []
     for each in sorted(ranges):
         if merged and each.start - merged[-1].stop <= _APART_MAX:

@@ -147,16 +147,19 @@ class Decoder:
         return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
     def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Decode these bodies; for the undecodable ones `bad` gets the reason by index in the batch."""
+        """Decode these bodies. For each undecodable one `bad` gets the reason, by the body's index in the batch.
+
+        With `onUndecodable=fail` this ends when the first undecodable body is known: later ones may be missing there.
+        """
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
             return self._halved(self._without_bad_json(chosen, bad), bad)
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Return the bodies without those that are clearly no JSON, which go to `bad`.
+        """Return the bodies without those that are clearly no JSON; `bad` gets the reason for each of these.
 
-        There may be many such bodies, and this check is cheaper than halving.
+        There may be many of them, and this check is cheaper than halving.
         """
         if self._json is None:
             return chosen

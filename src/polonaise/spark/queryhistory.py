@@ -1,4 +1,4 @@
-"""The history that a query can read: a log or one replica of it, a fragment store, or one of the former with a store.
+"""The history that a query can read: a log or one replica of it, with or without a fragment store, or a store alone.
 
 Used while a query is planned, before its tasks run.
 """
@@ -38,7 +38,7 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""Seconds for which a stream uses one listing of the fragments. The servers still have what is archived since then."""
+"""Seconds for which a stream uses one listing of the fragments. What is not in the listing is read from the servers."""
 
 
 class QueryHistory:

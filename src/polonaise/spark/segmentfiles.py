@@ -44,7 +44,8 @@ class SegmentFile(NamedTuple):
     span: Span
     """The ids that the segment holds.
 
-    The next segment's header tells the last one. Where it does not, the last one that can be read.
+    The last one is that before the next segment's first, if that segment's header says that it continues this one.
+    Otherwise it is the last one that can be read.
     """
     bytes: int
     """Size of the file."""
@@ -58,7 +59,10 @@ class PartitionFiles(NamedTuple):
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync."""
+    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync.
+
+    Damaged bytes after the last readable transaction count as one more.
+    """
 
     @property
     def begin(self) -> TransactionId:
@@ -246,9 +250,9 @@ def _partition_of(files: Files) -> PartitionId:
 
 
 def _examine(files: Files) -> PartitionFiles:
-    """Examine a partition: read the headers of all segments, and each segment whose end no next header tells.
+    """Examine a partition: read the headers of all segments, and the whole of each that the next does not continue.
 
-    Such are the last segment, and one that the next does not continue. Raises `NotFound` for a file that is gone.
+    That is at least the last segment. Raises `NotFound` for a file that is gone.
     """
     key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []

@@ -1,7 +1,7 @@
 """Records of what tasks have staged, and plans, which order the staged blocks of one partition into groups.
 
-A batch is cut into groups once, by its plan. A stored plan is one line of JSON followed by the blocks that travelled
-inside tasks' messages; before it stand the format's name and the CRC-32 of all that follows.
+A batch is cut into groups once, by its plan. A stored plan begins with a line that has the format's name and the CRC-32
+of all that follows, in hexadecimal. Then come a line of JSON, and the blocks that travelled inside tasks' messages.
 """
 
 from __future__ import annotations
