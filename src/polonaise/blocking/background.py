@@ -58,7 +58,10 @@ class Background:
             self._loop.close()
 
     async def _cancel_all(self) -> None:
-        """Cancel what the loop still runs, and mark its errors as seen: no thread is waiting for them."""
+        """Cancel the tasks that the loop still runs, and mark their errors as seen.
+
+        A thread that waits for one of these tasks learns of its end through `_hand_over`.
+        """
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -68,7 +71,10 @@ class Background:
                 retrieve(task)
 
     def _at_exit(self) -> None:
-        """Stop the loop of a program that ends without `close`: running on during tear-down, it would print errors."""
+        """Stop the loop when a program ends without `close`.
+
+        A loop that goes on while the interpreter is torn down would print errors.
+        """
         if self._pid == os.getpid():
             with self._guard:
                 self._closed = True

@@ -52,7 +52,8 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: a mount that ends with one stops the partition. After any other, it mounts again."""
+"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
+mounted again."""
 
 
 class Form(NamedTuple):
@@ -399,7 +400,8 @@ class Mounting:
                 mark, there = self._subscription.received, message.high_water_mark
                 self.stop(
                     ClientAhead(
-                        f"partition {self._partition}: this client has applied up to {mark}, the log ends at {there}: "
+                        f"partition {self._partition}: this client has applied, or was fed, ids up to {mark}, and the "
+                        f"log ends at {there}: "
                         "its database is of another log, or the log lost transactions; compare before anything else"
                     )
                 )

@@ -106,10 +106,10 @@ class ReadableLog(Connected):
     ) -> Transaction:
         """Return one transaction by its id, its bytes checked.
 
-        Raises `BeyondLog` when the transaction is not committed (yet), `OwnTransaction` for an id that the library
-        used for itself, such as to open a producer, `HistoryTrimmed` as `read`, `BatchDamaged` or `DataDamaged` for
-        bytes that do not fit their CRC, and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        Raises `BeyondLog` when the transaction is not committed (yet), or the server that answers does not know that it
+        is; `OwnTransaction` for an id that the library used for itself, such as to open a producer; `HistoryTrimmed` as
+        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         partition = self._readable(partition)
         if not isinstance(id, int):

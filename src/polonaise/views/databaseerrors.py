@@ -25,7 +25,7 @@ class Trouble(enum.Enum):
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
 """SQLSTATEs of conflicts: serialization failure, deadlock, lock not available (`lock_timeout`)."""
 _UNAVAILABLE_CLASSES = ("08", "53", "57P", "58")
-"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (but 57014, a cancelled query),
+"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (not 57014, a cancelled query),
 system error."""
 _UNAVAILABLE_STATES = frozenset({"25006"})
 """SQLSTATEs of a read-only database, such as a standby until it is promoted."""

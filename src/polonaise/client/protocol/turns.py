@@ -268,7 +268,8 @@ class Turns:
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
-            self._seen[client] = newest  # as if it had taken its turn: no other is owed to it before our next commit
+            # As if it had taken its turn: it is not waited for again before this client's next commit.
+            self._seen[client] = newest
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
         for queue in self._queues.values() if gone else ():
