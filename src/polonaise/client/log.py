@@ -410,7 +410,7 @@ class Log(ReadableLog):
     ) -> dict[PartitionId, TransactionId]:
         """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
-        A server may end the wait before `timeout`, after its own `ServerSettings.read_wait_s_max`, 30 seconds by default.
+        A server may end the wait before `timeout`: after its `ServerSettings.read_wait_s_max`, 30 seconds by default.
 
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
         after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
