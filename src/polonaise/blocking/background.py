@@ -42,7 +42,7 @@ class Background:
         self._waiting: set[Future[Any]] = set()
         self._closed = False
         self._failure: Exception | None = None
-        """The error of what `close` was to await."""
+        """The error that the function given to `close` raised; None if it raised none."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -184,4 +184,4 @@ class Links:
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
     """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
     if not request:
-        raise ProtocolError(f"{type(message).__name__} on a bulk connection answers no request")
+        raise ProtocolError(f"a server sent {type(message).__name__} on a bulk connection, and not to answer a request")

@@ -329,7 +329,9 @@ class Mounting:
             attempt.stream.connection.abort(ConnectionLost(f"damaged feed: {error}"))
             return
         if batch.length != len(payload) or batch.partition != self._partition:
-            raise ProtocolError(f"a feed message must hold exactly one batch, of partition {self._partition}")
+            raise ProtocolError(
+                f"a server sent a feed message that does not hold exactly one batch of partition {self._partition}"
+            )
         attempt.heard_s = self._loop.time()
         try:
             brings = self._subscription.fed(batch)
@@ -386,7 +388,7 @@ class Mounting:
         try:
             state = MountState(message.state)
         except ValueError as error:
-            raise ProtocolError(f"unknown mount state {message.state}") from error
+            raise ProtocolError(f"a server answered a mount with the unknown state {message.state}") from error
         match self._subscription.mounted(state, message.generation, message.high_water_mark):
             case MountVerdict.READY:
                 attempt.ready = True

@@ -116,7 +116,7 @@ class ReadableLog(Connected):
             raise wrong("id", id, "a transaction's id is an integer")
         timeout_s = self._answer_s(timeout)
         if not 0 <= id <= INT64_MAX:
-            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log: ids are 0 to 2**63 - 1")
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
@@ -128,7 +128,7 @@ class ReadableLog(Connected):
                     "log.read passes over such transactions, and `polonaise segment dump` shows them"
                 )
             return tx
-        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log, or not committed yet")
 
 
 def _microseconds(since: int | datetime) -> int:

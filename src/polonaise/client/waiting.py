@@ -195,7 +195,7 @@ class Admission:
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
-        """A function that is given the number of slots taken, and returns whether there is one more."""
+        """A function that is given the number of slots taken, and returns whether one more may be taken."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stopped: PolonaiseError | None = None
         self.taken = 0

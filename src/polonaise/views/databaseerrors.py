@@ -31,7 +31,8 @@ _UNAVAILABLE_STATES = frozenset({"25006"})
 """SQLSTATEs of a read-only database, such as a standby until it is promoted."""
 
 _CONFLICT_NUMBERS = frozenset({1213, 1205, 1020})
-"""MariaDB: deadlock, lock wait timeout, record has changed since last read (snapshot isolation)."""
+"""MariaDB's numbers of conflicts: deadlock, lock wait timeout, record has changed since last read (snapshot
+isolation)."""
 _UNAVAILABLE_NUMBERS = frozenset({3, 1021, 1026, 1040, 1053, 1114, 1203, 1290, 1792, 1836, 1927})
 """MariaDB's numbers of errors that pass by themselves or are an operator's to mend.
 

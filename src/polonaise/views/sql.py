@@ -28,7 +28,7 @@ from polonaise.views.worker import Worker, end_all
 T = TypeVar("T")
 
 _CREATE_TRIES = 5
-"""How often missing tables are created before giving up.
+"""How often it is tried to create missing tables before the error is raised.
 
 Processes that start together create the same tables together; all but one fail, and find them the next time.
 """

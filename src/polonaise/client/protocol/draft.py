@@ -318,7 +318,9 @@ class Draft:
             self._check_open()
         locks = self.locks
         if len(locks) >= self._limits.locks_max:
-            raise TooManyLocks(f"the limit is {self._limits.locks_max} locks on one transaction: lock coarser")
+            raise TooManyLocks(
+                f"more than {self._limits.locks_max} locks on one transaction, which is the limit: lock coarser"
+            )
         locks.append(Lock(name, id, mode))
 
     def append(self, data: Any, header: int = 0) -> None:
