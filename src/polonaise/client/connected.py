@@ -178,8 +178,9 @@ class Connected:
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
         """Return the partition's appends; begin to mount the partition at its first use.
 
-        For None the partitioner chooses, by `given`. Raises `BadOption`, `UnknownPartition`, `Closed`, as `check_loop`,
-        and the client's `failure`.
+        For None the partitioner chooses, by `given`. Raises `BadOption`, and at the first use `UnknownPartition`,
+        `Closed`, as `check_loop`, and the client's `failure`. Later uses check none of that: the methods
+        of a stopped partition's appends raise by themselves.
         """
         if partition is None:
             partition = self._choose(given)

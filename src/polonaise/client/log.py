@@ -213,9 +213,10 @@ class Log(ReadableLog):
         return what it did. A context that abandons or raises leaves the key free. `request`, such as the body of the
         request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
 
-        `timeout` is in seconds. Raises what `run` raises, and `BadOption` for an invalid key, for a view that keeps no
-        keys, and for a returned value that is not JSON. After `AppendUnknown` call again with the same key: the answer
-        says what became of the append.
+        `timeout` is in seconds. Raises what `run` raises, `ViewUnavailable` when the view's database can't be asked for
+        the key, and `BadOption` for an invalid key, for a view that keeps no keys, and for a returned value that is not
+        JSON or is too large. After `AppendUnknown` call again with the same key: the answer says what became of the
+        append.
         """
         self._check_run(context, timeout)
         view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
@@ -407,6 +408,8 @@ class Log(ReadableLog):
     ) -> dict[PartitionId, TransactionId]:
         """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
+        A server may end the wait before `timeout`: after its `ServerSettings.read_wait_s_max`, 30 seconds by default.
+
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
         after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
         raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
@@ -450,11 +453,11 @@ class Log(ReadableLog):
     ) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, with their values, in the order of their keys.
 
-        The owner proves them after each request arrived, in pages of up to 4,096 registers or 256 KiB. All of one page
-        is of one moment. A register that changes between two pages is returned with its old or its new value; one that
-        is present all the time is returned, and none is returned twice. The library's own registers are included: keys
-        that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for an
-        invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
+        The owner proves them after each request arrived, in pages of up to 4,096 registers or about 256 KiB. All of one
+        page is of one moment. A register that changes between two pages is returned with its old or its new value; one
+        that is present all the time is returned, and none is returned twice. The library's own registers are included:
+        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for
+        an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
         `ClientSettings.answer_s_max`).
         """
         readable, checked = self._readable(partition), checked_key(prefix)

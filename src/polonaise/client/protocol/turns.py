@@ -15,7 +15,7 @@ from typing import Any, Final
 from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
-"""Locks that are remembered at most: also those that no context waits for, because their rivals are kept with them."""
+"""The number of remembered locks above which locks that no context waits for are forgotten, with their rivals."""
 _FED_MAX: Final = 65_536
 """The most fed transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
@@ -38,7 +38,7 @@ class Turn:
 
     def __init__(self, locks: dict[bytes, bool]) -> None:
         self._locks = locks
-        """The hash of each lock that is checked, with whether the context raises it, too."""
+        """By hash of each lock that is checked: whether the context raises it, too."""
         self._lacking = len(locks)
         """The number of queues in which this turn is not at the front."""
         self.waiter: Any = None
@@ -244,7 +244,11 @@ class Turns:
         return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.own_commit}
 
     def owed(self, turn: Turn) -> set[ClientId]:
-        """Return the rivals that go first: they have not committed since this client did, with these locks."""
+        """Return the rivals that go first.
+
+        These are, for each lock that this turn raises, those that have not committed since this client last committed
+        with that lock.
+        """
         owed: set[ClientId] = set()
         for hashed, writes in turn._locks.items():
             if writes:
@@ -268,7 +272,8 @@ class Turns:
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
-            self._seen[client] = newest  # as if it had taken its turn: no other is owed to it before our next commit
+            # As if it had taken its turn: it is not waited for again before this client's next commit.
+            self._seen[client] = newest
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
         for queue in self._queues.values() if gone else ():
