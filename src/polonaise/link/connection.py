@@ -37,6 +37,8 @@ from polonaise.wire.messages import (
     Refused,
 )
 
+OWN_REQUESTS: Final = 0x8000_0000
+"""The request numbers from here on are those that `Connection.request` gives out."""
 ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
 either."""
@@ -251,7 +253,7 @@ class Connection(asyncio.Protocol):
     def _next_request(self) -> int:
         """Return a fresh request number, from the upper half: a session numbers its messages itself, in the lower."""
         self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
-        return 0x8000_0000 | self._last_request
+        return OWN_REQUESTS | self._last_request
 
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send a request and return the answer to it.

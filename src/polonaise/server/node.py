@@ -20,6 +20,7 @@ from polonaise.errors import (
     NotOwner,
     PolonaiseError,
     UnknownPartition,
+    WrongClusterKey,
     fresh,
 )
 from polonaise.host import Host, Listener
@@ -198,7 +199,7 @@ class Server:
                 _log.warning("server %d: %s", self.id, error)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
-            except CoordinatorDamaged as error:
+            except (CoordinatorDamaged, WrongClusterKey) as error:
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
@@ -238,7 +239,8 @@ class Server:
             try:
                 if self._membership is not None:
                     await self._membership.renew()
-            except CoordinatorUnavailable as error:
+            except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+                # Not the end of this server: what it owns goes on until another one fences it.
                 _log.warning("server %d could not renew its lease: %s", self.id, error)
             await asyncio.sleep(RENEW_S)
 
