@@ -71,7 +71,7 @@ class Membership:
         self._backend = backend
         self._name = name
         self.left = False
-        """Whether the registration was ended by this process."""
+        """Whether `leave` has been called."""
 
     async def renew(self) -> None:
         """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
@@ -273,7 +273,7 @@ class Coordinator:
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
-        """Compare and set a value. Returns None when it has another version than expected."""
+        """Replace a value and return the new one; None, with nothing changed, if it has another version than expected."""
         await self._cluster()
         if key not in self._known or self._seen(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced

@@ -89,9 +89,10 @@ def find(path: str) -> list[Files]:
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
-    """Find the files of one partition below a path, as `find` does, without looking at other partitions.
+    """Find the files of one partition below a path, as `find` does; None if the path has no such partition.
 
-    None if the path has no such partition. A file that does not tell its partition is taken for the one that is sought.
+    Where the partition has a directory, no other partition is looked at. A file that does not tell its partition is
+    taken for one of the partition that is sought.
     """
     below = os.path.join(path, str(partition))
     candidates = find(below if os.path.isdir(below) else path)

@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _OPENINGS_MAX = 32
 """The most partitions whose files are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
-"""The most partitions that health names as not usable."""
+"""The most partitions that `StorageNode.health` names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
 """The messages that go through a replica's queue."""
 
@@ -87,7 +87,7 @@ class StorageNode:
         """The reason why nothing is stored any more; None while the directory is there."""
         self._tasks: list[asyncio.Task[None]] = []
         self._life = host.random.randrange(1, 2**31)
-        """A number that each hello of this process names: a server that reaches it under two addresses can tell."""
+        """A random number in each hello of this node, by which a server notices one node under two addresses."""
 
     @property
     def address(self) -> str:
@@ -315,7 +315,10 @@ class StorageNode:
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts."""
+        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts.
+
+        Of the unusable partitions, the first `_UNAVAILABLE_MAX` are named.
+        """
         scrubbed = self.scrubbed
         unavailable = {
             str(partition): str(replica.unavailable)
