@@ -273,7 +273,7 @@ class Coordinator:
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
-        """Replace a value and return the new one; None, with nothing changed, if it has another version than expected."""
+        """Replace a value and return the new one; None, with nothing changed, unless it has the expected version."""
         await self._cluster()
         if key not in self._known or self._seen(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced

@@ -30,7 +30,10 @@ class SocketDirectory:
         self._network = network
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections at a name in the directory; see `Network.listen`."""
+        """Accept connections at a name in the directory; see `Network.listen`.
+
+        Also raises `ConnectionLost` if the directory can't be opened.
+        """
         name = _name(address)
         with ExitStack() as path_in_use:
             directory = path_in_use.enter_context(_short_path(self._directory))
@@ -55,7 +58,10 @@ def _name(address: str) -> str:
 
 @contextmanager
 def _short_path(directory: str) -> Iterator[str]:
-    """Yield a short path to the directory, valid until the end of the block. Raises `ConnectionLost`."""
+    """Yield a short path to the directory, valid until the end of the block; its own path where the system has none.
+
+    Raises `ConnectionLost` if the directory can't be opened.
+    """
     if not os.path.isdir(_DESCRIPTORS):
         yield directory
         return
