@@ -135,7 +135,7 @@ class Coordinator:
         return description
 
     async def unique_id(self) -> int:
-        """Return a number that was never given out before, from 1, below 2**31.
+        """Return a number that was never given out before: 1 or more, and below 2**31.
 
         A number that no caller got, because the call failed, is not used again. Raises `PolonaiseError` when none is
         left.
@@ -213,7 +213,7 @@ class Coordinator:
         return self._memberships[server]
 
     async def members(self) -> list[Registration]:
-        """Return the members that are registered, alive and working, by server id."""
+        """Return the members that are registered, alive and working, in the order of their server ids."""
         cluster = await self._cluster()
         registered = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()

@@ -35,7 +35,7 @@ class Clock(Protocol):
         """Return seconds since some start; never goes back. For durations and deadlines."""
 
     def wall_us(self) -> int:
-        """Return microseconds UTC. May jump either way: nothing that must be true may rest on it."""
+        """Return microseconds since 1970, UTC. May jump either way: nothing that must be true may rest on it."""
 
 
 class File(Protocol):
@@ -151,7 +151,7 @@ class Network(Protocol):
 
 
 class Host(Protocol):
-    """The machine as the nodes on this host see it. One process may have several hosts."""
+    """The machine, as what runs on this host may use it. One process may have several hosts."""
 
     clock: Clock
     disk: Disk

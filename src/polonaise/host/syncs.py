@@ -33,7 +33,7 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Tell whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
+        """Tell whether the loop may write and sync these buffers now; if it then does so, call `waited` afterwards.
 
         Call this before every write with a sync: the calls tell which files are busy.
         """

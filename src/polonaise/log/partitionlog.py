@@ -429,7 +429,7 @@ class PartitionLog:
         if position == len(segments) - 1:
             count = self._tail.batches_up_to(last)
             if count is None:
-                raise OutOfOrder(f"no batch ends at {last}")
+                raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
             if not count:
                 return self._tail, 0, chosen.header.previous_crc
             if count == len(self._tail.index):
@@ -455,7 +455,7 @@ class PartitionLog:
                 await file.close()
             if bad:
                 raise DamageFound(bad, tail.scanned.last)
-            raise OutOfOrder(f"no batch ends at {last}")
+            raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
         return tail, len(tail.index), tail.scanned.last_crc
 
     async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:

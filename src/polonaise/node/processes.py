@@ -68,7 +68,7 @@ async def _until_cancelled() -> None:
 
 
 async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
-    """Run a storage node until cancelled. Raises what is wrong with its directory, or `AddressInUse`."""
+    """Run a storage node until cancelled. Raises what `StorageNode.start` does."""
     node = StorageNode(host, settings)
     await node.start()
     try:

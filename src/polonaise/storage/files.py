@@ -37,7 +37,7 @@ class Files:
     partition: PartitionId | None
     """The partition; None if only the files' own headers tell which."""
     paths: tuple[str, ...]
-    """The paths of the segment files, in order."""
+    """The paths of the segment files, in the order of their first ids."""
     whole: bool
     """Whether these are all segments of the partition, and not single files that somebody picked."""
     control: ControlRecord | None = None
@@ -100,7 +100,7 @@ def find_partition(path: str, partition: PartitionId) -> Files | None:
 
 
 def _segments(directory: str) -> tuple[str, ...]:
-    """List the segment files of a directory, by their first ids."""
+    """List the segment files of a directory, in the order of their first ids."""
     names = [name for name in os.listdir(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
     return tuple(os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name[: -len(_SUFFIX)])))
 

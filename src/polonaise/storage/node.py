@@ -107,7 +107,7 @@ class StorageNode:
         return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:
-        """Listen, then open the directory. Raises what is wrong with the directory, or `AddressInUse`.
+        """Listen, then open the directory. Raises what is wrong with the directory, and what `Network.listen` does.
 
         Listening comes first, so that an address that can't be had leaves nothing on the disk.
         """
@@ -240,7 +240,7 @@ class StorageNode:
             connection.close(error)
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """Tell all replicas that a connection is gone: their part in sessions ends with it."""
+        """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -261,7 +261,8 @@ class StorageNode:
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
         """Return the partition's replica; with `create`, make it if it was never here.
 
-        Only the first message of a session may create one. Raises `UnknownPartition`.
+        Only the first message of a session may create one. Raises `UnknownPartition` for a number that this node does
+        not take, and without `create` for a partition that was never here.
         """
         replica = self._partitions.get(partition)
         if replica is not None:
@@ -338,7 +339,7 @@ class StorageNode:
 
 
 class _StorageRequests:
-    """Counts the reads of one connection."""
+    """Counts the reads of one connection, and bounds how many are answered at a time."""
 
     __slots__ = ("turn", "waiting")
 
