@@ -39,9 +39,9 @@ class Clock(Protocol):
 
 
 class File(Protocol):
-    """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before `sync`.
+    """An open file. Calls on one file may overlap; each is done when it returns.
 
-    A call that begins after `close` raises `Closed`.
+    Nothing is durable before a `sync`, or a `write` with `sync`. A call that begins after `close` raises `Closed`.
     """
 
     async def read(self, offset: int, length: int) -> bytes:

@@ -98,7 +98,7 @@ def run(main: Main, *, syncs_in_loop: bool = False) -> None:
 
 
 async def _until_stopped(main: Main, host: Host) -> None:
-    """Run `main`, and cancel it at the first signal."""
+    """Run `main`, and cancel it whenever one of the signals comes."""
     stopped = False
     task = asyncio.ensure_future(main(host))
 

@@ -1,8 +1,9 @@
 """Unix sockets by their bare names in one directory, however long or deep its path.
 
 A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
-descriptors as files, the directory is opened and the socket named through its descriptor, which is always short. And
-because a socket goes by its bare name, the directory may be moved, or have another path in another process.
+descriptors as files, the directory is opened, and the path to a socket leads through the directory's descriptor: it is
+always short. And because a socket goes by its bare name, the directory may be moved, or have another path in another
+process.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _REMEMBERED_S: Final = 1.0
 async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
     """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
 
-    Raises `BadOption`, `NotInitialized`, and the faults of the directory.
+    Raises `BadOption`, `NotInitialized`, the faults of the directory, and `HostFailed`.
     """
     address = parse_embedded(address_text)
     host = ApplicationHost()

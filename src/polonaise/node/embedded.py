@@ -66,8 +66,8 @@ STORAGE_MAX: Final = 7
 PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
-"""Batches of one segment: fewer than in other clusters, because a process that takes over reads what the last segment's
-index does not cover, and all of it when registers changed there, while every client waits."""
+"""The most batches of a segment: fewer than in other clusters, because a process that takes over reads what the last
+segment's index does not cover, and all of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
 """The name of a file in a directory into which a log is being restored, until that log is whole."""

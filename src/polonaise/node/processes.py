@@ -148,4 +148,5 @@ async def run_server(
         await _until_cancelled()
     finally:
         await server.close()
+        # Last, because the server leaves the cluster through it.
         await coordinator.close()
