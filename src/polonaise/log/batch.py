@@ -401,7 +401,11 @@ def seal(
     registers: Bytes = b"",
     evidence: bool = False,
 ) -> bytes:
-    """Return the bytes of a batch of these transactions. `columns` must hold at least one."""
+    """Return the bytes of a batch of these transactions. `columns` must hold at least one.
+
+    `registers` is the encoded section of register changes. With `evidence`, what the transactions were judged by is
+    kept, too.
+    """
     count = len(columns)
     narrow = _pad(4 * count)
     parts: list[Bytes] = [

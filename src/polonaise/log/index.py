@@ -131,7 +131,7 @@ class IndexFile:
         self.batches, self._crc = checkpoint.batches, checkpoint.entries_crc
 
     def rewrite(self) -> None:
-        """Write all entries at the next checkpoint: the file is gone or can't be believed."""
+        """Let the next checkpoint write all entries: the file is gone or can't be believed."""
         self.batches = self._crc = 0
 
     async def write(self, file: File, index: Index, *, end: int, last: TransactionId, with_registers: int) -> None:

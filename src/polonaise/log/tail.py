@@ -32,8 +32,8 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
 """How much may be written between two checkpoints of the index, in bytes and in batches.
 
-About so much is scanned after a crash. Batches are counted too, because each takes a time to scan, however few bytes it
-has.
+About so much is scanned after a crash; all of the segment if a batch in it changes registers. Batches are counted too,
+because each takes a time to scan, however few bytes it has.
 """
 ZEROS_BYTES_MAX: Final = 64 * 1024
 """How many bytes of zeros are written ahead of the log, at most.
