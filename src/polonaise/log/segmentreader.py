@@ -30,7 +30,7 @@ from polonaise.terms import TransactionId
 
 @dataclass(eq=False, slots=True)
 class Opened:
-    """A segment's open file and its index; `users` is how many reads, or a writer, have them in use."""
+    """A segment's open file and its index; `users` counts the reads, and the writer, that have them in use."""
 
     file: File
     index: Index
