@@ -63,13 +63,13 @@ class Promises:
     lost_above: TransactionId = UNRESOLVED
     """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 
-    Cleared by joining a session only.
+    Moved up as ids are confirmed again, and cleared by joining a session only.
     """
     untrusted_above: TransactionId = UNRESOLVED
     """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed.
 
-    Up to this id everything is synced. Cleared by cutting there. By itself it says nothing of a loss: bytes whose sync
-    failed were never acknowledged.
+    Up to this id everything is synced. Cleared by a cut there or below. By itself it says nothing of a loss: bytes
+    whose sync failed were never acknowledged.
     """
 
     @property
