@@ -63,13 +63,82 @@ STORAGE = "127.0.0.1:7100,127.0.0.1:7101,127.0.0.1:7102"
 # ---------------------------------------------------------------------- server run
 
 
-@pytest.mark.parametrize(
-    "address", ["zookeeper:127.0.0.1:2181", "zookeeper://127.0.0.1:2181/bank", "/a/path", "file:", ""]
-)
+@pytest.mark.parametrize("address", ["etcd://127.0.0.1:2379/bank", "/a/path", "file:", ""])
 def test_a_coordinator_of_an_unknown_kind(command: Command, address: str) -> None:
     command.refuses(
         "server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming="file:PATH"
     )
+
+
+@pytest.mark.parametrize(
+    ("address", "naming"),
+    [
+        ("zookeeper:127.0.0.1:2181/bank", "zookeeper://HOST:PORT"),
+        ("zookeeper://127.0.0.1:2181", "root of its own"),
+        ("zookeeper://127.0.0.1:2181/", "root of its own"),
+        ("zookeeper://127.0.0.1:2181//bank", "root of its own"),
+        ("zookeeper://127.0.0.1:2181/../bank", "root of its own"),
+        ("zookeeper:///bank", "zookeeper://HOST:PORT"),
+        ("zookeeper://127.0.0.1/bank", "write host:port"),
+        ("zookeeper://127.0.0.1:0/bank", "port above 0"),
+        ("zookeeper://127.0.0.1:2181,/bank", "write host:port"),
+        ("zookeeper://user:pass@127.0.0.1:x/bank", "not an address"),
+    ],
+)
+def test_an_invalid_zookeeper_address(command: Command, address: str, naming: str) -> None:
+    command.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
+
+
+def test_zookeeper_without_its_library(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    monkeypatch.delitem(sys.modules, "polonaise.coordination.zookeeper", raising=False)
+    command.refuses(
+        "server", "run", "--coordinator", "zookeeper://127.0.0.1:2181/bank", "--storage", STORAGE,
+        code="extra_missing", naming="pip install 'polonaise[zookeeper]'",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- zookeeper run
+
+
+@pytest.mark.parametrize("servers", [2, 4])
+def test_an_even_number_of_zookeeper_servers(command: Command, tmp_path: Path, servers: int) -> None:
+    directory = tmp_path / "zookeeper"
+    command.refuses(
+        "zookeeper", "run", "--directory", directory, "--ensemble", servers, code="bad_option", naming="odd number"
+    )
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "unix:/tmp/zookeeper"])
+def test_an_invalid_address_of_a_zookeeper_server(command: Command, tmp_path: Path, address: str) -> None:
+    command.refuses(
+        "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address, code="bad_option", naming=address
+    )
+
+
+def test_an_address_of_another_machine_for_a_zookeeper_server(command: Command, tmp_path: Path) -> None:
+    command.refuses(
+        "zookeeper", "run", "--directory", tmp_path / "z", "--listen", "8.8.8.8:2181",
+        code="bad_option", naming="8.8.8.8: ",
+    )  # fmt: skip
+
+
+def test_a_zookeeper_server_whose_port_is_in_use(command: Command, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command.refuses(
+            "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address,
+            code="address_in_use", naming=address,
+        )  # fmt: skip
+
+
+def test_a_zookeeper_server_in_a_directory_that_cannot_be_made(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command.refuses(
+        "zookeeper", "run", "--directory", tmp_path / "file", "--listen", "127.0.0.1:0",
+        code="not_a_directory", naming=str(tmp_path / "file"),
+    )  # fmt: skip
 
 
 def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from polonaise.coordination.values import (
     Registration,
     Versioned,
 )
+from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.errors import (
     AlreadyInitialized,
     Closed,
@@ -44,6 +45,7 @@ from polonaise.host.real import RealClock, RealHost
 from polonaise.simulator.coordinator import SimulatedBackend, SimulatedCoordinator
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
+from rigs import zookeeper
 from rigs.scenarios import runs_tests_on
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
@@ -255,7 +257,78 @@ def at_the_simulated_service(scenario: Scenario, _: Path) -> None:
     world.run(scenario(SimulatedCluster(world)))
 
 
-on_every_backend = runs_tests_on(on_a_simulated_disk, on_this_machine, at_the_simulated_service)
+class ZooKeeperCluster:
+    """A root of its own in a real ZooKeeper; every process has a session of its own."""
+
+    def __init__(self) -> None:
+        self._root = zookeeper.new_root()
+        self._clock = MovedClock(RealClock())
+        self._backends: list[ZooKeeperBackend] = []
+        self._own: dict[int, ZooKeeperBackend] = {}
+
+    async def process(self) -> Coordinator:
+        backend = zookeeper.backend_at(self._root)
+        self._backends.append(backend)
+        coordinator = Coordinator(backend, self._clock)
+        self._own[id(coordinator)] = backend
+        return coordinator
+
+    async def backend(self) -> Backend:
+        backend = zookeeper.backend_at(self._root)
+        self._backends.append(backend)
+        return backend
+
+    async def pass_s(self, seconds: float) -> None:
+        self._clock.ahead_s += seconds
+
+    async def kill(self, coordinator: Coordinator) -> None:
+        await zookeeper.die(self._own[id(coordinator)])
+
+    async def damage(self, name: str) -> None:
+        with zookeeper.operator() as client:
+            data, _ = client.get(f"{self._root}/{name}")
+            client.set(f"{self._root}/{name}", data[:-1])
+
+    async def backup(self) -> dict[str, bytes]:
+        """Nodes as they are made again: a node's version counts from 0, and its data say what it counts from."""
+        with zookeeper.operator() as client:
+            found: dict[str, bytes] = {}
+            for name in client.get_children(self._root):
+                data, stat = client.get(f"{self._root}/{name}")
+                magic, number, key, first = data.partition(b"\n")[0].split(b" ") if b" " in data else [b""] * 4
+                head = b" ".join([magic, number, key, b"%d" % (int(first or 0) + stat.version)])
+                found[name] = head + b"\n" + data.partition(b"\n")[2] if magic else data
+        return found
+
+    async def restore(self, backup: object | None) -> None:
+        assert backup is None or isinstance(backup, dict)
+        with zookeeper.operator() as client:
+            client.delete(self._root, recursive=True)
+            for name, data in (backup or {}).items():
+                client.create(f"{self._root}/{name}", data, makepath=True)
+
+    async def close(self) -> None:
+        for backend in self._backends:
+            await backend.close()
+
+
+def in_zookeeper(scenario: Scenario, _: Path) -> None:
+    async def run() -> None:
+        cluster = ZooKeeperCluster()
+        try:
+            await scenario(cluster)
+        finally:
+            await cluster.close()
+
+    asyncio.run(run())
+
+
+on_every_backend = runs_tests_on(
+    on_a_simulated_disk,
+    on_this_machine,
+    at_the_simulated_service,
+    pytest.param(in_zookeeper, marks=pytest.mark.slow),
+)
 
 
 async def initialized(cluster: Cluster) -> Coordinator:

@@ -55,7 +55,7 @@ def in_a_world(seed: int = 1, configuration: Configuration | None = None) -> Wor
     return World(seed, configuration)
 
 
-def runs_tests_on(*places: Callable[..., None]) -> Callable[..., Any]:
+def runs_tests_on(*places: Any) -> Callable[..., Any]:
     """Make a decorator for tests that each of these runs in turn, which gets the test and a directory."""
 
     def decorator(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -31,9 +31,11 @@ storage = typer.Typer(help="Run storage nodes, which keep the log's files.", no_
 server = typer.Typer(
     help="Run servers, which own partitions, check locks, order, commit and feed.", no_args_is_help=True
 )
+zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
 demo = typer.Typer(help="Run example applications.", no_args_is_help=True)
 application.add_typer(storage, name="storage")
 application.add_typer(server, name="server")
+application.add_typer(zookeeper, name="zookeeper")
 application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
@@ -90,6 +92,8 @@ def _log_to_stderr(verbose: bool) -> None:
 Listen = Annotated[
     str, Option(help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one.")
 ]
+_LOOK_S = 0.5
+"""Seconds between two looks at whether the ZooKeeper servers run."""
 UntilStdinEnds = Annotated[
     bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
@@ -145,7 +149,12 @@ def storage_run(
 
 @server.command("run")
 def server_run(
-    coordinator: Annotated[str, Option(help="Address of the coordinator: file:PATH, a directory of this machine.")],
+    coordinator: Annotated[
+        str,
+        Option(
+            help="Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine."
+        ),
+    ],
     storage: Annotated[str, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.")] = "",
     partitions: Annotated[
         int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
@@ -175,6 +184,33 @@ def server_run(
         raise BadOption("--storage has an address twice: each replica needs a storage node of its own")
     settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
     run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
+
+
+@zookeeper.command("run")
+def zookeeper_run(
+    directory: Annotated[Path, Option(help="Directory for the servers' files; made if missing.")],
+    listen: Annotated[str, Option(help="Address of the first server, host:port; others have the ports after it.")] = (
+        "127.0.0.1:2181"
+    ),
+    ensemble: Annotated[int, Option(min=1, max=7, help="Number of servers: 1, 3, 5 or 7.")] = 1,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run ZooKeeper on this machine until it is interrupted: one server, or an ensemble. For development and tests.
+
+    Needs PySpark, whose jars it runs, and Java. In production, use an ensemble with a machine for each server.
+    """
+    from polonaise.admin.zookeeper import ZooKeeperEnsemble
+
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    if until_stdin_ends:
+        _stop_when_stdin_ends()
+    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen) as servers:
+        servers.start()
+        _say_ready(servers.hosts)
+        while not stopped.wait(_LOOK_S):
+            servers.check()
 
 
 def _end_as_by_control_c() -> None:

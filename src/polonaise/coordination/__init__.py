@@ -3,7 +3,8 @@
 - `coordinator.py`: the coordinator as servers and clients use it, with all of its rules. Begin here.
 - `values.py`: the values that it keeps; `lease.py`: which members count as alive.
 - `backend.py`: the port to what keeps the bytes, for a new backend to implement. `file.py` is the backend of
-  production, a directory of one machine, on the files and locks of `directory.py`; the simulator has its own.
+  one machine, a directory, on the files and locks of `directory.py`; `zookeeper.py` that of several machines; the
+  simulator has its own.
   `tests/conformance/test_coordinator.py` runs on each.
 
 A rule belongs into `coordinator.py`, never into a backend. Storage nodes never talk to the coordinator.

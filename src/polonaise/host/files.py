@@ -61,7 +61,7 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
     return DiskFailed(f"{path!r}: {error.strerror or error}")
 
 
-def _with_own_errors(path: str, call: Callable[[], T]) -> T:
+def with_own_errors(path: str, call: Callable[[], T]) -> T:
     """Run the call, with its `OSError`s translated."""
     try:
         return call()
@@ -81,12 +81,12 @@ class RealDisk:
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
         """Run the call in a thread, with its `OSError`s translated."""
-        return await self._threads.run(lambda: _with_own_errors(path, call))
+        return await self._threads.run(lambda: with_own_errors(path, call))
 
     async def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return await self._threads.obtain(
-            lambda: _with_own_errors(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
+            lambda: with_own_errors(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
             _RealFile.abandon,
         )
 
@@ -116,7 +116,7 @@ class RealDisk:
 
     async def lock(self, path: str) -> DirectoryLock:
         return await self._threads.obtain(
-            lambda: _with_own_errors(path, lambda: RealLock(path, self._locks)), RealLock.release
+            lambda: with_own_errors(path, lambda: RealLock(path, self._locks)), RealLock.release
         )
 
     def release(self) -> None:
@@ -141,7 +141,7 @@ def identity(path: str) -> Identity | None:
 
 def try_lock(path: str) -> RealLock:
     """Lock a file as `Disk.lock` does, and raise what it raises, from a thread that has no event loop."""
-    return _with_own_errors(path, lambda: RealLock(path, set()))
+    return with_own_errors(path, lambda: RealLock(path, set()))
 
 
 def _make_directories(path: str) -> None:
@@ -332,7 +332,7 @@ class ReadOnlyFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._descriptor = _with_own_errors(path, lambda: os.open(path, os.O_RDONLY))
+        self._descriptor = with_own_errors(path, lambda: os.open(path, os.O_RDONLY))
 
     def __enter__(self) -> ReadOnlyFile:
         return self
@@ -342,11 +342,11 @@ class ReadOnlyFile:
 
     def size(self) -> int:
         """Return the length in bytes."""
-        return _with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
+        return with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
 
     def read_now(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
-        return _with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
+        return with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
         """Read as `read_now` does, for code that awaits the reads of any file: of this kind, or of a node's `File`."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, ExtraMissing
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
 from polonaise.redaction import redacted
@@ -19,8 +20,15 @@ COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
 
 
+LOG_SCHEMES: Final = ("embedded", "file", "zookeeper")
+"""The first words of addresses of logs."""
+_COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
+_ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
+"""A name in a root: ZooKeeper refuses names that are only dots."""
+
+
 def absolute_address(address: str) -> str:
-    """Return a log's address, `embedded:PATH?…` or `file:PATH`, with absolute paths, its fragment store's included.
+    """Return a log's address with absolute paths: that of `embedded:PATH?…` or `file:PATH`, and of its fragment store.
 
     So it means the same to a process with another working directory. An address of another kind is returned as it is.
     """
@@ -43,18 +51,22 @@ def absolute_store(url: str) -> str:
 
 
 def coordinator_at(host: Host, address: str) -> Coordinator:
-    """Return the coordinator at `file:PATH`.
+    """Return the coordinator at `zookeeper://HOST:PORT,…/ROOT` or `file:PATH`.
 
     Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
-    around the embedded log's host would not be part of its election.
+    around the embedded log's host would not be part of its election. Raises `ExtraMissing` without kazoo.
     """
     scheme, separator, location = address.partition(":")
     if not separator or not location:
-        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write file:PATH")
+        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}")
     if "\0" in location:
-        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write file:PATH, without a zero byte")
+        raise BadOption(
+            f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}, without a zero byte"
+        )
+    if scheme == "zookeeper":
+        return _in_zookeeper(host, address)
     if scheme != "file":
-        raise BadOption(f"unknown kind of coordinator {scheme!r}: write file:PATH")
+        raise BadOption(f"unknown kind of coordinator {scheme!r}: write {_COORDINATORS}")
     path = os.path.abspath(location)
     parent, own = os.path.split(path)
     # The marker is in the embedded log's directory; PATH may name that, or the coordinator's directory within it.
@@ -65,6 +77,26 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
                 f"embedded:{redacted(directory)}"
             )
     return coordinator_in(host, path)
+
+
+def _in_zookeeper(host: Host, address: str) -> Coordinator:
+    """Return the coordinator in a ZooKeeper ensemble, without connecting to it yet."""
+    hosts, slash, root = address.removeprefix("zookeeper:").removeprefix("//").partition("/")
+    names = root.split("/")
+    if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
+        raise BadOption(
+            f"invalid coordinator address {redacted(address)!r}: write zookeeper://HOST:PORT,HOST:PORT/ROOT, with a "
+            "root of its own for each cluster"
+        )
+    for each in hosts.split(","):
+        parsed = parse_address(each)
+        if not isinstance(parsed, HostPort) or not parsed.port:
+            raise BadOption(f"invalid ZooKeeper address {redacted(each)!r}: write HOST:PORT, with a port above 0")
+    try:
+        from polonaise.coordination.zookeeper import ZooKeeperBackend
+    except ImportError as error:
+        raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
+    return Coordinator(ZooKeeperBackend(hosts, f"/{root}"), host.clock)
 
 
 def check_storage_address(address: str) -> None:

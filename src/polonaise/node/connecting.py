@@ -67,6 +67,8 @@ async def connect(
       `?fragments=URL` (quoted as in any URL) the log has that fragment store: what was trimmed is read from there, and
       `polonaise archive run` writes to it. The directory remembers the store, so that others need not name it.
     - `file:PATH` is the coordinator's directory of a cluster on this machine.
+    - `zookeeper://HOST:PORT,…/ROOT` is the coordinator of a cluster in a ZooKeeper ensemble. Needs the extra
+      `polonaise[zookeeper]`.
 
     `wait`: for how many seconds to wait for a cluster that does not exist yet, or does not answer; after that raises
     `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. A cluster without a server is
@@ -78,7 +80,7 @@ async def connect(
     `HostFailed` if this process should host the log and can't run its nodes.
     """
     if not isinstance(address, str):
-        raise wrong("address", address, "an address is text: embedded:PATH or file:PATH")
+        raise wrong("address", address, "an address is text: embedded:PATH, file:PATH or zookeeper://HOST:PORT,…/ROOT")
     wait_s = checked_seconds("wait", wait)
     options: dict[str, Any] = {
         "view": view, "serializer": serializer, "partitioner": partitioner, "partitions": partitions,
@@ -136,12 +138,12 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
         from polonaise.node.attachment import attached  # loads a server: not for a client of a cluster
 
         location = attached(address, settings)
-    elif scheme == "file":
+    elif scheme in ("file", "zookeeper"):
         location = _cluster(address, settings)
     else:
         raise BadOption(
             f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, "
-            "or file:PATH for the cluster with its coordinator in this directory"
+            "or its coordinator's address for a cluster: file:PATH or zookeeper://HOST:PORT,…/ROOT"
         )
     async with AsyncExitStack() as stack:
         try:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.node.addresses import absolute_address, absolute_store
+from polonaise.node.addresses import LOG_SCHEMES, absolute_address, absolute_store
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -288,10 +288,10 @@ def _where(texts: _GivenOptions) -> tuple[str, str | None]:
             "no option cluster: name the log, .option('cluster', …), as embedded:PATH, file:PATH or fragments:URL"
         )
     scheme, colon, rest = cluster.partition(":")
-    if not colon or not rest or scheme not in ("embedded", "file", "fragments", "storage"):
+    if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
         raise BadOption(
-            f"cluster={redacted(cluster)!r}: write embedded:PATH, file:PATH (a coordinator), fragments:URL, or "
-            "storage:PATH for what one replica holds"
+            f"cluster={redacted(cluster)!r}: write embedded:PATH, file:PATH, zookeeper://…, fragments:URL, "
+            "or storage:PATH for what one replica holds"
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")

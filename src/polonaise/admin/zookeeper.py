@@ -1,0 +1,307 @@
+"""Start ZooKeeper servers on this machine, from the jars that come with PySpark: one server, or an ensemble.
+
+For development, tests and demos. In production an ensemble is run by those who run ZooKeeper; any of version 3.5 or
+later does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
+from polonaise.host.address import HostPort, parse_address
+from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.spark.java import find_java
+
+ENSEMBLE_MAX: Final = 7
+TICK_MS: Final = 1_000
+"""ZooKeeper's unit of time: a session may be asked to last from 2 to 20 of them."""
+
+_JARS: Final = (
+    "zookeeper", "zookeeper-jute", "metrics-core", "snappy-java",
+    "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core",
+)  # fmt: skip
+"""All that a server needs. With every jar of PySpark on its path it would start a second later."""
+_HEAP: Final = "256m"
+_PAUSE_S: Final = 0.05
+_STOP_S: Final = 10.0
+_LOG_END: Final = 2_000
+"""Characters of a server's log that are told when it did not start."""
+_WATCHED: Final = """\
+exec 3<&0
+"$@" </dev/null 3<&- &
+java=$!
+(cat <&3 >/dev/null; kill -9 $java 2>/dev/null) &
+exec 3<&-
+trap : TERM
+wait $java
+wait $java
+"""
+"""A shell script that runs a program and kills it when standard input ends: so no server outlives the process that
+started it, however that one ends. Java itself would not notice. A signal to all of them ends the first wait only."""
+
+
+class ZooKeeperEnded(PolonaiseError):
+    """A ZooKeeper server did not come up, or ended by itself; the message ends with what it printed."""
+
+    code = "zookeeper_ended"
+
+
+class ZooKeeperServer:
+    """One ZooKeeper server as a child process, which can be stopped, killed and started again."""
+
+    def __init__(self, number: int, directory: Path, address: HostPort, java: str) -> None:
+        self.number = number
+        self.address = address
+        """Where clients reach it."""
+        self._directory = directory
+        self._java = java
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process that was started last is running."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Everything that the server has printed, over all restarts."""
+        path = self._directory / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def configure(self, lines: Sequence[str]) -> None:
+        """Write the server's configuration. Raises `OSError`."""
+        (self._directory / "data").mkdir(parents=True, exist_ok=True)
+        (self._directory / "data" / "myid").write_text(f"{self.number}\n")
+        own = [
+            f"dataDir={self._directory / 'data'}",
+            f"clientPort={self.address.port}",
+            f"clientPortAddress={self.address.host}",
+        ]
+        (self._directory / "zoo.cfg").write_text("\n".join([*own, *lines, ""]))
+
+    def start(self) -> None:
+        """Start the process; `wait_serving` tells when it serves."""
+        command = [
+            self._java,
+            f"-Xmx{_HEAP}",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dlog4j2.configurationFile={Path(__file__).parent / 'zookeeper-log4j2.properties'}",
+            "-cp",
+            os.pathsep.join(_class_path()),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self._directory / "zoo.cfg"),
+        ]
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # signals reach the shell and the server together
+            )
+
+    def wait_serving(self, until_s: float) -> None:
+        """Wait until the server serves clients: in an ensemble, until it has joined a majority.
+
+        `until_s` is a monotonic time. Raises `ZooKeeperEnded`.
+        """
+        while not self.is_serving():
+            if not self.running or time.monotonic() > until_s:
+                self.kill()
+                raise self.ended("did not start")
+            time.sleep(_PAUSE_S)
+
+    def ended(self, how: str) -> ZooKeeperEnded:
+        """Return the error for this server, with the end of its log."""
+        said = self.log[-_LOG_END:].strip() or "it printed nothing"
+        return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}: {said}")
+
+    def is_serving(self) -> bool:
+        """Tell whether the server serves clients at this moment."""
+        return "Mode:" in self._answer(b"srvr")
+
+    def is_leader(self) -> bool:
+        """Tell whether the server leads the ensemble at this moment."""
+        return "Mode: leader" in self._answer(b"srvr")
+
+    def _answer(self, word: bytes) -> str:
+        """Return what the server answers to one of ZooKeeper's four-letter words; nothing if it does not answer."""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.address.host, self.address.port), timeout=1.0) as connection,
+        ):
+            connection.sendall(word)
+            return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
+        return ""
+
+    def stop(self) -> None:
+        """Ask the server to stop, and wait until it has ended; kill it after 10 seconds."""
+        if self._process is not None:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the server, and wait until it has ended."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server, such as SIGSTOP and SIGCONT."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+class ZooKeeperEnsemble:
+    """ZooKeeper servers on this machine, in one directory. A context manager, which stops them.
+
+    ::
+
+        with ZooKeeperEnsemble(directory, servers=3) as ensemble:
+            ensemble.start()
+            polonaise_address = f"zookeeper://{ensemble.hosts}/bank"
+    """
+
+    def __init__(
+        self, directory: Path, *, servers: int = 1, listen: str = "127.0.0.1:0", tick_ms: int = TICK_MS
+    ) -> None:
+        """Choose ports, and write the configuration. Raises `BadOption`, `JavaMissing`, `ExtraMissing`.
+
+        `listen` is the address of the first server; with port 0 the system chooses the ports, anew for each ensemble.
+        The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks.
+        """
+        if not 1 <= servers <= ENSEMBLE_MAX or servers % 2 == 0:
+            raise BadOption(f"invalid number of ZooKeeper servers {servers}: write an odd number up to {ENSEMBLE_MAX}")
+        first = parse_address(listen)
+        if not isinstance(first, HostPort):
+            raise BadOption(f"invalid address {listen!r}: ZooKeeper listens at host:port")
+        self._lines = [
+            f"tickTime={tick_ms}",
+            "initLimit=10",
+            "syncLimit=5",
+            "maxClientCnxns=0",
+            "admin.enableServer=false",
+            "4lw.commands.whitelist=srvr",
+            "autopurge.snapRetainCount=3",
+            "autopurge.purgeInterval=1",
+        ]
+        self._directory = directory
+        self._lock: RealLock | None = None
+        java = os.path.join(find_java().home, "bin", "java")
+        _class_path()  # raises, by name, if the extra is missing
+        free = _free_ports(first.host, 3 * servers)
+        ports = [first.port + number for number in range(servers)] if first.port else free[:servers]
+        if servers > 1:
+            peers = zip(free[servers : 2 * servers], free[2 * servers :], strict=True)
+            self._lines += [
+                f"server.{number}={first.host}:{peer}:{election}" for number, (peer, election) in enumerate(peers, 1)
+            ]
+        self.servers = [
+            ZooKeeperServer(number, directory / f"zookeeper-{number}", HostPort(first.host, port), java)
+            for number, port in enumerate(ports, 1)
+        ]
+
+    @property
+    def hosts(self) -> str:
+        """The addresses of all servers, joined by commas."""
+        return ",".join(f"{server.address.host}:{server.address.port}" for server in self.servers)
+
+    def start(self, deadline_s: float = 30.0) -> None:
+        """Start all servers, and return when each serves.
+
+        Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
+        """
+        for server in self.servers:
+            _check_free(server.address)
+        with_own_errors(str(self._directory), self._make_directory)
+        # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
+        self._lock = try_lock(str(self._directory / "lock"))
+        for server in self.servers:
+            with_own_errors(str(self._directory), partial(server.configure, self._lines))
+            server.start()
+        until_s = time.monotonic() + deadline_s
+        for server in self.servers:
+            server.wait_serving(until_s)
+
+    def check(self) -> None:
+        """Raise `ZooKeeperEnded` if a server has ended by itself."""
+        for server in self.servers:
+            if not server.running:
+                raise server.ended("ended")
+
+    def _make_directory(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+
+    def stop(self) -> None:
+        """Stop all servers."""
+        for server in self.servers:
+            server.stop()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> ZooKeeperEnsemble:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _class_path() -> list[str]:
+    """Return the jars that a server needs. Raises `ExtraMissing` without PySpark."""
+    found = find_spec("pyspark")
+    directory = Path(found.origin).parent / "jars" if found is not None and found.origin else None
+    jars = [next(iter(sorted(directory.glob(f"{name}-[0-9]*.jar"))), None) for name in _JARS] if directory else [None]
+    if any(jar is None for jar in jars):
+        raise ExtraMissing("ZooKeeper runs from the jars of PySpark: pip install 'polonaise[spark]'")
+    return [str(jar) for jar in jars]
+
+
+def _free_ports(host: str, count: int) -> list[int]:
+    """Return ports of this host that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        # All at the same time, or the system might give one of them out twice.
+        sockets = [stack.enter_context(_bound(HostPort(host, 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _check_free(address: HostPort) -> None:
+    """Raise `AddressInUse` if another process listens at the address."""
+    with _bound(address):
+        pass
+
+
+def _bound(address: HostPort) -> socket.socket:
+    """Return a socket that is bound to the address. Raises `AddressInUse`, `BadOption`."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(f"{address} is in use: stop who listens there, or choose another port") from error
+        raise BadOption(f"can't listen at {address.host}: {error.strerror}: name an address of this machine") from error
+    return bound

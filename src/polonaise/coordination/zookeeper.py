@@ -1,0 +1,455 @@
+"""The backend of several machines: a ZooKeeper ensemble, through kazoo.
+
+::
+
+    <root>/
+      creation                                                says whether the cluster is being made, or made
+      description · assignment · unique-id · partition-<p>    one value each
+      members/<n>                                             one name each, which goes with its process's session
+
+Each node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is that of
+its ZooKeeper node, plus the version with which it was created.
+
+kazoo works in threads of its own; they end here. What they learn is handed to the event loop, and every wait has a
+deadline. The session is kazoo's to keep: a connection that breaks is made again, in the same session if that still
+lives. A name goes when its session ends, and `renew` takes it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from polonaise.coordination.backend import Entry, damaged, missing
+from polonaise.coordination.values import DESCRIPTION
+from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable, UnsupportedFormat
+
+SESSION_S: Final = 6.0
+"""Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
+FORMAT: Final = 1
+
+_MAGIC: Final = "polonaise-coordinator"
+_CREATION: Final = "creation"
+_MAKING: Final = b"making"
+_MADE: Final = b"made"
+_TOGETHER_MAX: Final = 500
+"""Nodes that are created in one transaction: ZooKeeper refuses messages of more than 1 MiB."""
+_WATCH_S: Final = 30.0
+"""Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
+_PAUSE_S: Final = 0.05
+"""Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
+_QUIET: Final = logging.getLogger("polonaise.kazoo")
+_QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
+
+
+class _Node(NamedTuple):
+    """A ZooKeeper node as it was read."""
+
+    data: bytes
+    version: int
+    owner: int
+    """The session that the node goes with; 0 for a node that stays."""
+
+
+class ZooKeeperBackend:
+    """The coordinator's entries in a ZooKeeper ensemble, below `root`.
+
+    `hosts` are addresses, joined by commas. Belongs to the event loop in which it is first used.
+    """
+
+    def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S) -> None:
+        self._hosts = hosts
+        self._root = root
+        self._session_s = session_s
+        self._session: _Session | None = None
+        self._closed = False
+        self._own: dict[str, Entry] = {}
+        """The names that this process has registered, each with its entry, to be taken again in a new session."""
+        self._watchers: dict[str, asyncio.Future[None]] = {}
+        """Resolved when the entry of the key changes, or the watch on it is lost. One watch serves all who wait."""
+
+    def __str__(self) -> str:
+        return f"zookeeper://{self._hosts}{self._root}"
+
+    def place(self, key: str) -> str:
+        """Return the address of the entry's node."""
+        return f"{self}/{key}"
+
+    # -------------------------------------------------------------- values
+
+    async def create(self, entries: Mapping[str, Entry]) -> bool:
+        """Make a cluster of these entries; return False when one exists.
+
+        The nodes are written under a claim: the version of the node `creation`, which each transaction checks. So of
+        two processes at once, the one that claimed later goes on, and nothing of the other's is written any more.
+        """
+        await self._make_path(self._root)
+        while True:
+            claim = await self._claim()
+            if claim is None:
+                return False
+            if await self._make(entries, claim):
+                return True
+            # Another process has claimed since. It goes on if it lives; let it.
+            await asyncio.sleep(_PAUSE_S * (1 + random.random()))
+
+    async def _claim(self) -> int | None:
+        """Claim the making of the cluster, and return the claim; None when the cluster is made."""
+        while True:
+            node = await self._get(_CREATION)
+            if node is not None and node.data == _MADE:
+                return None
+            if node is None:
+                if await self._create_node(_CREATION, _MAKING):
+                    return 0
+            elif (version := await self._set(_CREATION, _MAKING, node.version)) is not None:
+                return version
+
+    async def _make(self, entries: Mapping[str, Entry], claim: int) -> bool:
+        """Create all nodes, the description's last; return False when the claim has passed to another process."""
+        present = set(await self._children(self._root))
+        first = [key for key in entries if key != DESCRIPTION]
+        for start in range(0, len(first), _TOGETHER_MAX):
+            keys = first[start : start + _TOGETHER_MAX]
+            leftovers = [key for key in keys if key in present]
+            if not await self._commit(claim, _MAKING, {key: entries[key] for key in keys}, leftovers):
+                return False
+        return await self._commit(claim, _MADE, {DESCRIPTION: entries[DESCRIPTION]}, [])
+
+    async def _commit(self, claim: int, state: bytes, entries: Mapping[str, Entry], leftovers: Iterable[str]) -> bool:
+        """Create nodes in one transaction, in place of leftovers, unless the claim has passed to another process."""
+
+        def begin(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            transaction.check(self._path(_CREATION), claim)
+            for key in leftovers:
+                transaction.delete(self._path(key))
+            for key, entry in entries.items():
+                transaction.create(self._path(key), _sealed(entry))
+            if state == _MADE:
+                transaction.set_data(self._path(_CREATION), state, claim)
+            return transaction.commit_async()
+
+        results = await self._ask(f"making a cluster in {self}", begin, changes=True)
+        errors = [result for result in results if isinstance(result, Exception)]
+        if errors and not any(isinstance(error, BadVersionError | NoNodeError | NodeExistsError) for error in errors):
+            raise self._unavailable(f"making a cluster in {self}", errors[0], changes=True) from errors[0]
+        return not errors
+
+    async def read(self, key: str) -> Entry | None:
+        """Return the present entry, or None without one.
+
+        The server that this process is connected to first catches up with the leader: so nothing older is returned
+        than what any process has written, or what a call that this process has given up may yet have written.
+        """
+        node = await self._get(key, fresh=True)
+        if node is not None:
+            return self._entry(key, node)
+        if key == DESCRIPTION:
+            creation = await self._get(_CREATION)
+            # Looked for once more: another process may have finished making the cluster between the two reads.
+            if creation is not None and creation.data == _MADE:
+                if (node := await self._get(key)) is not None:
+                    return self._entry(key, node)
+                raise damaged(self.place(DESCRIPTION), "it is missing, and a cluster was made here")
+        return None
+
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        """Replace the entry and return the new one, or None when it is no longer `present`."""
+        while True:
+            node = await self._get(key)
+            if node is None:
+                raise missing(self.place(key))
+            current = self._entry(key, node)
+            if present is not None and current != present:
+                return None
+            entry = Entry(current.cluster_key, current.version + 1, contents)
+            first = current.version - node.version
+            if await self._set(key, _sealed(entry._replace(version=first)), node.version) is not None:
+                return entry
+            if present is not None:
+                return None
+
+    async def changed(self, key: str, version: int) -> None:
+        """Return once the entry has another version than this, or the watch on it is lost."""
+        watcher = self._watchers.get(key)
+        watch = None
+        if watcher is None or watcher.done():
+            watcher = self._watchers[key] = asyncio.get_running_loop().create_future()
+            watch = self._opened().resolving(watcher)
+        try:
+            # Read even if there is a watch already: it tells of changes after it was set, and `version` may be older.
+            node = await self._get(key, watch=watch)
+        except BaseException:
+            if watch is not None and not watcher.done():
+                watcher.set_result(None)  # nothing may be watching: those who wait as well read again
+            raise
+        if node is None or self._entry(key, node).version != version:
+            return
+        # Shielded: others may wait for the same.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(watcher), _WATCH_S)
+
+    # -------------------------------------------------------------- names
+
+    async def register(self, name: str, entry: Entry) -> bool:
+        """Take a name for the life of this process; return False when another living process has it."""
+        entry = self._own.get(name, entry)
+        await self._make_path(self._path(name.partition("/")[0]))
+        # Tried for a name of this process as well: the session that had it may have ended.
+        if not await self._take(name, entry):
+            return False
+        self._own[name] = entry
+        return True
+
+    async def _take(self, name: str, entry: Entry) -> bool:
+        """Create the name's node in this session; return False when another session has it."""
+        if await self._create_node(name, _sealed(entry), ephemeral=True):
+            return True
+        # A call whose answer was lost may have created the node.
+        node = await self._get(name)
+        return node is not None and node.owner == self._opened().number()
+
+    async def renew(self, name: str) -> None:
+        """Raise the version of one's own name, or take the name again if the session that had it has ended."""
+        entry = self._own.get(name)
+        if entry is None:
+            return
+        node = await self._get(name)
+        if node is None:
+            await self._take(name, entry)
+        elif node.owner == self._opened().number():
+            await self._set(name, node.data, node.version)
+
+    async def leave(self, name: str) -> None:
+        """Give up one's own name."""
+        if self._own.pop(name, None) is None:
+            return
+        node = await self._get(name)
+        if node is not None and node.owner == self._opened().number():
+            with contextlib.suppress(NoNodeError):
+                await self._ask(
+                    f"leaving {self.place(name)}", lambda client: client.delete_async(self._path(name)), changes=True
+                )
+
+    async def registered(self, folder: str) -> dict[str, Entry]:
+        """Return the names whose sessions live. An entry that does not read has no contents: the caller judges it."""
+        path = self._path(folder)
+        names = [name for name in await self._children(path, fresh=True) if name.isdecimal()]
+        nodes = await asyncio.gather(*(self._get(f"{folder}/{name}") for name in names))
+        living: dict[str, Entry] = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                try:
+                    living[name] = self._entry(f"{folder}/{name}", node)
+                except CoordinatorDamaged:
+                    living[name] = Entry(b"", node.version, b"")
+        return living
+
+    async def close(self) -> None:
+        """End the session, and with it this process's names. Waits for kazoo's threads."""
+        self._closed = True
+        self._own.clear()
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.shield(asyncio.to_thread(session.close))
+
+    # -------------------------------------------------------------- nodes
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _entry(self, key: str, node: _Node) -> Entry:
+        """Return the entry in a node. Raises `CoordinatorDamaged`, `UnsupportedFormat`."""
+        head, newline, contents = node.data.partition(b"\n")
+        words = head.decode("ascii", "replace").split(" ")
+        if not newline or words[0] != _MAGIC or len(words) < 2:
+            raise damaged(self.place(key), "it is not a coordinator's value")
+        if words[1] != str(FORMAT):
+            raise UnsupportedFormat(
+                f"{self.place(key)} is of coordinator format {words[1]}; this version of Polonaise reads format "
+                f"{FORMAT}: run the version that wrote it, or a newer one"
+            )
+        try:
+            _, _, cluster_key, first = words
+            return Entry(bytes.fromhex(cluster_key), int(first) + node.version, contents)
+        except ValueError as error:
+            raise damaged(self.place(key), f"its first line is invalid: {error}") from error
+
+    async def _get(self, key: str, *, fresh: bool = False, watch: Callable[..., None] | None = None) -> _Node | None:
+        """Return a node; None without it. With `fresh`, the server catches up with the leader first."""
+        path = self._path(key)
+
+        def begin(client: KazooClient) -> Any:
+            if fresh:
+                client.sync_async(path)  # requests of one session are carried out in order
+            return client.get_async(path, watch)
+
+        try:
+            data, stat = await self._ask(f"reading {self.place(key)}", begin)
+        except NoNodeError:
+            return None
+        return _Node(data, stat.version, stat.ephemeralOwner)
+
+    async def _set(self, key: str, data: bytes, version: int) -> int | None:
+        """Replace a node of this version and return its new version; None when it has another by now, or is gone."""
+        path = self._path(key)
+        try:
+            stat = await self._ask(
+                f"changing {self.place(key)}", lambda client: client.set_async(path, data, version), changes=True
+            )
+        except (BadVersionError, NoNodeError):
+            return None
+        return int(stat.version)
+
+    async def _create_node(self, key: str, data: bytes, *, ephemeral: bool = False) -> bool:
+        """Create a node; return False when there is one."""
+        path = self._path(key)
+        try:
+            await self._ask(
+                f"creating {self.place(key)}",
+                lambda client: client.create_async(path, data, ephemeral=ephemeral),
+                changes=True,
+            )
+        except NodeExistsError:
+            return False
+        return True
+
+    async def _make_path(self, path: str) -> None:
+        """Create this node and those above it, as far as they are missing."""
+        await self._ask(f"creating {path}", lambda client: client.ensure_path_async(path), changes=True)
+
+    async def _children(self, path: str, *, fresh: bool = False) -> list[str]:
+        """Return the names of the nodes below this one; none without it."""
+
+        def begin(client: KazooClient) -> Any:
+            if fresh:
+                client.sync_async(path)
+            return client.get_children_async(path)
+
+        try:
+            return list(await self._ask(f"listing {path}", begin))
+        except NoNodeError:
+            return []
+
+    # -------------------------------------------------------------- requests
+
+    async def _ask(self, what: str, begin: Callable[[KazooClient], Any], *, changes: bool = False) -> Any:
+        """Send a request and return its answer. Raises `CoordinatorUnavailable` when there is none in time.
+
+        What kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
+        """
+        session = self._opened()
+        is_sent = False
+        try:
+            async with asyncio.timeout(self._session_s):
+                await session.live.wait()
+                is_sent = True
+                return await session.ask(begin)
+        except (NoNodeError, NodeExistsError, BadVersionError):
+            raise
+        except (NoAuthError, AuthFailedError) as error:
+            raise CoordinatorUnavailable(
+                f"{what}: ZooKeeper denies access: give this process's user all rights on {self._root}"
+            ) from error
+        except (KazooException, TimeoutError) as error:
+            if not is_sent:
+                raise CoordinatorUnavailable(
+                    f"{what}: no ZooKeeper answers at {self._hosts} within {self._session_s:g} s, and nothing was "
+                    "changed: start ZooKeeper, or correct the address"
+                ) from error
+            raise self._unavailable(what, error, changes=changes) from error
+
+    def _opened(self) -> _Session:
+        """Return the session, which may still have to be made."""
+        if self._closed:
+            raise Closed(f"the coordinator in {self} was closed by this process")
+        if self._session is None:
+            self._session = _Session(self._hosts, self._session_s)
+        return self._session
+
+    def _unavailable(self, what: str, error: BaseException, *, changes: bool) -> CoordinatorUnavailable:
+        hint = ". The change may have been made: read again" if changes else ""
+        why = "no answer came in time" if isinstance(error, TimeoutError) else type(error).__name__
+        return CoordinatorUnavailable(f"{what}: {why}{hint}")
+
+
+def _sealed(entry: Entry) -> bytes:
+    """Return a node's data: the line that says what it is, and the contents. A new node's version counts from 0."""
+    return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents
+
+
+class _Session:
+    """A session with ZooKeeper, kept by kazoo's threads; a new one after its end. Belongs to one event loop."""
+
+    def __init__(self, hosts: str, session_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.live = asyncio.Event()
+        """Set while there is a connection."""
+        self._client = KazooClient(
+            hosts,
+            timeout=session_s,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, ignore_expire=False),
+            logger=_QUIET,
+        )
+        self._client.add_listener(self._heard)
+        self._client.start_async()
+
+    def number(self) -> int:
+        """Return the number by which ZooKeeper knows the session; -1 while there is no connection."""
+        client_id = self._client.client_id
+        return -1 if client_id is None else int(client_id[0])
+
+    async def ask(self, begin: Callable[[KazooClient], Any]) -> Any:
+        """Send a request and return its answer, or raise what kazoo says."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(result: Any) -> None:
+            if answer.done():  # nobody waits any more
+                return
+            if result.successful():
+                answer.set_result(result.get_nowait())
+            else:
+                answer.set_exception(result.exception)
+
+        begin(self._client).rawlink(lambda result: self._in_loop(settle, result))
+        return await answer
+
+    def resolving(self, future: asyncio.Future[None]) -> Callable[..., None]:
+        """Return a function that resolves the future, for kazoo to call in its thread."""
+
+        def resolve() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        return lambda *_: self._in_loop(resolve)
+
+    def close(self) -> None:
+        """End the session and kazoo's threads. Blocks: to be called in a thread."""
+        self._client.remove_listener(self._heard)
+        self._client.stop()
+        self._client.close()
+
+    def _heard(self, state: str) -> None:
+        """Take note, in kazoo's thread, that the connection was made or lost."""
+        self._in_loop(self.live.set if state == KazooState.CONNECTED else self.live.clear)
+
+    def _in_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and nobody waits any more
+            self._loop.call_soon_threadsafe(callback, *arguments)

@@ -1,0 +1,81 @@
+"""`polonaise zookeeper run`: servers that come up, end with the process that started them, and share no directory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble
+from polonaise.errors import DirectoryInUse
+from rigs.waiting import block_until
+
+pytestmark = pytest.mark.slow
+
+
+def running_in(directory: Path) -> list[int]:
+    """The processes whose command line names this directory, and that are not this one."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            if "org.apache.zookeeper.server.quorum.QuorumPeerMain" in words and str(directory) in " ".join(words):
+                found.append(int(entry.name))
+    return found
+
+
+def started(directory: Path, *options: str) -> subprocess.Popen[str]:
+    arguments = ["zookeeper", "run", "--directory", str(directory), "--listen", "127.0.0.1:0", *options]
+    return subprocess.Popen(
+        [sys.executable, "-m", "polonaise.cli", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None])
+def test_servers_end_with_the_command_that_started_them(tmp_path: Path, end: signal.Signals | None) -> None:
+    with started(tmp_path, *(["--until-stdin-ends"] if end is None else [])) as command:
+        assert command.stdout is not None
+        assert command.stdin is not None
+        assert command.stdout.readline().startswith("listening 127.0.0.1:")
+        assert running_in(tmp_path)
+        if end is None:
+            command.stdin.close()
+        else:
+            command.send_signal(end)
+        assert command.wait(30) == (-signal.SIGKILL if end is signal.SIGKILL else 0)
+    block_until(lambda: not running_in(tmp_path), "the servers have ended")
+
+
+def test_a_server_that_ends_by_itself_ends_the_command_which_tells_why(tmp_path: Path) -> None:
+    with started(tmp_path) as command:
+        assert command.stdout is not None
+        command.stdout.readline()
+        for pid in running_in(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+        assert command.wait(30) == 1
+
+
+def test_a_server_that_does_not_come_up_tells_what_it_printed(tmp_path: Path) -> None:
+    with ZooKeeperEnsemble(tmp_path) as ensemble:
+        (tmp_path / "zookeeper-1" / "data" / "version-2").mkdir(parents=True)
+        (tmp_path / "zookeeper-1" / "data" / "version-2" / "log.1").write_bytes(b"no log of ZooKeeper's")
+        with pytest.raises(ZooKeeperEnded, match=r"(?s)server 1 did not start: .*(Exception|ERROR)"):
+            ensemble.start(60.0)
+    assert not running_in(tmp_path)
+
+
+def test_a_directory_is_one_ensembles(tmp_path: Path) -> None:
+    with ZooKeeperEnsemble(tmp_path) as first, ZooKeeperEnsemble(tmp_path) as second:
+        first.start(60.0)
+        with pytest.raises(DirectoryInUse):
+            second.start(60.0)
+        assert first.servers[0].is_serving()
+        first.stop()
+        second.start(60.0)
