@@ -35,8 +35,8 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
-test: check ## all that a newcomer should see pass: about 20 minutes on 2 cores
-	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist worksteal
+test: check ## all that a newcomer should see pass: about 40 minutes on 2 cores
+	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and alone'
 
 demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
@@ -55,6 +55,7 @@ soak: $(STAMP) ## a cluster at work, killed and given up on; each process must s
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
+	$(BIN)/python -m pytest -m campaign tests/torture
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md

@@ -215,7 +215,7 @@ class UnsupportedFormat(PolonaiseError):
 
 
 class DirectoryInUse(PolonaiseError):
-    """Another process has this directory open, or is registered at the coordinator under this server id."""
+    """A process has this directory open already, or another living one is registered under this server id."""
 
     code = "directory_in_use"
     retry = Retry.AGAIN
@@ -248,7 +248,10 @@ class NotJoined(PolonaiseError):
 
 
 class OutOfOrder(PolonaiseError):
-    """Batches do not follow on those before them, or an id is given at which the log can't be read, cut or trimmed."""
+    """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked.
+
+    Then the id does not allow it, or the session that the copy has joined. The message says which.
+    """
 
     code = "out_of_order"
 
@@ -346,7 +349,10 @@ class ClientAhead(PolonaiseError):
 
 
 class BodyTooLarge(PolonaiseError):
-    """A transaction's data, or all appends of one frame together, exceed the limit. The message has both numbers."""
+    """A transaction's data exceed the limit, or a group or frame of appends exceeds those on its bytes and its number.
+
+    The message has the sizes and the limits.
+    """
 
     code = "body_too_large"
 
@@ -471,7 +477,11 @@ class WrongEventLoop(PolonaiseError):
 
 
 class ViewUnavailable(PolonaiseError):
-    """A view's store can't be used at the moment, whatever the transaction. It is tried again until it can be used."""
+    """A view's store can't be used at the moment, whatever the transaction.
+
+    A client that applies transactions tries again by itself; whoever reads the store, or writes it by a job on Spark,
+    gets this error.
+    """
 
     code = "view_unavailable"
     retry = Retry.AGAIN
@@ -529,7 +539,7 @@ class DeadlineExceeded(PolonaiseError):
 
 
 class AddressInUse(PolonaiseError):
-    """Another process listens on the address: stop it, or choose another port."""
+    """A process listens on the address already: stop it, or choose another port."""
 
     code = "address_in_use"
 

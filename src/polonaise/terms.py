@@ -96,9 +96,9 @@ class LockMode(enum.IntEnum):
     READ = 0
     """Built on the state behind the lock: checked, not raised."""
     WRITE = 1
-    """Built on that state and changes it: checked and raised."""
+    """Built on the state behind the lock, and changes it: checked and raised."""
     APPEND = 2
-    """Changes the state without having looked at it: raised, not checked."""
+    """Changes the state behind the lock without having looked at it: raised, not checked."""
 
 
 class MountState(enum.IntEnum):
@@ -120,7 +120,8 @@ class BodyForm(enum.IntEnum):
     LAZY = 1
     """No body comes with the batch: the consumer fetches those that it wants."""
     FILTERED = 2
-    """Bodies come with the batch for headers that match the filter, and are fetched on demand for the others."""
+    """All bodies of a batch come with it if one of its headers matches the filter; those of other batches are fetched
+    on demand."""
 
 
 class ExpectationKind(enum.IntEnum):
@@ -150,7 +151,10 @@ class ChangeKind(enum.IntEnum):
 
 
 class FailureReason(enum.IntEnum):
-    """The reasons why an append was not ordered, or not committed."""
+    """The reasons why an append was not ordered, or not committed.
+
+    A number, the *value*, goes with each. Where no meaning is told here, it has none.
+    """
 
     LOCK_CONFLICT = 0
     """Built on stale state; the value is the id to have applied before trying again."""

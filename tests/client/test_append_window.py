@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.window import AppendWindow
 from polonaise.wire.appends import inbox_bytes
@@ -100,6 +102,45 @@ async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_
     assert sent_when_run[0] == 0
     assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
     assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
+
+
+async def test_groups_of_many_contexts_go_out_in_parts_too(world: World) -> None:
+    """Three bodies at a time, the number of unsent transactions is never exactly 512."""
+    client = await world.client()
+    await client.ready(0)
+    sent_when_run: list[int] = []
+
+    def context(tx: Draft, number: int) -> None:
+        sent_when_run.append(client._appends_of(0, ()).sent)
+        for part in range(3):
+            tx.append(b"%04d" % (number + part))
+
+    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(0, 1_200, 3)))
+    assert sent_when_run[0] == 0
+    assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
+    assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
+
+
+async def test_a_full_window_is_not_tried_again_for_each_append(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.server.window_bytes = 1
+    world.server.hold = True
+    client = await world.client(settings={"frame_bytes_max": 1_000})
+    await client.ready(0)
+    tries: list[int] = []
+    send_all = PartitionAppends._send_all
+    monkeypatch.setattr(PartitionAppends, "_send_all", lambda *args: (tries.append(1), send_all(*args)))
+
+    def context(tx: Draft, number: int) -> None:
+        for _ in range(3):
+            tx.append(b"%04d" % number)
+
+    running = asyncio.gather(*(client.run(context, number, partition=0) for number in range(1_000)))
+    await wait_until(lambda: world.server.held)
+    assert len(tries) < 5
+    world.server.hold = False
+    world.server.release()
+    await running
+    assert len(world.log.bodies()) == 3_000
 
 
 async def test_contexts_that_find_no_room_in_the_window_wait_in_their_order(world: World) -> None:

@@ -112,6 +112,14 @@ def test_a_receipt_is_waited_for_with_and_without_a_deadline(log: testing.Blocki
     assert receipt.wait()
 
 
+@pytest.mark.parametrize("timeout", ["5", -1, float("nan"), True])
+def test_an_invalid_timeout_of_a_receipt_is_refused(log: testing.BlockingMemoryLog, timeout: Any) -> None:
+    receipt, submission = log.append(b"1 1").result(5), log.submit(deposit, 1, 1)
+    for wait in (receipt.wait, receipt.result, receipt.applied, submission.result, submission.outcome):
+        with pytest.raises(BadOption, match="timeout="):
+            wait(timeout)
+
+
 def test_a_receipt_of_what_failed(log: testing.BlockingMemoryLog) -> None:
     log.faults.fail_next_append()
     receipt = log.append(b"1 1")

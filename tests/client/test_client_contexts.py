@@ -477,6 +477,20 @@ async def test_a_serializer_and_a_partitioner_take_the_applications_values(two_p
     assert world.logs[0].bodies() == [b'{"n": 4}']
 
 
+async def test_a_partitioner_that_needs_arguments_has_a_call_without_them_name_its_partition(
+    two_partitions: World,
+) -> None:
+    client = await two_partitions.client(partitioner=lambda given, partitions: given[0] % partitions)
+    for call in (client.flush, client.ready, client.high_water_mark):
+        with pytest.raises(BadOption, match="give partition=") as raised:
+            await call()
+        assert isinstance(raised.value.__cause__, IndexError)
+    with pytest.raises(BadOption, match="give partition="):
+        client.read()
+    with pytest.raises(TypeError, match="not all arguments"):
+        client.append("paid")
+
+
 # ------------------------------------------------------------------ what a context returns
 
 

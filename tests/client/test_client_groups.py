@@ -152,6 +152,13 @@ def test_columns_that_do_not_fit_together_are_no_group() -> None:
             Group(*columns)
 
 
+@pytest.mark.parametrize("locks", [{"lock_hashes": bytes(8), "lock_modes": b"\2"}, {"lock_modes": b"\2"}])
+def test_locks_without_their_ends_are_no_group(locks: dict[str, bytes]) -> None:
+    one = array("I", [1]).tobytes()
+    with pytest.raises(BadOption, match="no lock_ends"):
+        Group(one, one, one, b"a", **locks)
+
+
 def test_bodies_headers_and_locks_are_as_many_as_each_other() -> None:
     with pytest.raises(BadOption, match="headers"):
         Group.of([b"a"], [1, 2])

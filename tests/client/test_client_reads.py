@@ -368,3 +368,32 @@ async def test_marks_of_several_partitions_are_asked_for_at_the_same_time(world:
     assert await client.high_water_marks([]) == {}
     with pytest.raises(UnknownPartition):
         await client.high_water_marks([0, 99])
+
+
+async def test_a_partition_named_twice_leaves_no_request_behind(two_partitions: World) -> None:
+    world = two_partitions
+    client = await world.client()
+    assert await client.high_water_marks([0, 0]) == {0: -1}
+    world.coordinator._assignment.value.owners.pop(1)  # type: ignore[attr-defined]
+    before = asyncio.all_tasks()
+    with pytest.raises(UnknownPartition):
+        await client.high_water_marks([1, 1, 99])
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before
+
+
+async def test_a_wait_for_no_partition_ends_at_once(world: World) -> None:
+    client = await world.client()
+    assert await client.wait_committed({}, timeout=60) == {}
+    with pytest.raises(BadOption):
+        await client.wait_committed({}, timeout=-1)
+
+
+async def test_a_wait_for_an_unknown_partition_leaves_no_request_behind(world: World) -> None:
+    client = await world.client()
+    await client.high_water_mark(0)  # connects
+    before = asyncio.all_tasks()
+    with pytest.raises(UnknownPartition):
+        await client.wait_committed({0: -1, 99: -1}, timeout=60)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() <= before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -20,17 +21,25 @@ from polonaise.errors import (
     FragmentDamaged,
     HistoryIncomplete,
     StoreUnavailable,
+    UnsupportedFormat,
     WrongClusterKey,
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
-from polonaise.fragments.objects import ArchivedFragment, fragments_of, partitions_in, verified, write_fragments
+from polonaise.fragments.objects import (
+    ArchivedFragment,
+    footer_of,
+    fragments_of,
+    partitions_in,
+    verified,
+    write_fragments,
+)
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
-from rigs.fragments import flip
+from rigs.fragments import flip, rewritten
 from rigs.programs import run_polonaise
 from rigs.waiting import time_passes
 
@@ -239,6 +248,27 @@ async def test_a_flipped_bit_is_found_and_the_fragment_named(log: Log, store: Ob
     assert name.path in report.wrong[0]
     with pytest.raises(FragmentDamaged, match=name.digest):
         await verified(store, name)
+
+
+async def test_a_fragment_of_another_format_is_named_and_the_others_are_verified(
+    log: Log, store: ObstoreStore, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        await fill(log, 20)
+        await archived(log, store, rest=True)
+    _, two, _ = sorted(await fragments_of(store, 0))
+    newer = rewritten(await store.get(two.path), lambda table: table, {b"polonaise.format": b"2"})
+    other = two._replace(digest=hashlib.sha256(newer).hexdigest())
+    await store.delete(two.path)
+    await store.put_if_absent(other.path, newer)
+    report = await verify(store, 0)
+    assert (report.fragments, report.transactions, report.damaged) == (3, 40, [])
+    assert [other.path in wrong and "format" in wrong for wrong in report.wrong] == [True]
+    assert report.holes == (Span(two.first, two.last),)
+    with pytest.raises(UnsupportedFormat, match=other.digest):
+        await footer_of(store, other, len(newer))
+    with pytest.raises(UnsupportedFormat, match=other.digest):
+        await restore(store, str(tmp_path / "again"), HowToRestore())
 
 
 async def test_a_damaged_fragment_is_written_again_from_the_log_as_it_was(log: Log, store: ObstoreStore) -> None:

@@ -20,7 +20,7 @@ from polonaise.fragments.arrow import SCHEMA, columns_of
 from polonaise.fragments.columns import columns_in
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.fragments.ranges import Range, RangeFile
+from polonaise.fragments.ranges import Parts, Range, RangeFile
 from polonaise.fragments.store import open_store
 from polonaise.log.batch import Batch
 from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, name_of, plain_batches
@@ -146,7 +146,7 @@ def test_ids_that_are_not_dense_are_refused() -> None:
         read(rewritten(raw, with_column("transaction_id", 3)), footer)
     with pytest.raises(FragmentDamaged, match="the rows of row group 0"):
         read(rewritten(raw, with_column("partition", 3)), footer)
-    with pytest.raises(FragmentDamaged, match="ends with 4"):
+    with pytest.raises(FragmentDamaged, match="end with id 4, and the footer says 5"):
         read(rewritten(raw, lambda table: table.slice(0, 5)), footer)
 
 
@@ -276,6 +276,17 @@ def test_fewer_bytes_than_asked_for_are_a_store_that_fails(grouped: tuple[Any, b
         pytest.raises(StoreUnavailable, match="the store returned"),
     ):
         read(ranges, footer)
+
+
+def test_a_file_of_parts_is_read_to_its_end_where_that_was_fetched() -> None:
+    parts = Parts({0: b"0123", 6: b"6789"}, 10)
+    assert (parts.read(2), parts.read(2)) == (b"01", b"23")
+    assert (parts.seek(7), parts.read(-1), parts.read(-1), parts.read(5)) == (7, b"789", b"", b"")
+    parts.seek(2)
+    for size in (-1, 3):
+        with pytest.raises(OSError, match="were not fetched"):
+            parts.read(size)
+    assert parts.read(2) == b"23"
 
 
 async def test_a_store_gives_what_columns_are_read_from(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,27 @@ def test_what_goes_on_is_not_warned_about_and_what_stops_is() -> None:
         (157, 63),
     ]
     assert trouble.due(160, 0) is None
+
+
+class FaultyOwner:
+    """As much of an owner as the warnings look at for faults."""
+
+    def __init__(self, total: int) -> None:
+        self.faults = SimpleNamespace(total=total)
+        self.readiness = SimpleNamespace(faults=self.faults)
+
+
+def test_the_latest_fault_is_told_and_not_that_of_the_partition_with_the_most() -> None:
+    warnings = HealthWarnings(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
+    often, once = FaultyOwner(7), FaultyOwner(0)
+    look: Any = warnings._look_for_faults
+    assert look([], 0.0) is None
+    assert look([often, once], 1.0) is often
+    assert look([often, once], 2.0) is often
+    once.faults.total = 1
+    assert look([often, once], 3.0) is once
+    assert warnings._last_fault_s == 3.0
+    assert look([often], 4.0) is None, "another server owns the partition now"
 
 
 def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:

@@ -10,14 +10,27 @@ import pytest
 
 from polonaise.errors import ConnectionLost, PolonaiseError
 from polonaise.host.real import RealHost
+from polonaise.link.connection import OWN_REQUESTS
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
-from polonaise.wire.messages import HighWaterMark
+from polonaise.wire.messages import HighWaterMark, Refused
 from rigs.waiting import wait_until
 
 
 def connection() -> Any:
     return SimpleNamespace(closed=None, peer=None, close=lambda: None)
+
+
+def test_a_late_refusal_of_a_request_is_no_fault_of_the_session() -> None:
+    link = StorageLink(None, "storage:1", 1, b"k" * 16, ServerSettings(), {})  # type: ignore[arg-type]
+    failed: list[Any] = []
+    link.session = connection()
+    link.listen(0, SimpleNamespace(on_replica_failed=lambda *fault: failed.append(fault)))  # type: ignore[arg-type]
+    refusal = Refused(detail=0, code="fenced", text="an earlier session's")
+    link._on_message(link.session, refusal, OWN_REQUESTS | 7, 0)
+    assert failed == []
+    link._on_message(link.session, refusal, 7, 0)
+    assert len(failed) == 1
 
 
 async def test_a_bulk_connection_that_fails_is_told_until_it_is_made_again_and_the_other_one_is_not_blamed(

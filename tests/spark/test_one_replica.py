@@ -27,7 +27,11 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.options import read_options, write_options
+from polonaise.spark.protocol.conditions import Ranges
+from polonaise.spark.query import _narrowed
+from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import ddl_of
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
@@ -111,6 +115,16 @@ def test_times_divide_a_replica_as_they_do_a_log(storage: Path, second: int) -> 
     assert ids(storage, endingTimestamp=moment) == [id for id in range(18) if id not in late]
 
 
+def test_the_caution_is_told_once_for_each_partition_of_a_query(
+    storage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = QueryHistory(read_options({"cluster": f"storage:{storage}"}))
+    for span in (Span(0, 5), Span(6, 17)):
+        history.splits({0: span, 1: span})
+    told = [record.getMessage() for record in caplog.records if "CAUTION" in record.getMessage()]
+    assert [text.split(",")[0] for text in told] == [f"CAUTION: this is one replica of partition {p}" for p in (0, 1)]
+
+
 def test_one_partitions_directory_is_read_as_well(storage: Path, tmp_path: Path) -> None:
     promise(storage, lambda slot: slot.save(replace(slot.promises, confirmed=13)))
     assert [row["standing"] for row in rows(storage / "0")] == ["committed"] * 14 + ["unproved"] * 4
@@ -154,6 +168,28 @@ def test_what_is_below_a_trim_is_refused_with_what_to_say(storage: Path) -> None
     with pytest.raises(HistoryTrimmed):
         rows(storage, failOnDataLoss=False)
     assert ids(storage, startingTransactions='{"0": 6}') == list(range(6, 18))
+
+
+def test_a_time_before_a_trim_is_refused_as_its_ids_are(storage: Path) -> None:
+    """Ids 6 and 7 are of second 7: what was trimmed may be of that second, too, and of none after it."""
+    work_on(storage, lambda log: log.trim(6))
+    for second in (0, 6, 7):
+        moment = datetime.fromtimestamp(second, UTC).isoformat()
+        for both in ({}, {"endingTimestamp": moment}):
+            with pytest.raises(HistoryTrimmed, match=r"below 6 of partition 0"):
+                rows(storage, partitions=0, startingTimestamp=moment, **both)
+        with pytest.raises(HistoryTrimmed):
+            rows(storage, partitions=0, endingTimestamp=moment)
+        assert ids(storage, startingTransactions='{"0": 6}', endingTimestamp=moment) == []
+    assert ids(storage, startingTimestamp=datetime.fromtimestamp(8, UTC).isoformat()) == list(range(8, 18))
+
+
+def test_a_conditions_time_before_a_trim_leaves_the_range_where_its_ids_begin(storage: Path) -> None:
+    work_on(storage, lambda log: log.trim(6))
+    history = QueryHistory(read_options({"cluster": f"storage:{storage}"}))
+    early = Ranges(since=datetime.fromtimestamp(0, UTC))
+    assert _narrowed(history, 0, Span(0, 17), early) == (0, 17), "which is refused"
+    assert _narrowed(history, 0, Span(6, 17), early) == (6, 17)
 
 
 @pytest.mark.parametrize(("segment", "missing"), [(0, (0, 5)), (1, (6, 11)), (2, (12, 17))])
@@ -239,7 +275,7 @@ def test_what_is_no_storage_directory_is_refused(storage: Path, tmp_path: Path) 
         rows(tmp_path / "nowhere")
     with pytest.raises(BadOption, match="not a storage directory"):
         rows(tmp_path)
-    with pytest.raises(BadOption, match="is a file: name the directory"):
+    with pytest.raises(BadOption, match="is a file: name the storage directory"):
         rows(segments(storage)[0])
     for named in ("7", "0-2"):
         with pytest.raises(UnknownPartition, match=r"has the partitions \[0, 1\]"):

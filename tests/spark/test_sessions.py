@@ -83,4 +83,5 @@ def test_a_session_that_is_there_takes_what_can_be_changed(spark: SparkSession) 
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     with pytest.raises(BadOption, match=r"'spark.driver.memory' can't be changed"):
-        session(conf={"spark.driver.memory": "2g"})
+        session(conf={"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "2g"})
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2", "it is left as it is"

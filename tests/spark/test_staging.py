@@ -162,9 +162,9 @@ def test_a_register_that_no_sink_wrote_is_refused() -> None:
             SinkProgress.parse(value)
 
 
-@pytest.mark.parametrize("app", ["", "x" * 1_100])
-def test_an_application_without_a_usable_name_is_refused(app: str) -> None:
-    with pytest.raises(BadOption, match="txnAppId"):
+@pytest.mark.parametrize(("app", "size"), [("", 0), ("x" * 1_100, 1_100), ("ü" * 600, 1_200)])
+def test_an_application_without_a_usable_name_is_refused(app: str, size: int) -> None:
+    with pytest.raises(BadOption, match=f"txnAppId has 1 to 1018 bytes, this one {size}$"):
         register_key(app)
 
 

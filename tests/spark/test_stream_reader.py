@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from polonaise.blocking.log import Log
 from polonaise.errors import BadOption, BeyondLog, DeadlineExceeded, WrongClusterKey
 from polonaise.spark import clusters, streamreader
+from polonaise.spark.options import read_options
 from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.streamreader import StreamReader
@@ -310,6 +311,18 @@ def test_a_request_without_an_answer_ends_the_query_within_its_timeout(
     monkeypatch.setattr(Log, "high_water_marks", unanswered)
     with pytest.raises(DeadlineExceeded, match=r"asked for 0\.2 s"):
         reader.latestOffset(place, ALL)
+
+
+def test_a_wait_without_an_answer_returns_only_partitions_that_grew(
+    log: Filled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unanswered(*_: Any, **__: Any) -> Any:
+        raise DeadlineExceeded("no answer")
+
+    monkeypatch.setattr(Log, "wait_committed", unanswered)
+    history = QueryHistory(read_options({"cluster": log.address}))
+    assert history.wait_beyond({0: 10, 1: 3}, 0.1) == {1: 4}
+    assert history.wait_beyond({0: 10, 1: 4}, 0.1) == {}
 
 
 # ------------------------------------------------------------------ admission

@@ -262,11 +262,11 @@ def test_batches_that_read_back_after_their_sync_failed_unheard_are_durable_befo
         await owner.store(1, made[0])
         fails = node.disk.fails
 
-        def fails_and_dies(what: str, chance: float) -> bool:
+        def fails_and_dies(what: str) -> bool:
             if what == "sync":
                 node.process.crash_on_call = node.process.calls + 1
                 node.disk.fail_syncs(1)
-            return fails(what, chance)
+            return fails(what)
 
         node.disk.fails = fails_and_dies  # type: ignore[method-assign]
         owner.send(2, *made[1:])

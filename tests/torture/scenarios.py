@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from .copies import BY_BYTES, FINER, SPLIT, Copy, ToLog, ToParquet, ToSql
 from .faults import Fault
 from .ground import FEW, FEW_ROWS, MANY, OTHER_TARGETS, Ground
-from .processes import Driver, Drivers, wait_for
+from .processes import Driver, Drivers, Hangs, wait_for
 
 LIVES_MAX = 4
 """The most tries that a copy may need after its faults: it may fail a few times more, because of their effects."""
@@ -83,7 +83,10 @@ def all_hit(faults: Sequence[Fault], driver: Driver) -> None:
         driver.check_at_work()
         return all(fault.hit for fault in faults)
 
-    wait_for(hit, "the steps " + ", ".join(fault.step for fault in faults))
+    try:
+        wait_for(hit, "faults")
+    except Hangs as error:
+        raise Hangs(f"{error}: {', '.join(missed(faults))}") from None
 
 
 # ------------------------------------------------------------------ a part of a driver

@@ -40,7 +40,15 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", [snapshots_agree, *scenarios.ALL], ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        # A driver's death costs a new driver: `killed_between_groups` and `zombie` are its short form.
+        pytest.param(each, marks=[pytest.mark.campaign] if each is scenarios.killed_before_the_checkpoint else [])
+        for each in (snapshots_agree, *scenarios.ALL)
+    ],
+    ids=lambda scenario: scenario.__name__,
+)
 def test_each_row_is_there_once_and_in_order(rig: Rig, scenario: scenarios.Scenario) -> None:
     assert scenario(rig) == []
 
@@ -52,6 +60,7 @@ def test_a_sink_that_appends_at_once_is_found_out(rig: Rig) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign  # `test_a_sink_that_appends_at_once_is_found_out` is its short form
 def test_sinks_that_do_not_know_batches_are_found_out_when_a_driver_dies(rig: Rig) -> None:
     wrong = scenarios.naive_driver_killed(rig)
     assert "to_log: partition 4: 300 rows instead of 250" in wrong, "at once: the whole batch again"

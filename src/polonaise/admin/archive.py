@@ -1,4 +1,4 @@
-"""Archive without Spark: read what is committed and not archived yet from the servers, and write fragments of it."""
+"""Fragment stores without Spark: archive what is committed and not archived yet; verify and repair fragments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, FragmentsAhead, LogForked, WrongClusterKey
+from polonaise.errors import (
+    BeyondLog,
+    FragmentDamaged,
+    FragmentsAhead,
+    LogForked,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
 from polonaise.fragments.objects import (
@@ -55,8 +62,8 @@ async def archive(
     this id (inclusive) is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold
     whole batches, and only a committed high-water mark is certain to be the end of one.
 
-    `tell_missing` is called with ids that are to be written although later ones are archived: somebody has removed
-    their fragments, or is writing them at this moment.
+    `tell_missing` is called with each range of ids that is to be written although later ids are archived: somebody has
+    removed its fragments, or is writing them at this moment.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
     or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and what
@@ -154,7 +161,8 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log is committed up to "
             f"{committed}: {_OTHER_LIFE}"
         )
-    # No later batch is read: only what is not archived is certain to be still on the servers.
+    # The batch behind the fragment is read, not the fragment's own last one: servers may have trimmed archived batches.
+    # Only where the log ends with the fragment is there no other.
     next_id = min(last + 1, committed)
     async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
         batch = await anext(reader)
@@ -198,9 +206,10 @@ class StoreReport:
     cluster_key: builtins.bytes | None = None
     """Cluster key of the first good fragment; None if no fragment is good."""
     wrong: list[str] = field(default_factory=list)
-    """Descriptions of damaged fragments, and of those that are not of one log with the others."""
+    """Descriptions of damaged fragments, of those in another format, and of those that are not of one log with the
+    others."""
     damaged: list[FragmentName] = field(default_factory=list)
-    """The damaged fragments."""
+    """The names of the damaged fragments."""
 
     @property
     def troubles(self) -> list[str]:
@@ -213,7 +222,7 @@ class StoreReport:
 
 
 async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
-    """Read every fragment of a partition, and report damage, contradictions, holes and missing ids.
+    """Read every fragment of a partition, and report damage, other formats, contradictions, holes and missing ids.
 
     Raises what the store raises.
     """
@@ -228,6 +237,8 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
         except FragmentDamaged as error:
             report.wrong.append(error.text)
             report.damaged.append(name)
+        except UnsupportedFormat as error:  # it may well be whole: nothing to be repaired
+            report.wrong.append(error.text)
     report.wrong += contradictions(good)
     last = max((name.last for name, _ in good), default=NO_TRANSACTION)
     covered = cover([name for name, _ in good], Span(0, last))

@@ -179,10 +179,10 @@ async def registers(
 async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> AsyncGenerator[Receipt, None]:
     """Append each body as a transaction of its own, and yield the receipts, in order, each once it is committed.
 
-    Raises `BadOption` for a client high-water mark above the committed one, and `DeadlineExceeded` while the partition
-    is not ready. Stops at the first append that is not committed, and raises why (`LockConflict`, `ExpectationFailed`,
-    `AppendFailed`, …), or `AppendUnknown` if that is not known in time. Appends after it may be in the log then, unless
-    appends are `checked`: each of these waits for the one before.
+    Raises `BadOption` for a client high-water mark below -1 or above the committed one, and `DeadlineExceeded` if the
+    partition is not ready in time. Stops at the first append that is not committed, and raises why (`LockConflict`,
+    `ExpectationFailed`, `AppendFailed`, …), or `AppendUnknown` if its fate is not known in time. Later appends may be
+    in the log then, unless appends are `checked`: each of these waits for the one before.
     """
     await log.ready(how.partition, timeout=how.timeout_s)
     if how.high_water_mark is not None:
@@ -344,8 +344,8 @@ async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenera
 def new_embedded_address(address: str, partitions: int | None, storage: int | None) -> str:
     """Return the address that makes an embedded log of these numbers of partitions and storage directories.
 
-    A number that is None is left as the address has it. Raises `BadOption` for an address that makes none, and
-    `AlreadyInitialized` if there is a log already.
+    A number that is None is left as the address has it. Raises `BadOption` for an address that makes no log and for a
+    number that the address has as well, and `AlreadyInitialized` if there is a log already.
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(

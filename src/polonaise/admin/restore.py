@@ -154,7 +154,8 @@ async def restore(
 
     Whole batches are restored: those that end at or below the given ids, and are not later than the given time. Until
     this has returned, a file in the directory says that it holds no log. The restore may be killed at any time and run
-    again, and then begins anew.
+    again, and then begins anew; where only the removal of that file was left to do for a cluster, it raises
+    `AlreadyInitialized`, as the cluster may be in use.
 
     Raises, with nothing written: `BadOption` for invalid options and for a directory that holds anything else,
     `HistoryIncomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a
@@ -232,8 +233,8 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     """Choose the fragments, after checking by names and footers that they make one log without missing ids.
 
-    Raises `HistoryIncomplete` if they do not, `BadOption` for last ids of other partitions than the store's, and
-    `FragmentDamaged`.
+    Raises `HistoryIncomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
+    exactly the partitions in the store.
     """
     partitions = await partitions_in(store)
     if not partitions:

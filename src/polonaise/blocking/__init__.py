@@ -11,9 +11,9 @@ the application's code:
 
 - The context of `run` and `once` runs in the thread that called them, so it may use what belongs to that thread, and
   may wait.
-- A **view** is called in the background thread, with plain methods; so are the context of `submit` and the
-  partitioner. While they run, nothing else goes on: they must not wait for long, and can't wait for the log itself
-  (`WrongThread`). They may use methods that do not wait (`append`, `applied`, `decode`, …).
+- A **view** is called in the background thread; so are the context of `submit`, the partitioner and `wants`. While
+  they run, nothing else goes on: they must not wait for long, and can't wait for the log itself (`WrongThread`). They
+  may use methods that do not wait (`append`, `applied`, `decode`, …).
 - The **serializer** is called where the data is: in the thread of the context that appends it, in the thread that calls
   `decode`, and for `Log.append` and producers in the background thread; so several threads may call it at once.
 

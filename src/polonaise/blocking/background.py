@@ -42,7 +42,7 @@ class Background:
         self._waiting: set[Future[Any]] = set()
         self._closed = False
         self._failure: Exception | None = None
-        """The error of what `close` was to await."""
+        """The error that the function given to `close` raised; None if it raised none."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -58,7 +58,10 @@ class Background:
             self._loop.close()
 
     async def _cancel_all(self) -> None:
-        """Cancel what the loop still runs, and mark its errors as seen: no thread is waiting for them."""
+        """Cancel the tasks that the loop still runs, and mark their errors as seen.
+
+        A thread that waits for one of these tasks learns of its end through `_hand_over`.
+        """
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -68,7 +71,10 @@ class Background:
                 retrieve(task)
 
     def _at_exit(self) -> None:
-        """Stop the loop of a program that ends without `close`: running on during tear-down, it would print errors."""
+        """Stop the loop when a program ends without `close`.
+
+        A loop that goes on while the interpreter is torn down would print errors.
+        """
         if self._pid == os.getpid():
             with self._guard:
                 self._closed = True

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
+from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.client.running import OutcomeKind
 from polonaise.client.running import Submission as AsynchronousSubmission
 from polonaise.errors import AppendUnknown, DeadlineExceeded, PolonaiseError
@@ -47,7 +48,11 @@ class Receipt:
         return self
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the receipt is settled (`done`), or `timeout` seconds are over; return whether it is settled."""
+        """Wait until the receipt is settled (`done`), or `timeout` seconds are over; return whether it is settled.
+
+        Raises `BadOption` for an invalid timeout.
+        """
+        checked_seconds("timeout", timeout)
         receipt = self._receipt
         if not receipt.done:
             try:
@@ -154,9 +159,10 @@ class Submission:
     def outcome(self, timeout: float | None = None) -> Outcome:
         """Wait until the submission has ended; return how, as a value.
 
-        Raises only `DeadlineExceeded` after `timeout` seconds, and what every wait in a thread raises: `Closed`,
-        `WrongThread`, `Forked`.
+        Raises only `DeadlineExceeded` after `timeout` seconds, `BadOption` for an invalid timeout, and what every wait
+        in a thread raises: `Closed`, `WrongThread`, `Forked`.
         """
+        checked_seconds("timeout", timeout)
         try:
             kind, receipt, error = self._background.call(lambda: _within(self._submission.outcome, timeout))
         except TimeoutError:

@@ -123,7 +123,7 @@ def storage_run(
     listen: Listen = "127.0.0.1:0",
     segment_bytes: Annotated[int, Option(min=4096, max=2**40, help="Size of a segment file, in bytes.")] = 256 * 2**20,
     scrub_bytes: Annotated[
-        int, Option(min=0, max=2**40, help="Bytes per second to read in search of rot; 0: none.")
+        int, Option(min=0, max=2**40, help="Bytes per second to read in search of damage; 0: none.")
     ] = 2 * 2**20,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -165,9 +165,9 @@ def server_run(
     ] = None,
     scrub_bytes: Annotated[
         int,
-        Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of rot; 0: none."),
+        Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of damage; 0: none."),
     ] = 2 * 2**20,
-    evidence: Annotated[bool, Option(help="Also store by what each append was judged: its mark and locks.")] = False,
+    evidence: Annotated[bool, Option(help="Also store what each append was judged by: its mark and locks.")] = False,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:

@@ -66,7 +66,7 @@ def run(
     """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
     With --until, archives everything up to the id of each partition and nothing above it, so that the archive ends
-    where you choose. A batch that goes beyond its id is left out as a whole, and printed.
+    where you choose. A batch that goes beyond the id of its partition is left out as a whole, and printed.
 
     May be killed and run again at any time, also several times at once: what is archived twice is read only once.
     """
@@ -160,7 +160,7 @@ def trim(
     before: Annotated[int | None, Option(min=1, help="Drop only below this id. Default: all that is archived.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Drop archived history from the storage nodes, for good: whole segments, once every fragment is verified.
+    """Drop archived history from the storage nodes, for good: whole segments, once the fragments of it are verified.
 
     Servers read that history from the fragments from then on, so they must know the store (server run --fragments).
     """
@@ -187,7 +187,9 @@ def verify(
     repair: Annotated[str | None, Option(metavar="LOG", help="Repair damaged fragments from this log.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check that every fragment is as it was written and that none is missing. Exit status 1 if not.
+    """Check that every fragment is as it was written, none is missing, and the store is marked as their log's.
+
+    Exit status 1 if not.
 
     With --repair, a damaged fragment is written again, in its place, if the log (or other fragments) still holds its
     transactions; the verdict is on the store as it is after that.

@@ -1,6 +1,6 @@
 """Command-line input: parses arguments and standard input into values.
 
-Invalid ones raise `BadOption`, or `ValueError` in parsers that typer calls, which prints its message.
+Invalid input raises `BadOption`, or `ValueError` in parsers that typer calls: typer prints the error's message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def seconds_of(text: str) -> float:
 
 
 def partition_of(text: str) -> int:
-    """Return the number of a partition. Raises `ValueError` for a text that is no number from 0 on."""
+    """Return the number of a partition. Raises `ValueError` unless the text is a number from 0 to 999,999,999."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"invalid partition {text!r}: partitions are numbered from 0")
     return int(text)
@@ -70,7 +70,7 @@ def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str
     """Return the log's address and the body (None: not given) from the arguments of `append`.
 
     One argument alone is the body if --log or POLONAISE_LOG names the log, and the log's address if not. Raises
-    `BadOption` if it could be either.
+    `BadOption` if it could be either, for more than two arguments, and if nothing names the log.
     """
     if len(arguments) > 2:
         raise BadOption(

@@ -164,7 +164,7 @@ def append(
 
     Prints the partition and the id of each transaction once it is committed. Lines are sent without waiting; with locks
     or expectations each waits for the one before it. The command ends at the first append that fails. Lines after it
-    may be in the log by then, unless they had to wait.
+    may be in the log by then, unless they had to wait. An embedded log that does not exist is made.
     """
     from polonaise.admin import logs
     from polonaise.client.protocol.draft import Change, Expectation

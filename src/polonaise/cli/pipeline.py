@@ -1,4 +1,4 @@
-"""The `polonaise pipeline` commands: what all jobs on Spark share: session, progress bars, report and exit status."""
+"""The group `polonaise pipeline`, and what its commands share: Spark session, progress bars, report, exit status."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def archive(
     store: Store,
     partition: Partitions = "all",
     fragment_mib: Annotated[
-        int, typer.Option(min=1, max=1024, help="Maximum size of a fragment, in MiB of log.")
+        int, typer.Option(min=1, max=1024, help="Size of a fragment, in MiB of log; most have half of it or more.")
     ] = 256,
     rest: Annotated[bool, typer.Option("--rest", help="Also write what does not fill a fragment yet.")] = False,
     until: Until = None,

@@ -110,7 +110,7 @@ def check_view(declared: Declared, table: str, on_undecodable: str | None, *, th
 
 
 def until_of(until: list[str] | None, until_time: str | None) -> End:
-    """Return what --until and --until-time give as the end; without either everything. Raises `BadOption`."""
+    """Return the end of what to read, by --until or --until-time; without either, everything. Raises `BadOption`."""
     from polonaise.pipelines.source import Until as End
 
     return End(

@@ -76,7 +76,7 @@ class PartitionAppends(PartitionCondition):
         return self._stream is not None and self._has_room(taken)
 
     def _has_room(self, taken: int) -> bool:
-        """Whether another append is within the bounds, beside those that are outstanding and the `taken` slots."""
+        """Return whether the bounds have room for another append: the `taken` slots of `admission` count as appends."""
         outstanding, settings = self._outstanding, self._settings
         return (
             outstanding.count + taken < settings.outstanding_count_max
@@ -108,7 +108,7 @@ class PartitionAppends(PartitionCondition):
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
         The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
-        error that stopped the partition, and as `check_loop` outside of the client's event loop.
+        error that stopped the partition, and as `check_loop`, which is not called while a sending is scheduled already.
         """
         if not self._sends_soon:  # once for all appends of a turn
             check_loop(self.loop)
@@ -157,7 +157,9 @@ class PartitionAppends(PartitionCondition):
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._send_soon()
         stream = self._stream
-        if len(self._unsent) == _SEND_AT and stream is not None and stream.connection.writable:
+        # Only the append with which they become so many: while the window is full, each more would cut a frame in vain.
+        reached = 0 <= len(self._unsent) - _SEND_AT < len(draft.bodies)
+        if reached and stream is not None and stream.connection.writable:
             self._send_all(stream)
         return receipt
 
@@ -280,7 +282,8 @@ class PartitionAppends(PartitionCondition):
     def judge(self, batch: Batch) -> None:
         """Read the fates of this client's appends from a fed batch.
 
-        Raises `ConsistencyLost` if another fate was told before, or if an append was never sent.
+        Raises `ConsistencyLost` if one of them was never sent, if another fate of one was told before, or if the batch
+        holds only a part of a group.
         """
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)

@@ -70,8 +70,8 @@ class Applier:
 
     Two marks are kept apart. The view's own (`_view_mark`) is the last transaction that the view has applied. The
     client's (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. Where a
-    view stands, the view alone decides: it is asked after each failure, and a mark below the one that it named before
-    has the feed start again from there.
+    view stands, the view alone decides: it is asked after each failure, and a mark below the last one that it named or
+    reached has the feed start again from there.
     """
 
     begins_by = "the view to tell its high-water mark"
@@ -120,7 +120,10 @@ class Applier:
         self._arrived.set()
 
     async def apply_all(self) -> None:
-        """Apply what arrives, until cancelled; run as a task. A `PolonaiseError` of a step stops the partition."""
+        """Apply the batches that arrive, until cancelled; run as a task.
+
+        Stops the partition, and returns, when a step raises a `PolonaiseError`.
+        """
         apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
             await self._arrived.wait()
@@ -334,9 +337,10 @@ class Applier:
 def _with_bodies(
     batch: Batch, bodies: dict[TransactionId, bytes], after: TransactionId, own: bool
 ) -> Iterator[Transaction]:
-    """Yield the transactions above id `after` of a batch that came without data, with `bodies` by id, else empty ones.
+    """Yield the transactions above id `after` of a batch that came without data.
 
-    The library's own transactions are left out unless `own` is set.
+    Their data is from `bodies`, by id; empty for an id that is not there. The library's own transactions are left out
+    unless `own` is set.
     """
     partition, time_us = batch.partition, batch.commit_time_us
     rows = zip(batch.headers, batch.client_ids, batch.generations, batch.sequences, strict=True)

@@ -39,10 +39,10 @@ class BatchReader:
             print(batch.first, batch.last, sum(batch.headers))
 
     Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written.
-    Raises `BatchDamaged`, `OutOfOrder` or `LogForked` rather than yield anything else, and the same error again if it
-    is used further. A wait may be given up (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as
-    it does after `DeadlineExceeded`. For one task at a time. If it is left before its end, close it with `aclose`, or
-    leave it to the garbage collector.
+    Raises `BatchDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` (another partition's batch) rather than yield
+    anything else, and the same error again if it is used further. A wait may be given up
+    (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after `DeadlineExceeded`. For
+    one task at a time. If it is left before its end, close it with `aclose`, or leave it to the garbage collector.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class BatchReader:
         try:
             if now - self._fruitless_s > self._timeout:
                 raise DeadlineExceeded(
-                    f"partition {self._partition} sent nothing of ids {self._first} to {self._end} "
-                    f"for {self._timeout:g} s: try again, or with a longer timeout"
+                    f"the owner of partition {self._partition} sent nothing of ids {self._first} to {self._end}, which "
+                    f"are committed, for {self._timeout:g} s: try again, or with a longer timeout"
                 )
             await asyncio.sleep(self._settings.retry_s_min)
         except BaseException:
@@ -241,7 +241,7 @@ class BatchReader:
         return self._continuity.follows(batch)
 
     def _send_requests(self) -> None:
-        """Make as many requests as are useful at once."""
+        """Send requests until `ClientSettings.reads_ahead` are under way; only one while `_ahead` is None."""
         if self._ahead is None:
             if not self._under_way:
                 self._under_way.append(self._request_part(self._first, WHOLE))

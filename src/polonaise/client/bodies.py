@@ -130,7 +130,7 @@ class BodyFetcher:
             fetch.fail(error)
         finally:
             # Does nothing if the fetch has ended above; it has not when the task is cancelled.
-            fetch.fail(Closed("fetching was interrupted"))
+            fetch.fail(Closed(f"fetching bodies of partition {self._partition} was interrupted"))
             self._running -= 1
             self._start()
 

@@ -31,7 +31,7 @@ class PartitionCondition:
         self.trouble: PolonaiseError | None = None
         """Why the partition is not mounted; None while it is, and until the first attempt to mount it has failed."""
         self.hindrance: PolonaiseError | None = None
-        """What keeps appends of a mounted partition from being committed, by its server's word; None for nothing."""
+        """What keeps appends of a mounted partition from committing, by its server's word; None if nothing does."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """A function that returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.whereabouts: Callable[[], str] = lambda: ""
@@ -54,7 +54,10 @@ class PartitionCondition:
         return f"; what holds it up: {cause}" if cause else ""
 
     def silence(self) -> str:
-        """Return why sent appends are not answered, or which process should answer, as the end of a message."""
+        """Return why sent appends are not answered, or else which process should answer, as the end of a message.
+
+        Empty if neither is known.
+        """
         return self.because() or self.whereabouts()
 
     def _cause(self) -> str:

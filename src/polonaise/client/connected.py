@@ -28,9 +28,10 @@ Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
 
 `given` is a tuple: the arguments of the context; the data given to `append`, or the group given to `append_group`,
-alone; empty for every other method, such as `read` or `flush`. The function must return the same partition every time
-for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is an
-account's number::
+alone; empty for every other method, such as `read` or `flush`. What the function raises for an empty `given` is raised
+as `BadOption`, which says that the call has to give `partition=`. The function must return the same partition every
+time for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is
+an account's number::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
@@ -177,8 +178,9 @@ class Connected:
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
         """Return the partition's appends; begin to mount the partition at its first use.
 
-        For None the partitioner chooses, by `given`. Raises `BadOption`, `UnknownPartition`, `Closed`, as `check_loop`,
-        and the client's `failure`.
+        For None the partitioner chooses, by `given`. Raises `BadOption`, and at the first use `UnknownPartition`,
+        `Closed`, as `check_loop`, and the client's `failure`. Later uses check none of that: the methods
+        of a stopped partition's appends raise by themselves.
         """
         if partition is None:
             partition = self._choose(given)
@@ -208,7 +210,14 @@ class Connected:
     def _choose(self, given: tuple[Any, ...]) -> PartitionId:
         self._check_open()
         if self._partitioner is not None:
-            return self._partitioner(given, self.partition_count)
+            try:
+                return self._partitioner(given, self.partition_count)
+            except Exception as error:
+                if given:
+                    raise
+                raise BadOption(
+                    f"the partitioner can't choose a partition without arguments ({error!r}): give partition="
+                ) from error
         if self.partition_count == 1:
             return 0
         raise BadOption(

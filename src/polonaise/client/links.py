@@ -1,4 +1,4 @@
-"""A client's connections: to each server one stream for messages in order, and on demand a second one for bulk."""
+"""A client's connections: to a server one stream, for messages in order, and on demand a second connection for bulk."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Stream:
             self.connection.close()
 
     def when_writable(self, resume: Callable[[], None]) -> None:
-        """Call `resume` when the connection is writable again: the server has read enough. Not if it closes before."""
+        """Call `resume` when the server has read enough for the connection to be writable again.
+
+        `resume` is not called if the connection closes before.
+        """
         self._waiting_for_room.append(resume)
         if len(self._waiting_for_room) == 1:
             self._host.spawn(self._wait_writable(), f"client: wait for {self.address} to read")
@@ -152,7 +155,7 @@ class Links:
                 self.close()  # it was closed meanwhile, without this connection
         finally:
             if not attempt.done():
-                attempt.set_exception(ConnectionLost("connecting was interrupted"))
+                attempt.set_exception(ConnectionLost(f"connecting to {address} was interrupted"))
             del self._attempts[kind, address]
 
     async def _connect_stream(self, address: str) -> None:
@@ -181,4 +184,4 @@ class Links:
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
     """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
     if not request:
-        raise ProtocolError(f"{type(message).__name__} on a bulk connection answers no request")
+        raise ProtocolError(f"a server sent {type(message).__name__} on a bulk connection, and not to answer a request")

@@ -213,9 +213,10 @@ class Log(ReadableLog):
         return what it did. A context that abandons or raises leaves the key free. `request`, such as the body of the
         request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
 
-        `timeout` is in seconds. Raises what `run` raises, and `BadOption` for an invalid key, for a view that keeps no
-        keys, and for a returned value that is not JSON. After `AppendUnknown` call again with the same key: the answer
-        says what became of the append.
+        `timeout` is in seconds. Raises what `run` raises, `ViewUnavailable` when the view's database can't be asked for
+        the key, and `BadOption` for an invalid key, for a view that keeps no keys, and for a returned value that is not
+        JSON or is too large. After `AppendUnknown` call again with the same key: the answer says what became of the
+        append.
         """
         self._check_run(context, timeout)
         view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
@@ -394,28 +395,31 @@ class Log(ReadableLog):
 
         Raises what `high_water_mark` raises, for the first partition that fails.
         """
-        tasks = {
-            partition: asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout))
-            for partition in partitions
-        }
+        named = list(partitions)
+        tasks = [asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout)) for partition in named]
         try:
-            marks = await asyncio.gather(*tasks.values())
+            marks = await asyncio.gather(*tasks)
         finally:
-            _give_up(tasks.values())
-        return dict(zip(tasks, marks, strict=True))
+            _give_up(tasks)
+        return dict(zip(named, marks, strict=True))
 
     async def wait_committed(
         self, above: Mapping[PartitionId, TransactionId], *, timeout: float
     ) -> dict[PartitionId, TransactionId]:
         """Wait until one of these partitions has committed a transaction above the id given for that partition.
 
+        A server may end the wait before `timeout`: after its `ServerSettings.read_wait_s_max`, 30 seconds by default.
+
         Returns the committed high-water marks of the partitions that answered first and have moved on; an empty dict
-        after `timeout` seconds. Raises what the request to a partition's owner raises, such as `DeadlineExceeded` when
-        the owner has not answered within `timeout` plus `ClientSettings.answer_s_max` seconds.
+        after `timeout` seconds, or at once if no partition is given. Raises what the request to a partition's owner
+        raises, such as `DeadlineExceeded` when the owner has not answered within `timeout` plus
+        `ClientSettings.answer_s_max` seconds.
         """
         wait_s = checked_seconds("timeout", timeout) or 0.0
+        if not above:
+            return {}
         tasks = {
-            asyncio.ensure_future(self._committed_above(self._readable(partition), after, wait_s)): partition
+            asyncio.ensure_future(self._committed_above(partition, after, wait_s)): partition
             for partition, after in above.items()
         }
         try:
@@ -431,7 +435,7 @@ class Log(ReadableLog):
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
         timeout = wait_s + self._settings.answer_s_max
-        answer = await self._requests.ask(partition, request, Batches, timeout, wait_s=wait_s)
+        answer = await self._requests.ask(self._readable(partition), request, Batches, timeout, wait_s=wait_s)
         return answer.committed
 
     async def register(
@@ -449,11 +453,11 @@ class Log(ReadableLog):
     ) -> dict[bytes, bytes]:
         """Return the registers whose keys begin with `prefix`, with their values, in the order of their keys.
 
-        The owner proves them after each request arrived, in pages of up to 4,096 registers or 256 KiB. All of one page
-        is of one moment. A register that changes between two pages is returned with its old or its new value; one that
-        is present all the time is returned, and none is returned twice. The library's own registers are included: keys
-        that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for an
-        invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
+        The owner proves them after each request arrived, in pages of up to 4,096 registers or about 256 KiB. All of one
+        page is of one moment. A register that changes between two pages is returned with its old or its new value; one
+        that is present all the time is returned, and none is returned twice. The library's own registers are included:
+        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for
+        an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
         `ClientSettings.answer_s_max`).
         """
         readable, checked = self._readable(partition), checked_key(prefix)

@@ -52,7 +52,8 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: a mount that ends with one stops the partition. After any other, it mounts again."""
+"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
+mounted again."""
 
 
 class Form(NamedTuple):
@@ -328,7 +329,9 @@ class Mounting:
             attempt.stream.connection.abort(ConnectionLost(f"damaged feed: {error}"))
             return
         if batch.length != len(payload) or batch.partition != self._partition:
-            raise ProtocolError(f"a feed message must hold exactly one batch, of partition {self._partition}")
+            raise ProtocolError(
+                f"a server sent a feed message that does not hold exactly one batch of partition {self._partition}"
+            )
         attempt.heard_s = self._loop.time()
         try:
             brings = self._subscription.fed(batch)
@@ -385,7 +388,7 @@ class Mounting:
         try:
             state = MountState(message.state)
         except ValueError as error:
-            raise ProtocolError(f"unknown mount state {message.state}") from error
+            raise ProtocolError(f"a server answered a mount with the unknown state {message.state}") from error
         match self._subscription.mounted(state, message.generation, message.high_water_mark):
             case MountVerdict.READY:
                 attempt.ready = True
@@ -399,7 +402,8 @@ class Mounting:
                 mark, there = self._subscription.received, message.high_water_mark
                 self.stop(
                     ClientAhead(
-                        f"partition {self._partition}: this client has applied up to {mark}, the log ends at {there}: "
+                        f"partition {self._partition}: this client has applied, or was fed, ids up to {mark}, and the "
+                        f"log ends at {there}: "
                         "its database is of another log, or the log lost transactions; compare before anything else"
                     )
                 )

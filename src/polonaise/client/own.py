@@ -41,7 +41,10 @@ def append_group_own(
     expectations: Iterable[Expectation] = (),
     changes: Iterable[Change] = (),
 ) -> Receipt:
-    """Append an application's transactions, together with changes of the library's registers. As `Log.append_group`."""
+    """Append an application's transactions, together with changes of the library's registers.
+
+    Otherwise as `Log.append_group`.
+    """
     appends = log._appends_of(partition)
     group.check(log._settings.limits)
     return appends.append_group(group, None, operations(expectations, changes, own=True))

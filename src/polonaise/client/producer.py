@@ -84,9 +84,10 @@ class Producer:
 
         Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
         that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
-        body or header, and `AppendUnknown` after `timeout` seconds: call again with the same number to learn what
-        became of the append. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull`, `BadOption`,
-        `Closed`.
+        body or header, and `AppendUnknown` after `timeout` seconds, or when the client is closed or the partition stops
+        while the append is on its way: append again with the same number, by a producer that was opened anew if this
+        one's client has ended, to learn what became of it. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`,
+        `RegistersFull`, `BadOption`, `Closed`.
         """
         checked_id("sequence", sequence, 0, "a producer's numbers are integers from 0 to 2**63 - 1")
         checked_seconds("timeout", timeout)

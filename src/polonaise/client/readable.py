@@ -106,17 +106,17 @@ class ReadableLog(Connected):
     ) -> Transaction:
         """Return one transaction by its id, its bytes checked.
 
-        Raises `BeyondLog` when the transaction is not committed (yet), `OwnTransaction` for an id that the library
-        used for itself, such as to open a producer, `HistoryTrimmed` as `read`, `BatchDamaged` or `DataDamaged` for
-        bytes that do not fit their CRC, and `DeadlineExceeded` after `timeout` seconds (default
-        `ClientSettings.answer_s_max`).
+        Raises `BeyondLog` when the transaction is not committed (yet), or the server that answers does not know that it
+        is; `OwnTransaction` for an id that the library used for itself, such as to open a producer; `HistoryTrimmed` as
+        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
+        `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         partition = self._readable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")
         timeout_s = self._answer_s(timeout)
         if not 0 <= id <= INT64_MAX:
-            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log: ids are 0 to 2**63 - 1")
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
@@ -128,7 +128,7 @@ class ReadableLog(Connected):
                     "log.read passes over such transactions, and `polonaise segment dump` shows them"
                 )
             return tx
-        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log")
+        raise BeyondLog(f"transaction {id} of partition {partition} is not in the log, or not committed yet")
 
 
 def _microseconds(since: int | datetime) -> int:

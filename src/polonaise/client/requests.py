@@ -92,7 +92,9 @@ class Requests:
                 )
                 if isinstance(received, answer):
                     return received
-                raise ProtocolError(f"{type(received).__name__} is no answer to {type(request).__name__}")
+                raise ProtocolError(
+                    f"{owner.address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
+                )
             except BeyondLog:
                 raise  # the caller's to judge, though the log may get that far
             except PolonaiseError as error:
@@ -129,7 +131,10 @@ class Requests:
             listed = await self.ask(partition, ListRegisters(first, prefix), RegistersListed, left_s)
             page = dict(sets_of(listed.snapshot))
             if not all(key >= first and key.startswith(prefix) for key in page) or (listed.more and not page):
-                raise ProtocolError(f"the answer does not hold the registers from {first!r} on with prefix {prefix!r}")
+                raise ProtocolError(
+                    f"the owner of partition {partition} was asked for registers from {first!r} on with the prefix "
+                    f"{prefix!r}, and sent others, or none although there are more"
+                )
             values |= page
             more = listed.more
             first = after(max(page, default=first))

@@ -226,7 +226,7 @@ class _Run:
         return appends.mark.value
 
     def _took_too_long(self) -> str:
-        """Return what took the time, for a message: this run of the context, or the refused ones before it."""
+        """Return what took the time, for a message: what `waits_for` says, this run of the context, or earlier runs."""
         if waited := self._waits_for():
             return waited
         ran_s = self._appends.loop.time() - self._began_s

@@ -33,8 +33,9 @@ class ClientSettings:
     frame_count_max: int = 4_096
     """Transactions in one append frame; only a group may exceed it."""
     frame_bytes_max: int = 1024 * 1024
-    """Bytes of one append frame, unless one append or group alone is larger: enough to make a frame cheap for each
-    append, few enough not to delay the frames behind it."""
+    """Bytes of bodies and locks in one append frame, unless one append or group alone is larger: enough to make a frame
+    cheap for each append, few enough not to delay the frames behind it. An expectation or a change of a register counts
+    as 32 bytes, however large its key and value."""
     credit_bytes: int = 4 * 1024 * 1024
     """The credit of one partition's feed: bytes that may be received and not yet applied. A slow view stops only its
     own feed."""
@@ -54,11 +55,13 @@ class ClientSettings:
     mount_s_max: float = 15.0
     """Seconds without feed or answer after which a mount that was not answered is given up and tried again."""
     retry_s_min: float = 0.02
-    """The first pause before another attempt, in seconds; each further pause is twice as long, with jitter."""
+    """Seconds of the first pause before an attempt that failed for a passing reason is repeated: to mount a partition,
+    to get an answer, to run a context, to append with a producer. Each further pause is twice as long, with jitter."""
     retry_s_max: float = 2.0
-    """The longest pause before another attempt, in seconds."""
+    """Seconds of the longest pause before an attempt that failed for a passing reason is repeated."""
     apply_retry_s_max: float = 2.0
-    """The longest pause, in seconds, before the view is given again a transaction that it could not apply."""
+    """The longest pause, in seconds, before the view is asked again for its mark, or given again what it could not
+    apply."""
     coordinator_s_max: float = 30.0
     """Seconds for which the coordinator is asked for a newer assignment; then it is asked again, without a pause."""
     read_bytes: int = 2 * 1024 * 1024

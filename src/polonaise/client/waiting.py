@@ -23,7 +23,7 @@ not run there."""
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
-    """Return the running event loop, and remember it as a client's of this process."""
+    """Return the running event loop, for a client to use; remember that the loop runs in this process."""
     loop = asyncio.get_running_loop()
     _processes[loop] = os.getpid()
     return loop
@@ -195,7 +195,7 @@ class Admission:
 
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
-        """A function that is given the number of slots taken, and returns whether there is one more."""
+        """A function that is given the number of slots taken, and returns whether one more may be taken."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._stopped: PolonaiseError | None = None
         self.taken = 0
@@ -236,13 +236,16 @@ class Admission:
         self.give_back()
 
     def give_back(self) -> None:
-        """Give back a slot, and let in the next context that waits."""
+        """Give back a slot, and let in waiting contexts, as far as there is room."""
         self.taken -= 1
         if self._waiting:
             self.admit()
 
     def admit(self) -> None:
-        """Let waiting contexts in, as far as there is room. Called after a mount, and when fates are settled."""
+        """Let waiting contexts in, as far as there is room.
+
+        To be called whenever there may be more room: after a mount, when fates are settled, after a withdrawal.
+        """
         waiting = self._waiting
         while waiting:
             if waiting[0].done():

@@ -35,7 +35,7 @@ class Backend(Protocol):
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         """Make a cluster of all these entries, the description among them; return False when one exists.
 
-        A call that is cut short at any point makes no cluster, and can be repeated.
+        A call that is cut short at any point makes the whole cluster or none, and can be repeated.
         """
 
     async def read(self, key: str) -> Entry | None:

@@ -71,7 +71,7 @@ class Membership:
         self._backend = backend
         self._name = name
         self.left = False
-        """Whether the registration was ended by this process."""
+        """Whether `leave` has been called."""
 
     async def renew(self) -> None:
         """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
@@ -135,7 +135,7 @@ class Coordinator:
         return description
 
     async def unique_id(self) -> int:
-        """Return a number that was never given out before, from 1, below 2**31.
+        """Return a number that was never given out before: 1 or more, and below 2**31.
 
         A number that no caller got, because the call failed, is not used again. Raises `PolonaiseError` when none is
         left.
@@ -205,14 +205,15 @@ class Coordinator:
         name = _member(server)
         if not await self._backend.register(name, Entry(cluster.key, 0, registration.encode())):
             raise DirectoryInUse(
-                f"{self._backend.place(name)}: another living process is server {server}; take a new unique id"
+                f"{self._backend.place(name)}: another living process is server {server}; start this server again: "
+                "it takes a new id"
             )
         if not self._is_mine(server):
             self._memberships[server] = Membership(self._backend, name)
         return self._memberships[server]
 
     async def members(self) -> list[Registration]:
-        """Return the members that are registered, alive and working, by server id."""
+        """Return the members that are registered, alive and working, in the order of their server ids."""
         cluster = await self._cluster()
         registered = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()
@@ -272,7 +273,7 @@ class Coordinator:
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
-        """Compare and set a value. Returns None when it has another version than expected."""
+        """Replace a value and return the new one; None, with nothing changed, unless it has the expected version."""
         await self._cluster()
         if key not in self._known or self._seen(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced

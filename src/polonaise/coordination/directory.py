@@ -47,7 +47,7 @@ _Outcome: TypeAlias = tuple[Any, PolonaiseError | None]
 
 
 def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
-    """Return the contents of the file of this value: one line that says what it is, then the payload."""
+    """Return the contents of a value's file: one line that says what the file is, then `payload`."""
     front = f"{_MAGIC} {FORMAT} {cluster_key.hex()} {name} {version} {len(payload)} ".encode()
     return front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload
 
@@ -85,7 +85,7 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
 
 @contextlib.contextmanager
 def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
-    """Translate errors of the disk into `CoordinatorUnavailable` and `CoordinatorDamaged`.
+    """Translate errors of the disk: `NotFound` into `CoordinatorDamaged`, others into `CoordinatorUnavailable`.
 
     `what` says in the message what was being done; with `changes`, the message warns that it may have been done.
     """
@@ -131,7 +131,7 @@ class _Request:
 
 
 class ValueDirectory:
-    """The files and the locks of the directory.
+    """The files and the locks of a coordinator's directory.
 
     Only work that runs in `alone` may change files; the other methods do not check that.
     """
@@ -320,11 +320,11 @@ class ValueDirectory:
         self._swept = True
 
     async def settle_abandoned(self) -> None:
-        """Wait for changes whose callers were cancelled: "read again" must not be answered before these are decided."""
+        """Wait until the changes of cancelled callers are decided: a later read has to see those that were made."""
         while self._abandoned:
             await asyncio.wait([self._abandoned[0]])
 
     async def settle(self) -> None:
-        """Wait for all that is under way."""
+        """Wait until all requests for the locks are served."""
         while self._running:
             await asyncio.wait([self._running[0]])

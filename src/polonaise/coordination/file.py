@@ -166,7 +166,7 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
     async def changed(self, key: str, version: int) -> None:
-        """Wait for `_POLL_S` seconds, without looking whether the entry has changed."""
+        """Wait for `_POLL_S` seconds, and leave it to the caller to read whether the entry has changed."""
         await asyncio.sleep(_POLL_S)
 
     async def _read(self, key: str) -> Entry | None:
@@ -186,7 +186,7 @@ class FileBackend:
         return entry
 
     async def _late_description(self) -> bytes | None:
-        """Return the description if it has appeared meanwhile; None where no cluster was made.
+        """Return the description if it has appeared meanwhile; None where no cluster was made, or one is being made.
 
         Raises `CoordinatorDamaged` when other values exist without it: then it was lost.
         """
@@ -201,7 +201,7 @@ class FileBackend:
         """Put a new value in place, durably. Only with the change lock held.
 
         Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing. So after
-        a failed sync the value is put in place anew, a few times, before the error is raised.
+        a failed sync of the directory the value is put in place anew, a few times, before the error is raised.
         """
         contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):
@@ -255,7 +255,7 @@ class FileBackend:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
 
     async def leave(self, name: str) -> None:
-        """Give up one's own name."""
+        """Give up a name that this process has registered; does nothing for any other name."""
         own = self._own.pop(name, None)
         if own is None:
             return
@@ -273,7 +273,7 @@ class FileBackend:
                 await self._disk.remove(self.place(file))
 
     async def registered(self, folder: str) -> dict[str, Entry]:
-        """Return the living names.
+        """Return the names in this folder whose processes live, with their entries.
 
         An entry that does not read has no contents: the caller decides whether that matters.
         """
@@ -281,7 +281,7 @@ class FileBackend:
             return await self._values.alone(MEMBERS_LOCK, lambda: self._registered(folder))
 
     async def _registered(self, folder: str) -> dict[str, Entry]:
-        """Return the living names, and remove the files of the dead."""
+        """Return the names whose processes live, and remove the files of the others."""
         try:
             files = await self._disk.list(self.place(folder))
         except NotFound:
@@ -315,7 +315,7 @@ class FileBackend:
             return Entry(b"", beats, b"")
 
     async def close(self) -> None:
-        """Give up this process's names. Waits at most as long as a change waits for its lock."""
+        """Give up this process's names, and wait for what is under way. Waits `lock_wait_s` at most for each lock."""
         for name in sorted(self._own):
             with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):  # its lock is released in any case
                 await self.leave(name)

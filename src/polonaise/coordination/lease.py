@@ -49,5 +49,5 @@ class Leases:
         return same_s >= self._lease_s
 
     def keep_only(self, servers: Collection[ServerId]) -> None:
-        """Forget all members but these."""
+        """Forget the beats of all members but these."""
         self._seen = {server: seen for server, seen in self._seen.items() if server in servers}

@@ -50,7 +50,7 @@ class CoordinatorValue:
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """Return the value that was written as this JSON. Raises an error that `decode` translates otherwise."""
+        """Return the value with these fields, read from JSON. Raises one of the errors that `decode` translates."""
         raise NotImplementedError
 
     @classmethod
@@ -71,7 +71,7 @@ class Engagement:
 
     session: SessionId
     closing: TransactionId = UNRESOLVED
-    """The closing mark: ids above are not clean on that replica. UNRESOLVED while the session's end is undecided."""
+    """The closing mark: what the replica holds above it may not be the log. UNRESOLVED until the end is decided."""
 
     @property
     def unresolved(self) -> bool:

@@ -210,9 +210,9 @@ class ZooKeeperBackend:
 
     async def register(self, name: str, entry: Entry) -> bool:
         """Take a name for the life of this process; return False when another living process has it."""
-        if name in self._own:
-            return True
+        entry = self._own.get(name, entry)
         await self._make_path(self._path(name.partition("/")[0]))
+        # Tried for a name of this process as well: the session that had it may have ended.
         if not await self._take(name, entry):
             return False
         self._own[name] = entry

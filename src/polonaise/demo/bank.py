@@ -58,7 +58,7 @@ def decode_opening(data: bytes) -> tuple[int, int]:
 
 
 class Accounts(SqlView):
-    """Balances, and which payments were made: all that the bank knows, kept from the log by every teller."""
+    """Balances, and which payments were made: all that the bank knows, kept from the log in the tellers' database."""
 
     metadata = schema
 

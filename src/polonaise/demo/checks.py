@@ -60,7 +60,7 @@ class DayFindings:
     """What the bank left behind, for the checks to compare."""
 
     made: set[int]
-    """Payments that were reported as made."""
+    """Ids of the payments that the tellers reported as made."""
     refused: set[int]
     view: dict[int, int]
     """Balances in the tellers' database."""
@@ -219,9 +219,9 @@ def _replay(book: Book, made: set[int]) -> dict[int, int]:
 
 
 def _uncovered(book: Book, folded: Folded) -> set[int]:
-    """Return the payments that may have been refused: their source once held less than their amount.
+    """Return the ids of the payments that may have been refused: their source once held less than their amount.
 
-    Not proof that it was refused then: the log does not tell at which point a payment was refused. A payment without a
+    It may have held enough when the payment was refused: the log does not tell when that was. A payment without a
     source can't lack money.
     """
     if not book.refuses_overdrafts:
@@ -237,7 +237,7 @@ def _equal(what: str, one: dict[int, int], other: dict[int, int]) -> DemoVerdict
 
 
 def _like_the_bank(book: Book, balances: dict[int, int]) -> DemoVerdict:
-    """Compare with the bank's balances. The bank rounded each row, so 0.10 per payment is allowed."""
+    """Compare the view's balances with the bank's own. The bank rounded each row, so 0.10 per payment is allowed."""
     missing = book.bank_balances.keys() - balances.keys()
     by = {a: abs(balances[a] - balance) for a, balance in book.bank_balances.items() if a not in missing}
     off = missing | {account for account, difference in by.items() if difference > 10 * book.payments_of[account]}

@@ -1,4 +1,4 @@
-"""Spark's part after the day: makes an archive, tables and a report of the log, and audits the tellers' database by it.
+"""Spark's part after the day: archives the log, makes tables and a report, and audits the tellers' database by the log.
 
     python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 

@@ -113,8 +113,9 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 def shares(payments: Sequence[Payment], tellers: int) -> list[list[Payment]]:
     """Divide the payments among tellers, in their order: all with the same first account go to one teller.
 
-    The first account is the one that pays, or the one that gets money from outside. Others may be touched by two
-    tellers: then the log refuses one of two payments that conflict, and its context runs again.
+    The first account is the one that pays, or the one that gets money from outside. Two tellers may touch the same
+    account where it is the second one of a payment: then the log refuses one of two payments that conflict, and its
+    context runs again.
     """
     shared: list[list[Payment]] = [[] for _ in range(tellers)]
     for payment in payments:

@@ -92,9 +92,9 @@ class _BatchRows:
 
 
 def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
-    """Return a column of bodies that lie one after the other in `data`; `ends` is where each ends.
+    """Return a binary column of values that lie one after the other in `data`; `ends` is where each ends.
 
-    `valid` says which rows have a body; None if all have one.
+    `valid` says which rows have a value; None if all have one. The others are null.
     """
     offsets = np.zeros(len(ends) + 1, "<i4")
     offsets[1:] = ends

@@ -24,7 +24,7 @@ from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.terms import PartitionId
 
 ROWS_MAX: Final = 65_536
-"""The default size of a record batch in rows: few enough to be ready soon, and enough to make each one cheap."""
+"""The most rows of a record batch, by default: few enough to be ready soon, and enough to make each one cheap."""
 _IDS: Final = SCHEMA.get_field_index("transaction_id")
 
 

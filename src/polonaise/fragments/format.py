@@ -193,7 +193,7 @@ Finding the smallest and the largest of a million bodies would cost as much as c
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn the library's errors about damage into `FragmentDamaged`, and a missing file into `NotFound`.
+    """Turn pyarrow's errors about damage into `FragmentDamaged`, and a missing file into `NotFound`.
 
     A context manager around what reads a fragment; `what` names that in the errors. Errors of a store come through as
     they are.

@@ -19,15 +19,15 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def first_of_group(metadata: Any, number: int) -> TransactionId:
     """Return the first id in a row group, by the file's metadata.
 
-    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks it.
+    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks statistics of the ids.
     """
     return int(_statistics(metadata, number, "transaction_id").min)
 
 
 def last_time_us_of_group(metadata: Any, number: int) -> int:
-    """Return the commit time (microseconds UTC) of a row group's last batch, by the metadata.
+    """Return the commit time (microseconds UTC) of a row group's last batch, by the file's metadata.
 
-    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks it.
+    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks statistics of the times.
     """
     return int((_statistics(metadata, number, "timestamp").max - _EPOCH) // timedelta(microseconds=1))
 

@@ -58,7 +58,7 @@ class HistorySettings:
     footer_bytes: int = 64 * 1024
     """How much is fetched of a fragment's end to read its footer: more than most footers have."""
     listing_s: float = 1.0
-    """The least time between two listings of a partition that reads cause, however many ids no fragment holds."""
+    """The least time between two listings of one partition that reads of missing ids cause, however many there are."""
     damaged_s: float = 10.0
     """How long reads pass over a fragment that was found damaged, before it is read through again."""
     store_s_max: float = 30.0
@@ -94,8 +94,8 @@ class FragmentHistory:
     """The fragments of one cluster in one store. Shared by all partitions of a server.
 
     Keeps the batches of the row groups that were read last in memory, and the bytes of one row group while it is
-    decoded. Each call may raise `StoreUnavailable`, `AccessDenied`, and `WrongClusterKey` for fragments of another
-    cluster.
+    decoded. Each call may raise `StoreUnavailable`, `AccessDenied`, `WrongClusterKey` for a mark or a fragment of
+    another cluster, and `FragmentDamaged` for a mark that can't be read.
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
@@ -267,8 +267,8 @@ class FragmentHistory:
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
 
-        Raises `FragmentDamaged` when its bytes do not have the digest in its name, and from then on none of them is
-        given out; `NotFound` when it does not exist.
+        Raises `FragmentDamaged` when its bytes do not have the digest in its name: then none of them is given out until
+        the fragment was found good again. Raises `NotFound` when it does not exist.
         """
         try:
             await self._check_digest(name, size, _PIECE_BYTES, pause)
@@ -293,7 +293,7 @@ class FragmentHistory:
         except TimeoutError:
             limit_s = self._settings.rewrite_s_max
             raise StoreUnavailable(
-                f"{name.path} was not written again in {self} within {limit_s:g} s: see that the store can be reached"
+                f"writing the damaged {name.path} again took longer than {limit_s:g} s: see that {self} can be reached"
             ) from None
         self._listings.pop(name.partition, None)  # it has the length of the damaged object
         return len(raw)
@@ -469,7 +469,7 @@ def _bytes(batches: list[Batch]) -> int:
 def _span(
     batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
 ) -> list[Batch]:
-    """Return the batches that `FragmentHistory.read` is to return of a row group's."""
+    """Return those of a row group's batches that `FragmentHistory.read` is to return."""
     chosen: list[Batch] = []
     size = 0
     for batch in batches:

@@ -1,7 +1,7 @@
-"""The mark of a store: one small object that names the cluster whose fragments are kept there, put before the first.
+"""The mark of a store: one small object that names the cluster whose fragments are kept there.
 
-A listing without fragments proves nothing by itself: a directory that is not mounted has none, nor has a wrong address.
-Beside the mark it does prove that none were written.
+It is put there before the first fragment. A listing without fragments proves nothing by itself: a directory that is not
+mounted has none, nor has a wrong address. In a store with the mark, such a listing proves that no fragment was written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from polonaise.errors import FragmentDamaged, NotFound, WrongClusterKey
 from polonaise.fragments.store import ObjectStore, ReadableStore
 
 MARK: Final = "_cluster.json"
-"""The mark's name. Readers of Parquet pass over names that begin like this."""
+"""The mark's name. Readers of Parquet pass over names that begin with an underscore."""
 INIT: Final = "polonaise archive init LOG STORE"
 """The command by which an operator declares a store to be new."""
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from typing import Final, NamedTuple
 
-from polonaise.errors import BatchDamaged, FragmentDamaged
+from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
@@ -59,14 +59,16 @@ async def partitions_in(store: ReadableStore) -> list[PartitionId]:
 async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
     """Return the footer of a fragment of `size` bytes, fetching the whole object only if its end does not suffice.
 
-    Raises `FragmentDamaged`, which names the object, also when it holds other ids than its name says;
-    `UnsupportedFormat`, and what the store raises.
+    Raises `FragmentDamaged`, also when the object holds other ids than its name says, and `UnsupportedFormat`, which
+    name the object, and what the store raises.
     """
     length = min(size, FOOTER_BYTES)
     try:
         footer = footer_in(await store.get_range(name.path, size - length, length))
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(f"{name.path}: {error.text}") from error
     if footer is None:
         return open_bytes(await store.get(name.path), name)
     return _checked(footer, name)
@@ -131,7 +133,7 @@ class _Making:
         """The size in bytes of all batches added."""
 
     async def add(self, batch: Batch) -> None:
-        """Add the next batch. Raises `BatchDamaged`, now or later, if it does not follow the one before."""
+        """Add the next batch. Raises `BatchDamaged`, in this or a later call, if it does not follow the one before."""
         self._waiting.append(batch)
         self._waiting_bytes += batch.length
         self.bytes += batch.length
@@ -209,14 +211,14 @@ async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
 def open_bytes(raw: bytes, name: FragmentName) -> Footer:
     """Return the footer of an object that was fetched whole, after checking its digest and ids against its name.
 
-    Raises `FragmentDamaged`, which names the object, and `UnsupportedFormat`.
+    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the object.
     """
     if hashlib.sha256(raw).hexdigest() != name.digest:
         raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
     try:
         footer, _ = open_fragment(raw)
-    except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path}: {error.text}") from error
+    except (FragmentDamaged, UnsupportedFormat) as error:
+        raise type(error)(f"{name.path}: {error.text}") from error
     return _checked(footer, name)
 
 
@@ -233,7 +235,7 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
 async def verified(store: ReadableStore, name: FragmentName) -> Footer:
     """Fetch a fragment, make every batch of it again, and return its footer.
 
-    Raises `FragmentDamaged`, which names the fragment; `UnsupportedFormat`, and what the store raises, such as
+    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, such as
     `NotFound`.
     """
     return await asyncio.to_thread(_verify, await store.get(name.path), name)

@@ -23,7 +23,7 @@ class Range(NamedTuple):
 
 
 Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
-"""Fetches ranges of one object, blocking; returns the bytes of each, in this order. Raises what the store raises."""
+"""Fetches ranges of one object, blocking; returns the bytes of each, in their order. Raises what the store raises."""
 
 
 class _ObjectFile(io.RawIOBase):
@@ -104,7 +104,7 @@ class RangeFile(_ObjectFile):
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """Return as few ranges as possible that hold all of these."""
+    """Return these ranges in ascending order, those that are at most `_APART_MAX` bytes apart joined to one."""
     merged: list[Range] = []
     for each in sorted(ranges):
         if merged and each.start - merged[-1].stop <= _APART_MAX:
@@ -122,10 +122,14 @@ class Parts(_ObjectFile):
         self._parts = parts
 
     def read(self, size: int = -1) -> bytes:
-        """Return `size` bytes, 0 or more, from the present offset. Raises `OSError` for bytes that were not fetched."""
+        """Return the next `size` bytes, fewer only at the end of the file; all of the rest if `size` is below 0.
+
+        Raises `OSError` for bytes that were not fetched.
+        """
+        stop = self._size if size < 0 else min(self._at + size, self._size)
         for start, part in self._parts.items():
-            if start <= self._at and self._at + max(size, 0) <= start + len(part):
-                data = part[self._at - start : self._at - start + size]
+            if start <= self._at and stop <= start + len(part):
+                data = part[self._at - start : stop - start]
                 self._at += len(data)
                 return data
-        raise OSError(f"bytes {self._at} to {self._at + size} of a fragment were not fetched")
+        raise OSError(f"bytes {self._at} to {stop} of a fragment were not fetched")

@@ -307,7 +307,7 @@ class LateStore:
 
 
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
-    """Return the store at this URL or path. A missing directory is made, unless `make` is False: it is only read then.
+    """Return the store at this URL or path. A missing directory is made, unless `make` is False.
 
     Raises `BadOption` for an address that names no store, `AccessDenied` for a directory that can't be made, and
     `NotFound` for a missing directory that is not to be made. A bucket is not looked for before it is used.

@@ -35,13 +35,13 @@ class Clock(Protocol):
         """Return seconds since some start; never goes back. For durations and deadlines."""
 
     def wall_us(self) -> int:
-        """Return microseconds UTC. May jump either way: nothing that must be true may rest on it."""
+        """Return microseconds since 1970, UTC. May jump either way: nothing that must be true may rest on it."""
 
 
 class File(Protocol):
-    """An open file. Calls on one file may overlap; each is done when it returns. Nothing is durable before `sync`.
+    """An open file. Calls on one file may overlap; each is done when it returns.
 
-    A call that begins after `close` raises `Closed`.
+    Nothing is durable before a `sync`, or a `write` with `sync`. A call that begins after `close` raises `Closed`.
     """
 
     async def read(self, offset: int, length: int) -> bytes:
@@ -68,7 +68,7 @@ class File(Protocol):
 
 
 class DirectoryLock(Protocol):
-    """A lock on a directory, held by this process until released or dead."""
+    """A lock on a directory, which this process holds until `release`, or until it is dead."""
 
     def release(self) -> None:
         """Give the lock up. A second call does nothing."""
@@ -78,10 +78,16 @@ class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
     async def open(self, path: str, *, create: bool = False) -> File:
-        """Open the file for reading and writing. Raises `NotFound` unless it exists or `create` is set."""
+        """Open the file for reading and writing; with `create`, make it if it is missing.
+
+        Raises `NotFound` for a missing file without `create`, and for a missing directory.
+        """
 
     async def load(self, path: str) -> bytes:
-        """Return all that a file holds, in one hop: for small files that are replaced whole. Raises `NotFound`."""
+        """Return all that a file holds, in one hop to a thread: for small files that are replaced whole.
+
+        Raises `NotFound`.
+        """
 
     async def exists(self, path: str) -> bool:
         """Tell whether a file or directory has this name."""
@@ -140,12 +146,12 @@ class Network(Protocol):
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. May take long: bring a deadline.
 
-        Raises `ConnectionLost` when nobody answers there, or `BadOption` for a text that is no address.
+        Raises `ConnectionLost` when no connection can be had, or `BadOption` for a text that is no address.
         """
 
 
 class Host(Protocol):
-    """One process's machine."""
+    """The machine, as what runs on this host may use it. One process may have several hosts."""
 
     clock: Clock
     disk: Disk

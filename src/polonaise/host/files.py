@@ -349,7 +349,7 @@ class ReadOnlyFile:
         return with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Read as `read_now` does, for code that also reads the files of a node."""
+        """Read as `read_now` does, for code that awaits the reads of any file: of this kind, or of a node's `File`."""
         return self.read_now(offset, length)
 
 

@@ -21,7 +21,7 @@ from polonaise.host.threads import DiskThreads
 _log = logging.getLogger(__name__)
 
 FAILED_EXIT_CODE: Final = 70
-"""The exit code of a process that stopped itself: EX_SOFTWARE."""
+"""The exit code of a process that `RealHost.fail` has ended: EX_SOFTWARE."""
 
 DISK_THREADS: Final = 4
 
@@ -39,7 +39,7 @@ class RealClock:
 
 
 class RealHost:
-    """This process on this machine. `close` it when its tasks are done."""
+    """The real machine, for what runs on this host in this process. `close` it when its tasks are done."""
 
     def __init__(self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False) -> None:
         """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`)."""
@@ -98,7 +98,7 @@ def run(main: Main, *, syncs_in_loop: bool = False) -> None:
 
 
 async def _until_stopped(main: Main, host: Host) -> None:
-    """Run `main`, and cancel it at the first signal."""
+    """Run `main`, and cancel it whenever one of the signals comes."""
     stopped = False
     task = asyncio.ensure_future(main(host))
 

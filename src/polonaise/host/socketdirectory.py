@@ -1,8 +1,9 @@
 """Unix sockets by their bare names in one directory, however long or deep its path.
 
 A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
-descriptors as files, the directory is opened and the socket named through its descriptor, which is always short. And
-because a socket goes by its bare name, the directory may be moved, or have another path in another process.
+descriptors as files, the directory is opened, and the path to a socket leads through the directory's descriptor: it is
+always short. And because a socket goes by its bare name, the directory may be moved, or have another path in another
+process.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ class SocketDirectory:
         self._network = network
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections at a name in the directory; see `Network.listen`."""
+        """Accept connections at a name in the directory; see `Network.listen`.
+
+        Also raises `ConnectionLost` if the directory can't be opened.
+        """
         name = _name(address)
         with ExitStack() as path_in_use:
             directory = path_in_use.enter_context(_short_path(self._directory))
@@ -55,7 +59,10 @@ def _name(address: str) -> str:
 
 @contextmanager
 def _short_path(directory: str) -> Iterator[str]:
-    """Yield a short path to the directory, valid until the end of the block. Raises `ConnectionLost`."""
+    """Yield a short path to the directory, valid until the end of the block; its own path where the system has none.
+
+    Raises `ConnectionLost` if the directory can't be opened.
+    """
     if not os.path.isdir(_DESCRIPTORS):
         yield directory
         return

@@ -12,7 +12,7 @@ from typing import Final
 from polonaise.host import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
-"""The largest write for which the loop waits: a larger one takes longer than the trip to a thread."""
+"""The largest write, in bytes, for which the loop waits: a larger one takes longer than the trip to a thread."""
 ALONE_S: Final = 0.1
 """How long, in seconds, a file must have been the only one synced: threads sync several at the same time."""
 APART_S: Final = 0.0001
@@ -33,7 +33,7 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Tell whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
+        """Tell whether the loop may write and sync these buffers now; if it then does so, call `waited` afterwards.
 
         Call this before every write with a sync: the calls tell which files are busy.
         """

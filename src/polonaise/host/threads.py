@@ -22,7 +22,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 CLOSE_S_MAX: Final = 10.0
-"""How long, in seconds, `close` waits for the threads to end."""
+"""How long, in seconds, `DiskThreads.close` waits for the threads to end, unless told otherwise."""
 
 _Outcome: TypeAlias = tuple[Any, BaseException | None]
 
@@ -74,7 +74,8 @@ class _Offer(Generic[T]):
 class DiskThreads:
     """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order.
 
-    A call is carried out to its end, also when nobody waits for it any more.
+    A call is carried out to its end, also when nobody waits for it any more. Only `close` may drop calls that have not
+    begun; their outcomes never come.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -121,10 +122,10 @@ class DiskThreads:
         return not self._unfinished and not self._closed
 
     def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
-        """End the threads after all calls that were asked for; with `drop`, after those that have begun.
+        """End the threads after all calls that `run` was given; with `drop`, after those that have begun.
 
         Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
-        behind, and the log says so.
+        behind, and an error is logged.
         """
         self._closed = True
         with contextlib.suppress(Empty):

@@ -5,6 +5,6 @@ Client, server and storage node speak through this room, and never import each o
 `Connection`, which has its promises, then read `data_received` and `_receive`.
 
 What the other messages mean is not known here, and must not become known: then this would be the place where the three
-parts meet after all (docs/decisions/0001). The callbacks run within one turn of the loop, so nothing here waits. The
+parts meet after all (docs/decisions/0001). The callbacks run within one turn of the loop, so none of them may wait. The
 same code runs on real sockets and in the simulator; after a change, `make simulate` tries it.
 """

@@ -37,6 +37,8 @@ from polonaise.wire.messages import (
     Refused,
 )
 
+OWN_REQUESTS: Final = 0x8000_0000
+"""The request numbers from here on are those that `Connection.request` gives out."""
 ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
 either."""
@@ -221,11 +223,14 @@ class Connection(asyncio.Protocol):
         self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        """Book the memory that is held for this connection, if there is a budget; hold less while that is tight."""
+        """Book the memory held for this connection in the budget, if there is one.
+
+        While the budget is tight, `unsent_bytes_tight` is the limit of what is unsent.
+        """
         if self._budget is None or self.closed or self._transport is None:
             return
-        # The transport tells only how much is left of all that it was given. By where each message ended in the stream
-        # it is known which of those that count here are among the rest.
+        # The transport tells only how many bytes are unsent in all, shared messages included. `_own` holds where each
+        # unshared message ends in the stream: those that end within `taken` have left, and are no longer counted.
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]
@@ -239,13 +244,16 @@ class Connection(asyncio.Protocol):
     def refuse(
         self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
     ) -> None:
-        """Answer a request with a fault; without request and partition the fault is the connection's."""
+        """Answer a request with a fault; without request and partition the fault is the connection's.
+
+        `detail` is the number that goes with some codes (`Refused` says which).
+        """
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
 
     def _next_request(self) -> int:
         """Return a fresh request number, from the upper half: a session numbers its messages itself, in the lower."""
         self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
-        return 0x8000_0000 | self._last_request
+        return OWN_REQUESTS | self._last_request
 
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send a request and return the answer to it.
@@ -382,7 +390,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the connecting side says hello, the accepting side waits for that hello."""
         self._transport = cast(asyncio.Transport, transport)
-        # Closed before it was made: its node refuses everybody just now.
+        # Closed before it was made: its node takes nobody just now, or `connect` has given up waiting.
         if self.closed:
             self._transport.abort()
             return
@@ -447,7 +455,10 @@ class Connection(asyncio.Protocol):
             self._deliver_soon()
 
     def _receive(self, received: Frame) -> None:
-        """Handle one frame: greet, answer a ping, settle a request, or deliver. Raises `ProtocolError`."""
+        """Handle one frame: greet, answer a ping, settle a request, or deliver.
+
+        Raises `ProtocolError`, and `InvariantViolated` after the node was told to stop.
+        """
         message = codec.decode(received)
         if self.peer is None:
             self._greet(message)
@@ -605,8 +616,9 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, or what either side refused with. A hello that can't
-    be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
+    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, and `BadOption` for a
+    text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
+    and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False

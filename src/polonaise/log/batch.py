@@ -69,9 +69,9 @@ class Batch:
     """
 
     view: memoryview
-    """The bytes of the whole batch."""
+    """The bytes of the batch, or of its copy without data."""
     length: int
-    """The length of the whole batch in bytes."""
+    """The length of `view` in bytes."""
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
@@ -335,9 +335,9 @@ class EvidenceColumns(NamedTuple):
 class Columns:
     """The transactions of a batch that is being formed, column by column.
 
-    Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the frames
-    they came in, so nothing is copied before `seal`. The owner leaves the evidence columns empty when evidence is not
-    kept.
+    Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the bytes
+    of those frames, so nothing is copied before `seal`. The owner leaves the evidence columns empty when evidence is
+    not kept.
     """
 
     client_ids: array[int] = field(default_factory=lambda: array("i"))
@@ -401,7 +401,11 @@ def seal(
     registers: Bytes = b"",
     evidence: bool = False,
 ) -> bytes:
-    """Return the bytes of a batch of these transactions. `columns` must hold at least one."""
+    """Return the bytes of a batch of these transactions. `columns` must hold at least one.
+
+    `registers` is the encoded section of register changes. With `evidence`, what the transactions were judged by is
+    kept, too.
+    """
     count = len(columns)
     narrow = _pad(4 * count)
     parts: list[Bytes] = [

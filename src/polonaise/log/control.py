@@ -54,7 +54,8 @@ _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
 _EVIDENCE_PAUSE_S: Final = 0.1
-"""The least time between two writes of evidence: more would cost each append a second trip to the disk's threads."""
+"""The least time, in seconds, between two writes of evidence: written after every sync, it would cost each append a
+second trip to the disk's threads."""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
@@ -239,8 +240,8 @@ class ControlFile:
         """Lock the directory for this process, and read or make its control file.
 
         An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `ControlFileMissing`
-        (partitions without their promises), `ControlFileDamaged`, `UnsupportedFormat`, `WrongClusterKey`, and
-        `NotInitialized` for an empty directory without a key.
+        for partitions' directories without a control file, `ControlFileDamaged`, `UnsupportedFormat`,
+        `WrongClusterKey`, and `NotInitialized` for an empty directory when no `cluster_key` is given.
         """
         disk = host.disk
         await _make_directory(disk, directory)
@@ -287,7 +288,7 @@ class ControlFile:
         return f"{self.directory}/{partition}"
 
     async def partitions(self) -> list[PartitionId]:
-        """Return the partitions that have files here, readable or not."""
+        """Return the partitions that have a subdirectory in the storage directory, whether or not it can be read."""
         names = await self._host.disk.list(self.directory)
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -403,7 +404,7 @@ async def _identities(disk: Disk, directory: str) -> tuple[Identity | None, ...]
 
 
 def offset_of(partition: PartitionId) -> int:
-    """Return the offset of a partition's sectors."""
+    """Return where a partition's three sectors begin in the control file, in bytes."""
     invariant(partition >= 0, "partitions are numbered from 0")
     return SECTOR_BYTES + partition * PARTITION_BYTES
 

@@ -27,7 +27,11 @@ _CRC_OFFSET: Final = HEADER_BYTES - 4
 
 
 class Index:
-    """The batches of one segment, in order: columns of first ids, offsets and commit times (microseconds UTC)."""
+    """The batches of one segment, in order.
+
+    Columns of their first ids, of the offsets of their frames in the segment, and of their commit times (microseconds
+    UTC).
+    """
 
     __slots__ = ("firsts", "offsets", "times")
 
@@ -119,7 +123,7 @@ class IndexFile:
     def __init__(self, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> None:
         self._identity = (cluster_key, partition, first)
         self.batches = 0
-        """How many batches the last checkpoint covers."""
+        """How many entries of the file are right; the next checkpoint writes those after them. 0: it writes all."""
         self._crc = 0
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -127,7 +131,7 @@ class IndexFile:
         self.batches, self._crc = checkpoint.batches, checkpoint.entries_crc
 
     def rewrite(self) -> None:
-        """Write all entries at the next checkpoint: the file is gone or can't be believed."""
+        """Let the next checkpoint write all entries: the file is gone or can't be believed."""
         self.batches = self._crc = 0
 
     async def write(self, file: File, index: Index, *, end: int, last: TransactionId, with_registers: int) -> None:

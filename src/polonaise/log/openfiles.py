@@ -37,13 +37,13 @@ class SharedSync:
         return self._next is not None or (self._running is not None and not self._running.done())
 
     async def __call__(self) -> None:
-        """Wait for a sync that begins from now on. Raises, to each caller, what the sync raises."""
+        """Return once a sync has ended that began after this call. Raises, to each caller, what the sync raises."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
         await asyncio.shield(self._next)  # others wait for the same one: a cancelled caller must not end it
 
     async def _after(self, before: asyncio.Future[None] | None) -> None:
-        """Sync once the sync before has ended. Later callers wait for the next one."""
+        """Sync once the sync `before` has ended. Whoever calls after this one has begun waits for another one."""
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -127,7 +127,7 @@ class OpenFiles:
         self._waiting.append(free)
         try:
             await free
-        except BaseException:  # cancelled when its turn had come: pass the turn on
+        except BaseException:  # cancelled, perhaps when its turn had come: pass the turn on
             self.freed()
             raise
 
@@ -137,7 +137,10 @@ class OpenFiles:
         return bool(self._waiting)
 
     def freed(self) -> None:
-        """Let the next waiting call try: a file is not in use any more, or an attempt to open one has failed."""
+        """Let the next waiting call try to open its file.
+
+        A file is not in use any more, an attempt to open one has failed, or a waiting call was cancelled.
+        """
         while self._waiting:
             free = self._waiting.popleft()
             if not free.done():

@@ -87,7 +87,10 @@ class PartitionLog:
         self.broken: PolonaiseError | None = None
         """The failure after which the log has to be opened anew; None while it can be used."""
         self.damage = ""
-        """Description of the damage met when the log was opened or read last; empty for none."""
+        """What damage was found when the log was opened, or by a read since then (`lose_above`); empty for none.
+
+        A cut clears the text.
+        """
 
     @classmethod
     async def open(
@@ -103,7 +106,7 @@ class PartitionLog:
 
         A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`. Logs
         of one node share a `cache`, and a `disk` that bounds how many files they have open. Raises what
-        `recovery.recover` does.
+        `recovery.recover` does, and `DiskFull` when a new segment finds no room.
         """
         # Not `disk or host.disk`: both kinds have a length, and one without an open file is false.
         disk = host.disk if disk is None else disk
@@ -148,12 +151,12 @@ class PartitionLog:
 
     @property
     def last(self) -> TransactionId:
-        """The last id that the log holds, synced and believed; -1 for an empty log."""
+        """The last id that the log holds, synced and believed; -1 when it is empty, or no segment can be used."""
         return self._tail.scanned.last if self._tail else NO_TRANSACTION
 
     @property
     def last_crc(self) -> int:
-        """The CRC of the batch that ends at `last`; 0 for an empty log."""
+        """The CRC of the batch that ends at `last`; 0 when `last` is -1."""
         return self._tail.scanned.last_crc if self._tail else 0
 
     @property
@@ -214,7 +217,10 @@ class PartitionLog:
         return self._tail
 
     def _check_follow(self, batches: Sequence[Batch]) -> None:
-        """Raise unless the batches go on from the log's end and can be read back once they are stored."""
+        """Raise unless the batches go on from the log's end and can be read back once they are stored.
+
+        Raises `OutOfOrder` for wrong ids, `LogForked` for another predecessor, `BatchDamaged` for what can't be stored.
+        """
         last, crc = self.last, self.last_crc
         for batch in batches:
             if batch.partition != self.slot.partition or batch.first != last + 1:
@@ -410,9 +416,9 @@ class PartitionLog:
         self._retake(target)
 
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
-        """Return the segment that will be the tail, how many of its batches stay, and the CRC of the last one.
+        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the last one's CRC.
 
-        Changes nothing. The segment is None for a log without one.
+        Changes nothing. The segment is None for a log without one. Raises `OutOfOrder` and `DamageFound` as `cut` does.
         """
         if self._tail is None:
             return None, 0, 0
@@ -423,7 +429,7 @@ class PartitionLog:
         if position == len(segments) - 1:
             count = self._tail.batches_up_to(last)
             if count is None:
-                raise OutOfOrder(f"no batch ends at {last}")
+                raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
             if not count:
                 return self._tail, 0, chosen.header.previous_crc
             if count == len(self._tail.index):
@@ -449,11 +455,14 @@ class PartitionLog:
                 await file.close()
             if bad:
                 raise DamageFound(bad, tail.scanned.last)
-            raise OutOfOrder(f"no batch ends at {last}")
+            raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
         return tail, len(tail.index), tail.scanned.last_crc
 
     async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
-        """Remove the segments after the target, the last one first, so that those left always follow each other."""
+        """Remove the segments after `target`, the last one first, so that those left always follow each other.
+
+        `first` is the first id of `target`; -1, without a target, removes all segments.
+        """
         if target is not self._tail:
             await self._forget_tail()
             dropped = [each for each in self._sealed if each.first >= first]

@@ -63,13 +63,13 @@ class Promises:
     lost_above: TransactionId = UNRESOLVED
     """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 
-    Cleared by joining a session only.
+    Moved up as ids are confirmed again, and cleared by joining a session only.
     """
     untrusted_above: TransactionId = UNRESOLVED
     """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed.
 
-    Up to this id everything is synced. Cleared by cutting there. By itself it says nothing of a loss: bytes whose sync
-    failed were never acknowledged.
+    Up to this id everything is synced. Cleared by a cut there or below. By itself it says nothing of a loss: bytes
+    whose sync failed were never acknowledged.
     """
 
     @property
@@ -134,10 +134,11 @@ class PromiseSector(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The contents of the evidence slot: rewritten after every sync of the log, never synced itself.
+    """The contents of the evidence slot: rewritten soon after a sync of the log or a change of promises, never synced.
 
-    Losing it, or finding an old one, makes the node know less and never something false: `cuts` binds it to the log
-    since its last cut, and `sequence` names the newest copy that was durable when it was written.
+    Losing the slot, or finding an old one, makes the node know less and never something false. `cuts` binds the slot to
+    the log since its last cut. `sequence` is that of the newest `PromiseSector` that was durable when the slot was
+    written.
     """
 
     partition: PartitionId

@@ -42,9 +42,10 @@ class Recovered:
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
-    """Find the log in `directory`. Cut a torn tail; touch nothing else that could be part of the log.
+    """Find the log in `directory`. Cut a torn tail; change nothing else that could be part of the log.
 
-    Raises `UnsupportedFormat` and `WrongClusterKey` for files of another version or cluster, and `DiskFailed`.
+    What no evidence proves to be synced is written once more as it is, to be durable from then on. Raises
+    `UnsupportedFormat` and `WrongClusterKey` for files of another version or cluster, and `DiskFailed`.
     """
     promises, evidence = slot.promises, slot.evidence
     # Above the limit nothing is even read: after a failed sync, bytes may read well and not be on the disk.
@@ -88,8 +89,8 @@ async def segments_in(disk: Disk, directory: str) -> list[TransactionId]:
 async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> None:
     """Remove a segment and its index, durably.
 
-    The contents go first: if the sync of the removed name fails, the name may come back, and must then name nothing.
-    The index goes before the segment, so that no index ever speaks of a segment that was written later.
+    The header is overwritten first: if the sync of the removed name fails, the name may come back, and must then name
+    no segment. The index goes before the segment, so that no index ever speaks of a segment that was written later.
     """
     with contextlib.suppress(NotFound):
         async with opened_file(disk, _path(directory, first)) as file:
@@ -164,7 +165,7 @@ async def _chain(
 
 
 def begins_log(header: SegmentHeader, trimmed: TrimMark) -> bool:
-    """Tell whether this segment is where the log begins: the very first one, or after a trim the one that is left."""
+    """Tell whether this segment is where the log begins: the very first one, or the one that the trim mark names."""
     if not trimmed.first:
         return header.previous_first == NO_TRANSACTION and header.previous_end == 0
     return (header.first, header.previous_crc) == trimmed

@@ -21,7 +21,7 @@ TOTAL_BYTES_MAX: Final = 1024 * 1024
 PRODUCERS: Final = b"producer/"
 """The prefix of the keys of idempotent producers."""
 SPARK_SINKS: Final = b"spark/"
-"""The prefix of the keys under which the Spark sink records how far each batch has been appended."""
+"""The prefix of the keys under which the Spark sink records, per application, how far its latest batch is appended."""
 RESERVED: Final = (PRODUCERS, SPARK_SINKS)
 """The prefixes of the keys that only the library sets."""
 PAGE_COUNT_MAX: Final = 4_096

@@ -174,7 +174,10 @@ def name(first: TransactionId, suffix: str = "seq") -> str:
 
 
 def frame_header(batch: Batch, *, offset: int, synced: int, seed: int) -> bytes:
-    """Return the frame header that precedes a batch at `offset` of its segment."""
+    """Return the header of the batch's frame, which begins at `offset` of its segment; the batch follows it.
+
+    `synced` is the offset up to which the file was synced before, `seed` the segment's identity.
+    """
     tail = _FRAME_TAIL.pack(batch.length, batch.crc, synced, offset)
     return _FRAME_MAGIC + crc32(tail, seed).to_bytes(4, "little") + tail
 
@@ -235,7 +238,9 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
     """
     header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
     if header.cluster_key != cluster_key:
-        raise WrongClusterKey(f"segment {name(first)} of partition {partition} belongs to another cluster")
+        raise WrongClusterKey(
+            f"segment {name(first)} of partition {partition} belongs to another cluster: put this node's own file back"
+        )
     if header.partition != partition or header.first != first:
         raise SegmentDamaged(
             f"the header of segment {name(first)} is of partition {header.partition}, from {header.first} on"
@@ -307,7 +312,7 @@ class Window:
     view: memoryview = field(default_factory=lambda: memoryview(b""))
 
     async def need(self, offset: int, length: int) -> bool:
-        """Get `length` bytes from `offset` into `view`; return False when there are fewer before `stop`."""
+        """Get `length` bytes from `offset` into `view`; return False if `stop` or the file's end comes before."""
         if offset + length > self.stop:
             return False
         if not self.at <= offset or offset + length > self.at + len(self.view):

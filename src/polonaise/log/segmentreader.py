@@ -30,7 +30,7 @@ from polonaise.terms import TransactionId
 
 @dataclass(eq=False, slots=True)
 class Opened:
-    """A segment's open file and its index; `users` counts who has them in use."""
+    """A segment's open file and its index; `users` counts the reads, and the writer, that have them in use."""
 
     file: File
     index: Index
@@ -68,7 +68,10 @@ class SegmentCache:
         opened.path = path
 
     async def release(self, opened: Opened) -> None:
-        """Give back a segment. One that is not in use stays open while there is room."""
+        """Give back a segment. It stays open, unless the cache has forgotten it and this was its last user.
+
+        Of more than `capacity` segments that are not in use, the one that was used longest ago is closed.
+        """
         opened.users -= 1
         if opened.users:
             return

@@ -8,11 +8,12 @@ from polonaise.terms import TransactionId
 
 
 async def verify_part(log: PartitionLog, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-    """Verify a part of the log, from the batch with `first` on. Return its bytes, and the id to go on from.
+    """Verify a part of the log, from the batch that holds `first` on. Return its size, and the id to go on from.
 
-    That id is None at the end of the log. Every byte of a segment up to its last synced batch is covered by a checksum,
-    and so verified: header and registers with the segment's first batch. At most `bytes_max` bytes of batches, unless
-    the first one is larger. Raises `DamageFound`, and `PartitionUnavailable` when the log has to be opened anew.
+    The size is in bytes; the id is None at the end of the log. Header, registers and batches of a segment are covered
+    by checksums, and so verified: header and registers together with the segment's first batch. At most `bytes_max`
+    bytes of batches, unless the first one is larger. Where `first` is trimmed meanwhile, nothing is verified: 0 bytes.
+    Raises `DamageFound`, and `PartitionUnavailable` when the log has to be opened anew.
     """
     try:
         first = max(first, log.first)

@@ -2,6 +2,9 @@
 
 Each batch may keep what its transactions were judged by: the client high-water mark and the locks. A transaction is
 built on fresh state iff for each lock that it checks nobody raised that lock between its mark and its id.
+
+Batches do not say which transactions form a group. So where one transaction of a group raises a lock that a later one
+of it checks, the later one is reported, although the owner judges a group as one and lets it in.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ class StaleTransaction(NamedTuple):
     """The hash of the lock."""
     client_high_water_mark: TransactionId
     raised_by: TransactionId
-    """The transaction that raised the lock: a later id than the mark, and an earlier one than the transaction."""
+    """The id of the last transaction that had raised the lock: above the mark, and below `transaction`."""
 
 
 class SerializabilityCheck:

@@ -32,8 +32,8 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
 """How much may be written between two checkpoints of the index, in bytes and in batches.
 
-About so much is scanned after a crash. Batches are counted too, because each takes a time to scan, however few bytes it
-has.
+About so much is scanned after a crash; all of the segment if a batch in it changes registers. Batches are counted too,
+because each takes a time to scan, however few bytes it has.
 """
 ZEROS_BYTES_MAX: Final = 64 * 1024
 """How many bytes of zeros are written ahead of the log, at most.
@@ -153,7 +153,7 @@ class Tail:
     async def seal(self) -> None:
         """End the file where its last batch ends, durably: the next segment's header will say where that is.
 
-        Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
+        Writes the index, too. Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
         """
         if self._zeros_end > self.end:
             await self._cut_zeros()
@@ -194,13 +194,13 @@ class Tail:
         return None
 
     def offset_at(self, position: int) -> int:
-        """Return the offset of the batch at this position in the index; the end of the segment after the last one."""
+        """Return where the frame of the batch at this position in the index begins; `end` if no batch is there."""
         return self.index.offsets[position] if position < len(self.index) else self.end
 
     async def cut(self, directory: str, count: int, last: TransactionId, last_crc: int) -> None:
         """Keep the first `count` batches, which end with `last`. Durable on return; a crash midway may leave more.
 
-        Raises `DamageFound` if batches that are to stay can't be read again.
+        Raises `DamageFound` if batches that are to stay can't be read again, `SegmentDamaged` if the preamble can't.
         """
         end = self.offset_at(count)
         # The index goes first, durably: one that outlived the cut would count as evidence that the cut bytes had been

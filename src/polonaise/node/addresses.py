@@ -44,7 +44,7 @@ def absolute_address(address: str) -> str:
 
 
 def absolute_store(url: str) -> str:
-    """Return the URL of a fragment store as it is, and a path, or `file:PATH`, as an absolute path."""
+    """Return the address of a fragment store: a URL as it is, a path or `file:PATH` as an absolute path."""
     if "://" in url:
         return url
     return os.path.abspath(unquote(url.removeprefix("file:")) if url.startswith("file:") else url)
@@ -100,10 +100,10 @@ def _in_zookeeper(host: Host, address: str) -> Coordinator:
 
 
 def check_storage_address(address: str) -> None:
-    """Raise `BadOption` unless a storage node can be reached at this address, also after it was started again."""
+    """Raise `BadOption` unless this is an address, with a fixed port: one that a storage node keeps at every start."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(
             f"invalid storage node address {redacted(address)!r}: "
-            "with port 0 it would be another one at every start; write a fixed port"
+            "with port 0 the node would listen at another port after every start; write a fixed port"
         )

@@ -38,9 +38,9 @@ _log = logging.getLogger(__name__)
 _LOCAL_RETRY_S_MAX: Final = 0.1
 """Longest pause, in seconds, between tries to reach the host: these are cheap, and a take-over is noticed at once."""
 _FIRST_HOST_S: Final = 0.02
-"""Seconds between looks whether another process has made the log."""
+"""Seconds between two looks whether a process has made the log."""
 _PATIENCE_S: Final = 2.0
-"""Seconds after which a warning says that another process has not finished making the log."""
+"""Seconds of waiting for the log to be made, after which a warning names the process that should make it."""
 _REMEMBERED_S: Final = 1.0
 """Seconds for which `_Whereabouts` remembers its answer."""
 
@@ -49,7 +49,7 @@ _REMEMBERED_S: Final = 1.0
 async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
     """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
 
-    Raises `BadOption`, `NotInitialized`, and the faults of the directory.
+    Raises `BadOption`, `NotInitialized`, the faults of the directory, and `HostFailed`.
     """
     address = parse_embedded(address_text)
     host = ApplicationHost()
@@ -91,9 +91,9 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
 async def _described(
     host: Host, coordinator: Coordinator, address: EmbeddedAddress, election: elections.HostElection | None
 ) -> ClusterDescription:
-    """Return the cluster's description; wait while a process is about to write it.
+    """Return the cluster's description; wait while none is written yet.
 
-    Raises the error that has ended this process's part in the election, and `CoordinatorDamaged`.
+    Raises what has ended this process's part in the election, if none is written by then, and `CoordinatorDamaged`.
     """
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S

@@ -64,8 +64,8 @@ async def connect(
       made, with `?storage=N` copies on this disk (default 1) and `&partitions=N` (default 1). Several processes may
       have it open: the first one hosts it for all, and another takes over within about a second when that one ends.
       With `?host=no` this process only attaches to an existing log, and waits while no process hosts it. With
-      `?fragments=URL` (quoted as in any URL) the log is archived to that store, and reads from there what was trimmed;
-      the directory remembers the store, so that other processes need not name it.
+      `?fragments=URL` (quoted as in any URL) the log has that fragment store: what was trimmed is read from there, and
+      `polonaise archive run` writes to it. The directory remembers the store, so that others need not name it.
     - `file:PATH` is the coordinator's directory of a cluster on this machine.
     - `zookeeper://HOST:PORT,…/ROOT` is the coordinator of a cluster in a ZooKeeper ensemble. Needs the extra
       `polonaise[zookeeper]`.
@@ -76,7 +76,8 @@ async def connect(
 
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
     the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `NotEmbeddedLog`,
-    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory.
+    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
+    `HostFailed` if this process should host the log and can't run its nodes.
     """
     if not isinstance(address, str):
         raise wrong("address", address, "an address is text: embedded:PATH, file:PATH or zookeeper://HOST:PORT,…/ROOT")
@@ -100,7 +101,8 @@ async def _waited_for(
 ) -> Log:
     """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds.
 
-    An error that waiting can't mend is raised at once.
+    An attempt that is under way then may go on until `_TRY_S` seconds have passed since the call. An error that waiting
+    can't mend is raised at once.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -158,7 +160,10 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
 
 
 def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
-    """Return a disk's fault, with a hint how to read the log meanwhile: that needs neither free space nor a host."""
+    """Return the fault; for an existing embedded log, with a hint how to read its storage directories meanwhile.
+
+    Reading them needs neither free space nor a hosting process.
+    """
     if not address.startswith("embedded:"):
         return error
     from polonaise.node.embedded import is_there, parse_embedded, storage_directory
@@ -174,7 +179,7 @@ def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
 
 @asynccontextmanager
 async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
-    """Find a cluster by its coordinator's address."""
+    """Yield the location of the cluster with this coordinator's address, and close the coordinator at the end."""
     host = ApplicationHost()
     try:
         coordinator = coordinator_at(host, address)

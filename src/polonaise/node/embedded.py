@@ -66,8 +66,8 @@ STORAGE_MAX: Final = 7
 PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
-"""Batches of one segment: fewer than in other clusters, because a process that takes over reads what the last segment's
-index does not cover, and all of it when registers changed there, while every client waits."""
+"""The most batches of a segment: fewer than in other clusters, because a process that takes over reads what the last
+segment's index does not cover, and all of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
 """The name of a file in a directory into which a log is being restored, until that log is whole."""
@@ -90,7 +90,7 @@ class EmbeddedAddress(NamedTuple):
     partitions: int | None = None
     """The number of partitions; None for as many as the existing log has, or 1 in a new log."""
     may_host: bool = True
-    """Whether this process may host the log, or only attach to it."""
+    """Whether this process may host the log; False if it may only attach to it."""
     fragments: str | None = None
     """The address of the fragment store; None for the one that the log's directory names, if any."""
 
@@ -153,7 +153,7 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
 
 
 def storage_names(count: int) -> tuple[str, ...]:
-    """Return the addresses of a log's storage nodes."""
+    """Return the addresses of the storage nodes of an embedded log that has `count` of them."""
     return tuple(f"unix:storage-{number}" for number in range(count))
 
 
@@ -249,7 +249,7 @@ def _check_marker(directory: str, raw: bytes) -> None:
 
 
 async def make_log(disk: Disk, directory: str) -> None:
-    """Make the directory an embedded log's, durably. The caller holds the host's lock."""
+    """Mark the directory as an embedded log, durably. The caller holds the host's lock."""
     await write_whole(disk, directory, MARKER, [f"{MARKER} {FORMAT}\n".encode()])
 
 

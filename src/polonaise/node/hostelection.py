@@ -33,7 +33,7 @@ _PRESENCE_S: Final = 1.0
 """Seconds between looks whether the directory is still in its place. A host could go on writing to files that were
 removed; and once the lock file is removed, another process can make and lock a file of that name."""
 _RETRY_S_MAX: Final = 2.0
-"""The longest pause between attempts to host that fail."""
+"""The longest mean pause, in seconds, between attempts to host that fail."""
 _LEFTOVERS_S: Final = 5.0
 """Seconds for which locks within the directory may outlive the host's: a dying process frees its files one by one."""
 _LOOP: Final = "an event loop of its own for the nodes of the log"
@@ -69,9 +69,9 @@ class HostElection:
         self.settled: Future[None] = Future()
         """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
         self.trouble: PolonaiseError | None = None
-        """Why this process could not host at its last attempt, if that may pass; else None."""
+        """Why this process's last attempt to host failed, if the cause may pass; else None."""
         self.failure: PolonaiseError | None = None
-        """Why this process neither hosts nor tries any more; None while it does."""
+        """The error for which this process neither hosts nor tries any more; None without such an error."""
         self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
 
     def _close(self) -> None:
@@ -207,7 +207,7 @@ class HostElection:
         self._settle()
 
     def _settle(self) -> None:
-        """Release the logs of this process that wait for `settled`."""
+        """Let the logs of this process go on that wait for `settled`."""
         if not self.settled.done():
             self.settled.set_result(None)
 
@@ -275,7 +275,10 @@ def take(address: EmbeddedAddress) -> HostElection:
 
 
 def leave(election: HostElection) -> None:
-    """Give up one use of the election; end it with the last one. Returns when the nodes have stopped."""
+    """Give up one use of the election; the last one ends it.
+
+    Returns then when the nodes have stopped, or after `_CLOSE_S_MAX` seconds.
+    """
     with _guard:
         election._users -= 1
         if election._users:

@@ -68,7 +68,7 @@ async def _until_cancelled() -> None:
 
 
 async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
-    """Run a storage node until cancelled."""
+    """Run a storage node until cancelled. Raises what `StorageNode.start` does."""
     node = StorageNode(host, settings)
     await node.start()
     try:
@@ -115,8 +115,8 @@ async def run_server(
 ) -> None:
     """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
 
-    `fragments` is the address of the store that the log is archived to. Raises `BadOption` for options that are
-    invalid, or that contradict the existing cluster.
+    `fragments` is the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption`
+    for options that are invalid, or that contradict the existing cluster.
     """
     for address in storage:
         check_storage_address(address)  # before the cluster is made: its description is for good
@@ -128,7 +128,9 @@ async def run_server(
         try:
             description = await coordinator.describe()
         except NotInitialized:
-            raise BadOption("no cluster here yet: give its storage nodes with --storage A,B,C") from None
+            raise BadOption(
+                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage A,B,C"
+            ) from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
             f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "
@@ -146,4 +148,5 @@ async def run_server(
         await _until_cancelled()
     finally:
         await server.close()
+        # Last, because the server leaves the cluster through it.
         await coordinator.close()

@@ -48,12 +48,13 @@ class HowToArchive:
     partitions: str = "all"
     """Partitions to archive: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """Bytes of batches in a fragment, before Parquet makes them smaller: most have about half of this to all of it. A
-    task holds one or two fragments in memory."""
+    """Bytes of batches in a fragment, before Parquet makes them smaller. Most fragments have between half of this and
+    all of it. A task holds one or two fragments in memory."""
     rest: bool = False
     """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """The last id to archive of each partition that is archived; nothing above is. None for no such limit."""
+    """The last id to archive of each partition, for exactly the partitions that are archived. A batch that ends above
+    its partition's id is left out whole. None for no such limit."""
     until_time: datetime | None = None
     """Archive what was committed at this time or before, and nothing later. Needs a time zone. None for no limit."""
     delta: bool = False
@@ -68,19 +69,20 @@ class ArchivedPartition(NamedTuple):
 
     partition: PartitionId
     limit: TransactionId
-    """The last id that was to be archived: what was asked for, or else the committed high-water mark."""
+    """The last id that was to be archived: by `until` or `until_time`, or else the committed high-water mark."""
     last: TransactionId
     """The id up to which everything is in fragments after the run; -1 for nothing."""
     fragments: int
     """Number of fragments that this run wrote."""
     transactions: int
-    """Number of transactions in them."""
+    """Number of transactions in the fragments that this run wrote."""
     bytes: int
-    """Number of bytes of these fragments as objects in the store."""
+    """Size in the store of the fragments that this run wrote, in bytes."""
     batch_left_out: Span | None = None
-    """The batch that begins within `until` and goes beyond it, so that it was left out whole; None for none."""
+    """The batch that was left out whole because it begins at or below the id in `until` and ends above that id; None
+    for none."""
     missing: tuple[Span, ...] = ()
-    """Ids that were in no fragment although later ones were. This run has archived them."""
+    """Ids that were in no fragment before this run, although later ids were. The run has archived them."""
 
     def fields(self) -> dict[str, Any]:
         return {
@@ -98,7 +100,8 @@ class ArchiveReport:
     store: str
     partitions: tuple[ArchivedPartition, ...]
     fragments: tuple[ArchivedFragment, ...]
-    """The fragments that this run wrote, each verified, by partition and id."""
+    """The fragments that this run wrote, or found in the store as the same objects; each is verified. Sorted by
+    partition and id."""
     delta: Registered | None = None
     """The state of the Delta table; None unless the run was to keep one."""
     well: ClassVar = True
@@ -127,12 +130,13 @@ def archive(
     """Archive what is committed and not in the store yet; `progress` counts tasks, most of which write one fragment.
 
     May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
-    written twice is the same object, or overlaps. With `until` or `until_time` the store holds exactly the history up
-    to there afterwards, but for a batch that goes beyond its id, if it held no more before.
+    written twice is the same object, or overlaps. With `until` or `until_time`, a store that held no later history
+    before holds exactly the history up to there afterwards, except a batch that begins at or below the id in `until`
+    and ends above it.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `BeyondLog` for an `until` that is not committed,
     `NotInitialized` for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what
-    `own_fragments_of` raises for a store of another log, and what reading and the store raise.
+    `own_fragments_of` raises, such as for a store of another log, and what reading, Spark and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute_store(store)
     if how.delta:

@@ -35,10 +35,10 @@ class AuditReport:
     marks: dict[PartitionId, TransactionId]
     """Last id of each partition up to which the table was compared."""
     behind: int
-    """Number of committed transactions above these marks: the table need not have them yet."""
+    """Number of committed transactions above `marks`: the table need not have them yet."""
     found: Comparison
     undecodable: Letters = NO_LETTERS
-    """Undecodable bodies up to the marks. They were left out of the comparison."""
+    """The undecodable bodies up to `marks`. They were left out of the comparison."""
 
     @property
     def well(self) -> bool:
@@ -79,12 +79,13 @@ def audit_table(
 
     The table may be made by the job `views`, or kept by an application: a SQL table beside a table of marks
     (`marks_table`, such as `polonaise_marks`). Both are read in one snapshot, so the table may be written to meanwhile.
-    A table without marks has to be given `until`, and is compared up to there. In a database the table has the view's
-    name. Undecodable bodies end the audit, or are left out and counted: `on_undecodable` is as in `views.rebuild`.
+    A table without marks has to be given `until`, and is compared up to there. `table` is the table's address, see
+    `open_target`; in a database the table has the view's name. Undecodable bodies end the audit, or are left out and
+    counted: `on_undecodable` is as in `views.rebuild`.
 
-    Differences are in the report. Raises `BadOption` for invalid options, `NotFound` for a table whose directory or
-    SQLite file does not exist, `ClientAhead` for one that holds more than the log, `ViewUnfit` for one that can't be
-    compared, and what reading, Spark and the database raise.
+    Differences are in the report, which counts all and names the first `named_max`. Raises `BadOption` for invalid
+    options, `NotFound` for a table whose directory or SQLite file does not exist, `ClientAhead` for one that holds more
+    than the log, `ViewUnfit` for one that can't be compared, and what reading, Spark and the database raise.
     """
     if until is not EVERYTHING and marks_table is not None:
         raise BadOption("until and marks_table are both given: give one of them")

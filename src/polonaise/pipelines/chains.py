@@ -37,10 +37,10 @@ class End(NamedTuple):
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of walking over consecutive batches in one copy of a partition: a replica's, or the fragments."""
+    """The result of walking over consecutive batches in one copy of a partition, or in a part of a copy."""
 
     begin: End | None = None
-    """The first batch; None if there is none, or if already this one is bad."""
+    """The first batch; None if there is no batch, or if the first one is bad."""
     end: End | None = None
     """The last good batch; None for none."""
     transactions: int = 0
@@ -59,7 +59,8 @@ class Walk:
 def walk(batches: Iterable[Batch]) -> Walk:
     """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
 
-    Damage that reading them raises ends the walk, too, as its `trouble`. Other errors of reading are raised.
+    If reading the batches raises an error of damage, or `NotFound`, the walk ends there, too, with the error's text as
+    its `trouble`. Other errors of reading are raised.
     """
     begin = end = None
     transactions, trouble = 0, ""
@@ -113,7 +114,8 @@ def gap(before: End, after: End) -> str:
 def suspects(one: Walk, other: Walk) -> list[Span]:
     """Return the spans in which to look, batch by batch, for a difference of two copies.
 
-    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare.
+    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare. If both
+    have batches, but no id in common, the spans are empty: their `last` is below `first`.
 
     Otherwise it is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
     none, it is the ranges at the beginning and end of what both hold, where one copy may have less than the other:
@@ -158,7 +160,7 @@ def _damage(batch: Batch) -> str:
 
 
 def begins_at_the_beginning(walked: Walk) -> str:
-    """Say why a copy does not begin with the log's first batch; empty if it does, or is empty."""
+    """Say why a copy does not begin with the log's first batch; empty if it does, or if it has no good batch."""
     if walked.begin is None:
         return ""
     if walked.begin.first != NO_TRANSACTION + 1:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided."""
+"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided, but for
+the last digits of a sum of floating-point numbers."""
 
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 """SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""
@@ -98,7 +99,9 @@ class TableView:
             )
 
     def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
-        """Return the rows that the view's query makes of these rows of the log, with a key one row for each.
+        """Return the rows that the view's query makes of these rows of the log.
+
+        With a key, rows of the same key are merged into one, unless the view is `whole`: its query has to do that.
 
         Raises `BadOption` for a query that Spark refuses, or whose columns do not fit the key and `merge`.
         """

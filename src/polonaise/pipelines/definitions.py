@@ -34,7 +34,7 @@ class Definition(NamedTuple):
     """The definition that a table keeps beside its marks."""
 
     digest: str
-    """The digest of all that decides the rows of the table. Equal digests imply equal columns and keys."""
+    """The digest of the definition, in hexadecimal. Equal digests imply equal columns and keys."""
     columns: Mapping[str, str]
     """The columns' types, as Spark writes them."""
     key: tuple[str, ...]
@@ -111,7 +111,10 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """Return a function's source text; of a lambda, the lines of its statement. Empty if it can't be read.
+    """Return a function's source text; of a lambda, the lines of its statement.
+
+    Empty if it can't be read, and for a callable that is no function, such as a `functools.partial`: a definition can't
+    tell two of these apart.
 
     The file's other text is left out: another view in it may change. Functions that are called, and values that are
     captured, are left out, too.

@@ -28,13 +28,13 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 _APP: Final = "polonaise archive"
-"""The Delta table's application id. Each commit raises its version by one, so that of two at the same time delta-rs
-refuses one."""
+"""The application id under which commits to the Delta table are counted. Each commit raises the application's version
+by one, so that of two commits at the same time delta-rs refuses one."""
 _ATTEMPTS_MAX: Final = 10
 
 
 class Registered(NamedTuple):
-    """The result of `register`: a store's Delta table after it."""
+    """The result of `register`: the state of a store's Delta table after the call."""
 
     version: int
     """The table's version."""

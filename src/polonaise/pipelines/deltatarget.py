@@ -1,10 +1,11 @@
 """A view's table as a Delta table, written by delta-rs.
 
-Its marks, and the digest of its definition, are the table's application transactions; the columns are Delta's own.
-Every version stays readable until `VACUUM` deletes its files, so this is the format for time travel.
+The table's marks, and the digest of its view's definition, are kept as application transactions of Delta. The types of
+the columns are read from Delta's own schema. Every version stays readable until `VACUUM` deletes its files, so this is
+the format for time travel.
 
 Dead letters are a Delta table of their own, in `_undecodable`. An application transaction of the view's table says
-which version of the letters counts: what a writer added there before it died is taken back by the next writer.
+which version of the letters' table counts: what a writer added there before it died is taken back by the next writer.
 """
 
 from __future__ import annotations
@@ -44,14 +45,15 @@ Mode: TypeAlias = Literal["append", "overwrite"]
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _STAGING: Final = "_staging-"
 LETTERS: Final = "_undecodable"
-"""The directory of the dead letters' table. What cleans up a Delta table ignores names that begin with `_`."""
+"""The directory of the dead letters' table, below the view's. `VACUUM` of the view's table leaves alone directories
+whose names begin with `_`."""
 
 
 @contextmanager
 def _zones_kept(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write timestamps that other readers, too, take for UTC.
+    """Inside the `with` statement, let Spark write timestamps in a form that other readers, too, take for UTC.
 
-    Those that it writes by default are read by others as times without a zone.
+    Timestamps in Spark's default form are read by others as times without a zone.
     """
     before = str(spark.conf.get(_TIMESTAMPS))
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
@@ -64,9 +66,9 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 class DeltaTarget(DirectoryTarget):
     """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
-    The driver looks up the marks and commits on the version that it has seen: of two that write the same range,
+    The driver looks up the marks and commits on the version that it has seen: of two drivers that write the same range,
     delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
-    of another view or log, and `DirectoryInUse` while another process writes.
+    of another view or log, and `DirectoryInUse` while another run writes to it.
     """
 
     kind: ClassVar = "delta"
@@ -122,8 +124,8 @@ class DeltaTarget(DirectoryTarget):
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
         """Return the table's marks. Raises `ViewUnfit` for the table of another view or log.
 
-        The version of the application transaction named for the view is the number of partitions; for each of them
-        there is one whose version is the partition's mark plus one.
+        The version of the application transaction named for the view is one more than the highest partition that has a
+        mark. Each partition with a mark has an application transaction of its own, whose version is the mark plus one.
         """
         partitions = table.transaction_version(self._app)
         if partitions is None:
@@ -149,7 +151,7 @@ class DeltaTarget(DirectoryTarget):
         """Return the application transactions of a commit.
 
         Their versions can't be below 0, and a mark can be -1: so a mark is kept plus one. `letters` is the version of
-        the letters' table that counts, plus one; 0 for none.
+        the dead letters' table that belongs to this commit, plus one; 0 for none.
         """
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(self._definition.digest, 16))
@@ -157,7 +159,7 @@ class DeltaTarget(DirectoryTarget):
         return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
 
     def _letters_in(self, table: DeltaTable | None) -> int:
-        """Return the version of the dead letters' table that counts, plus one; 0 for none."""
+        """Return the version of the dead letters' table that the view's `table` names, plus one; 0 if it names none."""
         return 0 if table is None else table.transaction_version(f"{self._app}/undecodable") or 0
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
@@ -197,10 +199,11 @@ class DeltaTarget(DirectoryTarget):
         return True
 
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
-        """Add dead letters to those that count, or replace them. Return the version that counts then, plus one.
+        """Add dead letters to their table, or replace all in it. Return the new version of that table, plus one.
 
-        `counts` is the version that counts now, plus one; 0 for none. Later versions were left by a writer that died
-        before it committed the view's table.
+        `counts` is the version of the dead letters' table that the view's table names, plus one; 0 for none. Later
+        versions were left by a writer that died before it committed the view's table, and are taken back first. The
+        result is 0 if there is no table of dead letters.
         """
         directory = self._directory / LETTERS
         table = _opened(directory)

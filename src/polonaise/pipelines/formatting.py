@@ -65,7 +65,10 @@ def quoted(value: Any) -> str:
 
 
 def number(value: Number) -> str:
-    """Format a number: whole numbers and decimals exactly, others to six digits, infinity and NaN as a dash."""
+    """Format a number: integers and decimals exactly, infinity and NaN as a dash, and others to six significant digits.
+
+    A float or fraction from a million on, and below 10**16, has all digits before the point.
+    """
     if isinstance(value, Fraction):
         value = value.numerator if value.denominator == 1 else float(value)
     if isinstance(value, float):
@@ -80,7 +83,7 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to two or three digits, where there is little room: 1.2 M, 123 M. Raises as `finite` does."""
+    """Format a number to at most three digits, where there is little room: 7, 1.2 M, 123 M. Raises as `finite` does."""
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:
@@ -97,12 +100,15 @@ def finite(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         converted = math.nan
     if not math.isfinite(converted) or isinstance(value, bool | str | bytes):
-        raise BadOption(f"{value!r} can't be drawn: charts take finite numbers, and None where there is none")
+        raise BadOption(f"{value!r} can't be drawn: give a finite number; a line also takes None, as a gap")
     return converted
 
 
 def place(value: Any) -> float:
-    """Return a position on a horizontal axis: a number, or a time as seconds since 1970. Raises `BadOption`."""
+    """Return a position on a horizontal axis: a number as it is, a date or time as seconds since 1970.
+
+    Raises `BadOption` for any other value.
+    """
     if isinstance(value, datetime):
         return (_utc(value) - _EPOCH).total_seconds()
     if isinstance(value, date):
@@ -120,7 +126,7 @@ def _utc(value: datetime) -> datetime:
 def width_of(text: str, size: float) -> float:
     """Return roughly the width of a text in a sans-serif font of this size, in the unit of `size`.
 
-    It is enough for the wider fonts.
+    The estimate is on the large side, so that the text fits in wider fonts, too.
     """
     return sum(_share(character) for character in text) * size
 

@@ -48,9 +48,10 @@ class CopyReport(NamedTuple):
     last: TransactionId
     """The last good id; -1 for none."""
     behind: int
-    """Number of committed transactions above `last`: missing here, or not readable. By itself no fault."""
+    """Number of committed transactions above `last`: this copy does not have them, or they can't be read. By itself no
+    fault."""
     digest: str
-    """Digest of all its batches: the sum of their SHA-256, in hexadecimal."""
+    """Digest of the copy's good batches, up to the first bad one: the sum of their SHA-256, in hexadecimal."""
     troubles: tuple[str, ...]
 
 
@@ -70,7 +71,7 @@ class PartitionAudit:
 
 @dataclass(frozen=True)
 class LogAuditReport:
-    """The result for a log: every copy of it, read whole."""
+    """The result for a log: the servers' copy, and each other copy that the audit was given, read as far as it goes."""
 
     log: str
     partitions: tuple[PartitionAudit, ...]
@@ -109,18 +110,19 @@ def audit_log(
     timeout_s: float = _TIMEOUT_S,
     progress: JobProgress | None = None,
 ) -> LogAuditReport:
-    """Read all that is committed from the servers, from a store of fragments, and from storage nodes' directories.
+    """Read all that is committed from the servers, and the same from other copies that are given, and compare them.
 
+    Other copies are a store of fragments (`fragments`) and directories of storage nodes on this machine (`storage`).
     Checks of each copy that ids are dense, that each batch names the CRC of the one before it, that commit times and
     sessions never go back, and the CRCs of batches and of transactions' data; and that all copies have the same bytes.
     A replica that is still catching up, or that was trimmed, is compared as far as it goes.
 
     Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
-    request to the log; `progress` counts tasks, then the partitions in each directory. Troubles are in the report.
+    request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments, what `find` raises for a
-    directory, and what reading raises where nothing can be read.
+    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments, what
+    `find` raises for a directory, and what reading and Spark raise, except damage.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
@@ -159,7 +161,7 @@ def _archived(
 ) -> tuple[FragmentCopy, list[str]]:
     """Return the fragments to read of a partition, and what is wrong with or between its fragments.
 
-    Only footers are read here. Fragments with a bad footer, or of another cluster, are not to be read.
+    Only footers are read here. Fragments with a bad footer, or of another cluster, are left out.
     """
     store, troubles = clusters.store_at(url), []
     good = []

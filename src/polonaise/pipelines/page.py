@@ -71,7 +71,7 @@ class ReportPage:
         return self._add(table.html())
 
     def chart(self, chart: Chart) -> Self:
-        """Add a chart (`Bars`, `Lines` or `Flows`), with its figures as a table behind it."""
+        """Add a chart (`Bars`, `Lines` or `Flows`), and below it a table of its figures that the reader can unfold."""
         self._figures += 1
         return self._add(chart.figure(f"figure-{self._figures}"))
 

@@ -47,8 +47,8 @@ KEEP_S: Final = 600.0
 class ParquetTarget(DirectoryTarget):
     """A table in a directory that Spark's driver and tasks both reach. One process writes at a time.
 
-    Raises `DirectoryInUse` while another process writes, `ViewUnfit` for the table of another view or log, and
-    `DiskFailed`.
+    Raises `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and
+    `DiskFailed` if the directory can't be written to.
     """
 
     kind: ClassVar = "parquet"
@@ -90,7 +90,9 @@ class ParquetTarget(DirectoryTarget):
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
         version = self._current()
         if version is None and with_marks:
-            raise ViewUnfit(f"no view's table in {self._directory}: there is no {CURRENT} in it")
+            raise ViewUnfit(
+                f"no view's table in {self._directory}: it has no link {CURRENT}; correct the path of the table"
+            )
         files = version or self._directory
         if not files.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory; correct the path")
@@ -180,8 +182,8 @@ class ParquetTarget(DirectoryTarget):
         for field, expected in (("view", self._view.name), ("cluster", self._cluster)):
             if about.get(field) != expected:
                 raise ViewUnfit(
-                    f"{self._directory} holds a table of {field} {about.get(field)}; this one is {expected}: choose "
-                    "another directory, or remove this one"
+                    f"{self._directory} holds a table of {field} {about.get(field)}, not of {field} {expected}: choose "
+                    "another directory, or remove it"
                 )
         return {int(partition): int(id) for partition, id in about["high_water_marks"].items()}
 

@@ -63,7 +63,7 @@ class LogReport:
     spans: Mapping[int, tuple[int, int]]
     """First and last id of each partition that the report is about; the last is below the first for none."""
     transactions: int
-    """Number of ids in these spans: transactions with any header, and the library's own ones, too."""
+    """Number of ids in `spans`: transactions with any header, and the library's own ones, too."""
     bytes: int
     """Bytes of the bodies that were summed up."""
     well: ClassVar = True
@@ -89,8 +89,8 @@ def report(
     """Write a report on a log, or a store of fragments (`fragments:URL`), to a directory; `progress` counts its parts.
 
     All of it is about the same transactions: those committed when it began that `how.options` select. Each file is
-    replaced in one step, the page last; if killed on the way, run it again. Raises what reading and `how.sections`
-    raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to.
+    replaced in one step, the page last; if killed on the way, run it again. Raises what reading, Spark and
+    `how.sections` raise, `BadOption` for invalid options, and `DiskFailed` if the directory can't be written to.
     """
     how, shown_progress = how or HowToReport(), progress or Silence()
     snapshot = Snapshot(spark, cluster, how.options)

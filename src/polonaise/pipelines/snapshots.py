@@ -24,7 +24,7 @@ class Snapshot:
     """
 
     def __init__(self, spark: SparkSession, cluster: str, options: Mapping[str, str] | None = None) -> None:
-        """`cluster` is the address of a log, or `fragments:URL` for a store without one."""
+        """`cluster` is the address of a log, or `fragments:URL` for a store of fragments without its log."""
         self.spark = spark
         self.cluster = cluster if cluster.startswith(FRAGMENTS) else full_address(cluster)
         given = dict(options or {})

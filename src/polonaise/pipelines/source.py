@@ -66,7 +66,8 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
     alone (`fragments:URL`).
 
     An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
-    `BadOption` for a store that is given twice, and for a store alone `NotFound`, or `BadOption` if it is empty.
+    `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if
+    it is empty, and what reading the footer of its first fragment raises.
     """
     if address.startswith(FRAGMENTS):
         if fragments is not None:

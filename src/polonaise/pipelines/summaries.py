@@ -62,9 +62,9 @@ def _fitting(partitions: pa.Table) -> str:
 
 @contextmanager
 def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
-    """Group by partition, header, second and client.
+    """Yield the transactions of the snapshot grouped by partition, header, second and client, a row for each group.
 
-    All summaries are made of these groups, so they are kept meanwhile, and the log is read once.
+    All summaries are made from these rows. Spark keeps them until the `with` statement ends: the log is read once.
     """
     grouped = (
         snapshot.read(schema=_COLUMNS)
@@ -93,7 +93,7 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 
 
 def _partitions(seconds: DataFrame) -> DataFrame:
-    """Return a row per partition. `refused` counts appends that are not in the log.
+    """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log.
 
     These are conflicts, failed expectations, and appends that were given up. Each append has a sequence number of its
     client's, so one that is not in the log leaves a gap between the client's first and last transaction. Gaps before

@@ -33,8 +33,8 @@ class RowDifference(NamedTuple):
     """A key at which two tables differ."""
 
     kind: str
-    """`missing` (in the table, or there less often than it should be), `extra` (in the table, and should not be),
-    `repeated` (more often in the table than it should be) or `different` (in other columns than the key's)."""
+    """One of `missing` (the table has the key not at all, or in too few rows), `extra` (the table should not have the
+    key), `repeated` (the table has the key in too many rows) and `different` (other columns than the key's differ)."""
     key: dict[str, Any]
     rows: int
     """Number of the table's rows with this key."""
@@ -141,7 +141,7 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
 
 
 def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
-    """Return a row for each key: how many rows it has, and the values of one of them."""
+    """Return a row for each key, with the number of rows that have this key, and the other columns of one of them."""
     named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
     samples = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
     return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *samples)
@@ -180,7 +180,10 @@ def _difference(
 
 
 def _in_utc(value: Any, schema: StructType, name: str) -> Any:
-    """Return moments in UTC: Spark gives them without a zone, in the local time of this process."""
+    """Return the value of a column of timestamps in UTC, and any other value as it is.
+
+    Spark gives timestamps without a zone, in the local time of this process.
+    """
     column = name[2:]
     if isinstance(value, datetime) and column in schema.names and isinstance(schema[column].dataType, TimestampType):
         return value.astimezone(UTC)
@@ -203,7 +206,7 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value in the form that JSON has."""
+    """Return a value that JSON can hold: times in ISO 8601, decimals as texts, bytes in hexadecimal."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):

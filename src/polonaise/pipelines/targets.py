@@ -61,7 +61,7 @@ class Target(ABC):
 
     @abstractmethod
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return the table's marks; none for a new table. Raises `ViewUnfit` for the table of another log or view."""
+        """Return the table's marks; empty for a new table. Raises `ViewUnfit` for the table of another log or view."""
 
     @abstractmethod
     def check(self) -> None:
@@ -84,7 +84,7 @@ class Target(ABC):
         """Read the table as it is at one moment, whatever is written to it meanwhile.
 
         Unless `with_marks`, any table can be read, also one that no view has made. Raises `ViewUnfit` for a table that
-        does not exist, and for the marks of another log.
+        does not exist and, with `with_marks`, for the table of another view or log.
         """
 
     def close(self) -> None:

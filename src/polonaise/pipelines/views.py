@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRANSACTIONS_MAX: Final = 1_000_000
-"""Transactions of one commit, at most, by default: bounds its work, and what is lost when it dies."""
+"""Largest number of transactions in one commit, by default: bounds the work of a commit, and what has to be done again
+if the driver dies during it."""
 _TRIES: Final = 5
-"""Refused commits in a row, without progress by anybody, after which a run gives up."""
+"""Number of refused commits in a row after which a run gives up. In `update` and `follow`, a refusal counts only if the
+table's marks have not moved."""
 
 
 class Commit(NamedTuple):
@@ -61,9 +63,9 @@ class ViewReport:
     commits: int
     """Number of commits that this run has made."""
     transactions: int
-    """Number of ids in their ranges: transactions with any header, and the library's own ones, too."""
+    """Number of ids in the ranges of these commits: transactions with any header, and the library's own ones, too."""
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies in these ranges, which are not in the table."""
+    """The undecodable bodies in the ranges of these commits. They are not in the table."""
     letters: str | None = None
     """Location of the dead-letter table, if undecodable bodies are kept in one."""
     well: ClassVar = True
@@ -94,12 +96,13 @@ def rebuild(
     """Make the view's table anew from the whole log, or from the log up to ids or a time.
 
     `table` is the table's address, see `open_target`. Readers see either the old rows or the new ones, whole, even if
-    this run is killed. The table may be brought up to date from there. `on_undecodable` says what to do with bodies
+    this run is killed. `update` may bring the table up to date later. `on_undecodable` says what to do with bodies
     that the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
     view's `read` says, or else `fail`. `progress` counts the one commit.
 
     Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log or view,
-    `ViewUnavailable` if other runs change the table at every attempt, and what reading, Spark and the database raise.
+    `ViewUnavailable` if other runs change the table at every attempt, `DirectoryInUse` while another run writes to a
+    table in a directory, and what reading, Spark, the disk and the database raise.
     Example::
 
         rebuild(spark, "embedded:./bank", balances, "parquet:./balances", until=Until(ids={0: 41}))

@@ -69,7 +69,7 @@ class Letters:
     """The undecodable bodies of a part of the log."""
 
     count: int = 0
-    """How many there are."""
+    """Number of undecodable bodies."""
     named: Sequence[UndecodableBody] = ()
     """The first undecodable bodies, `NAMED_MAX` at most."""
     kept: DataFrame | None = None

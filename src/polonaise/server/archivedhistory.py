@@ -30,10 +30,13 @@ class ArchivedHistory(Protocol):
     """
 
     async def highest(self, partition: PartitionId) -> TransactionId:
-        """Return the highest id of the partition in the store at this moment; -1 for none."""
+        """Return the highest id of the partition in the store at this moment; -1 for none.
+
+        Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if the fragment with that id can't be opened.
+        """
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which the store held everything from 0 on when it was last listed; -1 for nothing."""
+        """Return the id up to which the store held all of the partition when it was last listed; -1 for nothing."""
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
         """Return the fragments that hold all ids from 0 to `last` at this moment. Raises `NotArchived` for a gap."""
@@ -50,7 +53,7 @@ class ArchivedHistory(Protocol):
 
         At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (µs UTC), only from the
         first batch of that commit time or later; none if there is no such batch. Raises `FragmentMissing` for an id
-        that no fragment holds, and `FragmentDamaged` if all that hold it are damaged.
+        that no fragment holds, and `FragmentDamaged` or `UnsupportedFormat` if no fragment that holds it can be used.
         """
 
     async def held(self) -> Mapping[FragmentName, int]:
@@ -74,9 +77,9 @@ class ToCopy(NamedTuple):
 
     payload: memoryview
     held_from: TransactionId
-    """The lowest id that any of the sources still holds: lower ids are in the fragments alone.
+    """The lowest id that is left on a source which refused the batches as trimmed; 0 if a replica sent the batches.
 
-    0 if a replica sent the batches.
+    Lower ids were dropped on purpose, and are kept in the fragments.
     """
 
 
@@ -119,10 +122,10 @@ async def read_to_copy(
 async def copy_on(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, name: StorageId, last: TransactionId, read: ToCopy
 ) -> Done:
-    """Copy the batches in `read` to the replica `name`, whose log ends at `last`; return where it ends now.
+    """Copy the batches in `read` to the replica `name`, whose log ends at `last`; return the new end of its log.
 
-    Raises `ProtocolError` if the replica's log did not grow, because the caller would copy the same batches for ever;
-    and the error with which the replica refuses them.
+    `ask` sends a message to that replica, and returns the answer. Raises what `ask` raises, and `ProtocolError` if the
+    replica's log did not grow, because the caller would copy the same batches for ever.
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
@@ -134,10 +137,11 @@ async def copy_on(
 async def _drop_refilled(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
 ) -> None:
-    """Have a replica that is being filled from 0 drop the ids below `held_from`, which the others have dropped too.
+    """Have a replica that is filled from the fragments drop the ids below `held_from`, as the other replicas have.
 
-    The replica got these ids only because copying has to begin at 0. Kept, they would take many times the disk space
-    that the other replicas use. `last`, where the replica's log ends now, must be committed.
+    The replica got these ids only because copies have to follow on the end of its own log, without a gap. Kept, they
+    would take many times the disk space that the other replicas use. `last`, where the replica's log ends now, must be
+    committed.
     """
     if held_from <= 0:
         return
@@ -146,7 +150,7 @@ async def _drop_refilled(
     try:
         while not expect(await ask(Trim(session, min(held_from, last))), Trimmed).done:
             pass
-    except NotJoined:  # an older version trims only copies that take part: it keeps everything until the next trim
+    except NotJoined:  # a node of an older version trims joined replicas only: the next trim drops these ids there
         return
 
 
@@ -162,11 +166,11 @@ def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition
 
 
 async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, closing: TransactionId) -> None:
-    """Raise `FragmentsAhead` if the store reaches above `closing`.
+    """Raise `FragmentsAhead` if the partition's fragments reach above `closing`, where the replicas' log ends.
 
-    Only what is committed is ever archived. So a store that reaches further proves that committed transactions are
-    gone from the replicas. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`; the caller tries
-    again.
+    Only what is committed is ever archived. So fragments that reach further prove that committed transactions are gone
+    from the replicas. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`, and otherwise what
+    `ArchivedHistory.highest` raises; the caller tries again.
     """
     try:
         highest = await history.highest(partition)

@@ -72,7 +72,7 @@ class CatchUp:
             # At random: a node that connects is late in all partitions, which should not look at the same moment.
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
             for name in late:
-                # Copies go over this connection; the wait above was for the other one, and for any of the nodes.
+                # Copies go over the bulk connection. The wait above was for a session connection, to any late node.
                 if self._links[name].bulk is None:
                     continue
                 try:
@@ -108,7 +108,7 @@ class CatchUp:
         Each round of copying takes one turn: a busy partition may need many rounds, and others wait for theirs.
         """
         session, ask = self._session.id, self._reader.ask
-        # Fenced for the session that writes already: then it obeys this owner, and no older one.
+        # The request fences the replica for the present session: from now on it obeys this owner, and no older one.
         async with self._turns:
             info = expect(await ask(name, LastSessionInfo(session)), SessionInfo)
         answer = answer_of(info)

@@ -28,7 +28,7 @@ from polonaise.wire.messages import (
 )
 
 ClientEffect: TypeAlias = FeedBatch | TellFailures | Answer | RefuseRequest | CutOff
-"""An effect that is a message to a client."""
+"""An effect that concerns one client: a message to it, or the end of its connection."""
 
 
 def receive(
@@ -69,7 +69,7 @@ def receive(
 
 
 def send(effect: ClientEffect, partition: PartitionId, generation: Generation) -> None:
-    """Send a client the message that an effect of its partition's owner asks for."""
+    """Send a client the message that an effect of its partition's owner asks for; `CutOff` closes its connection."""
     match effect:
         case FeedBatch(mount, committed, payload, shared):
             connection_of(mount).send(Feed(committed, payload=[payload]), partition=partition, shared=shared)

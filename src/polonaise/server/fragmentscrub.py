@@ -141,12 +141,12 @@ class FragmentScrubbing:
         while following <= name.last:
             try:
                 raw = await reader.read_history(following, name.last, self._settings.copy_bytes)
-            except FragmentDamaged as error:  # the only place where these ids are left
+            except FragmentDamaged as error:  # trimmed, and no other fragment with these ids is sound
                 raise FragmentMissing(error.text) from error
             batches = split(raw)
             if not batches:
                 raise PartitionNotReady(
-                    f"no replica sent what follows transaction {following - 1} of partition {name.partition}"
+                    f"no replica sent transaction {following} of partition {name.partition}: the repair is tried again"
                 )
             for batch in batches:
                 yield batch

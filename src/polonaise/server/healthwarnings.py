@@ -70,12 +70,13 @@ class HealthWarnings:
         self._host = host
         self._owners = owners
         self._links = links
-        self._owners_before: frozenset[PartitionOwner] = frozenset()
-        """The owners at the last check."""
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
-        self._faults_seen = 0
+        self._faults_seen: dict[PartitionOwner, int] = {}
+        """The number of faults of each owner at the last check."""
+        self._last_faulty: PartitionOwner | None = None
+        """The owner that the latest fault is of; None while there was none, or when it owns its partition no more."""
         self._last_fault_s = float("-inf")
 
     async def watch(self) -> None:
@@ -84,23 +85,27 @@ class HealthWarnings:
             await asyncio.sleep(_LOOK_S)
             owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
-            if not self._owners_before.issubset(owners):
-                self._last_fault_s = float("-inf")  # the fault may be of a partition that another server owns now
-            self._owners_before = frozenset(owners)
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
             late = self._late_replicas(owners)
-            # Not before all partitions are ready: who takes part in the others is not known.
+            # Not before all partitions are ready: which replicas take part in one that is not ready is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
-            faults = sum(owner.readiness.faults.total for owner in owners)
-            if faults > self._faults_seen:
-                self._last_fault_s = now
-            self._faults_seen = faults
-            if self._faults.due(now, now - self._last_fault_s < FAULTS_LAST_S) is not None:
-                last = max(owners, key=lambda owner: owner.readiness.faults.total)
+            last = self._look_for_faults(owners, now)
+            lasting = last is not None and now - self._last_fault_s < FAULTS_LAST_S
+            if self._faults.due(now, lasting) is not None and last is not None:
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
+
+    def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> PartitionOwner | None:
+        """Return the owner with the latest fault among these; None if none of them had one."""
+        for owner in owners:
+            if owner.readiness.faults.total > self._faults_seen.get(owner, 0):
+                self._last_faulty, self._last_fault_s = owner, now
+        self._faults_seen = {owner: owner.readiness.faults.total for owner in owners}
+        if self._last_faulty not in self._faults_seen:
+            self._last_faulty = None
+        return self._last_faulty
 
     def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
         """Return each storage node that is late in some partition, with the owners of these partitions."""

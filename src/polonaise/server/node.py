@@ -20,6 +20,7 @@ from polonaise.errors import (
     NotOwner,
     PolonaiseError,
     UnknownPartition,
+    WrongClusterKey,
     fresh,
 )
 from polonaise.host import Host, Listener
@@ -46,7 +47,7 @@ _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
 """The most requests of one connection that are answered at the same time."""
 _ANSWERS_MAX = 2
-"""The most answers of one connection that are made or sent at the same time: one is read while the other is sent."""
+"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _TICK_S = 0.25
@@ -76,7 +77,7 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription
-        """What the coordinator says of the cluster, from `start` on."""
+        """The cluster's description, which `start` reads from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._links = StorageLinks(self._link)
@@ -101,10 +102,10 @@ class Server:
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen, register, and own every partition that has no living owner.
+        """Listen, register, and start the task that takes every partition without a living owner.
 
-        It registers, with the address at which it listens, only once it does: a server that others can find must take
-        connections.
+        The server registers the address at which it listens, and so only after it has begun to listen: a server that
+        others can find must take connections.
         """
         self._description = await self._coordinator.describe()
         if self._open_history is not None:
@@ -221,7 +222,7 @@ class Server:
                 _log.warning("server %d: %s", self.id, error)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
-            except CoordinatorDamaged as error:
+            except (CoordinatorDamaged, WrongClusterKey) as error:
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
@@ -230,7 +231,10 @@ class Server:
     async def _assign(
         self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate]
     ) -> Versioned[Assignment] | None:
-        """Write the assignment for these servers; return it, or None if another server has written one first."""
+        """Write the assignment for these servers, and return it.
+
+        The current one is returned unchanged if it is that; None if another server has written one first.
+        """
         assignment = assign(current.value, candidates, self._description.partitions)
         if assignment == current.value:
             return current
@@ -260,7 +264,8 @@ class Server:
             try:
                 if self._membership is not None:
                     await self._membership.renew()
-            except CoordinatorUnavailable as error:
+            except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+                # Not the end of this server: what it owns goes on until another one fences it.
                 _log.warning("server %d could not renew its lease: %s", self.id, error)
             await asyncio.sleep(RENEW_S)
 

@@ -144,8 +144,8 @@ class PartitionReader:
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
 
-        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds, `DataDamaged`
-        for a body that does not fit its CRC, and else what `read` raises.
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds and for an id
+        that is cut short, `DataDamaged` for a body that does not fit its CRC, and else what `read` raises.
         """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(
@@ -266,9 +266,9 @@ class PartitionReader:
         )
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """Return a replica's answer over the bulk connection, which leaves the other one to acknowledgements.
+        """Ask a replica over the bulk connection, which leaves the session connection to acknowledgements.
 
-        Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has kept the connection
-        from being made.
+        Returns the answer. Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has
+        kept the connection from being made.
         """
         return await self._links[name].ask_bulk(message, self.owner.partition)

@@ -203,8 +203,8 @@ class ServedPartition:
         self._busy(self.partition)
         try:
             self._carry_out(self.owner.session_started(started, self._now))
-            # A connection that closed before this listened was told to nobody. After the session has started, since
-            # only then is there one to be ended.
+            # Nobody was told of a connection that closed before the loop above listened to it. Looked at after the
+            # session has started, because before that there is no session to be ended.
             for name, connection in self._engaged.items():
                 if connection.closed is not None:
                     self.on_replica_failed(name, connection, connection.closed)
@@ -332,7 +332,7 @@ class ServedPartition:
         self._carry_out(self.owner.history_read(mount, batches))
 
     def _parsed(self, raw: memoryview) -> list[Committed]:
-        """Split what a replica sent into batches, each checked against its CRC; stop at the first damaged one."""
+        """Split what `read_history` returned into batches, each checked against its CRC; stop at a damaged one."""
         batches: list[Committed] = []
         offset = 0
         while offset < len(raw):

@@ -76,7 +76,7 @@ class SessionStart:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
-        is called with what the attempt waits for. `history` is the fragments of the log, if there are any.
+        is called with what the attempt waits for. `history` is the fragments of the log, if the server was told of any.
         """
         self._host = host
         self._coordinator = coordinator
@@ -98,8 +98,8 @@ class SessionStart:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a passing fault, after which the
-        caller makes another attempt.
+        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a fault that may pass, after
+        which the caller makes another attempt.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -115,15 +115,16 @@ class SessionStart:
             self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
         clean = await self._clean(claimed.value, decided)
-        # From clean replicas, so that they are of the log that was decided; before the engagement, so that no session
-        # is engaged that can't start.
+        # What the session starts from is read from clean replicas, so that it is of the log that was decided; and
+        # before the engagement, so that no session is engaged that can't start.
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
         # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
-        # The same connections on which they were fenced and joined. On a new one a message between could be missing.
+        # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
+        # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
 
@@ -401,8 +402,9 @@ class SessionStart:
     async def _engage(self, value: PartitionValue, version: int) -> None:
         """Write the engagement, and return only when it is certainly written.
 
-        Raises `PartitionNotReady` when it certainly is not. An unknown result is read again until it is known: appends
-        of a session that nobody may know of must not be sent.
+        Raises `PartitionNotReady` when it certainly is not. While the coordinator is unavailable, an unknown result is
+        read again until it is known: appends of a session that nobody may know of must not be sent. Any other error of
+        the coordinator ends the attempt, whether the engagement was written or not.
         """
         pause_s = self._settings.retry_s_min
         while True:

@@ -23,7 +23,8 @@ class ServerSettings(OwnerSettings):
     inline_bytes_max: int = INLINE_BYTES_MAX
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
-    """The longest that a session start waits for more replicas than it needs."""
+    """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
+    clean, for each further replica to become clean."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
@@ -41,24 +42,29 @@ class ServerSettings(OwnerSettings):
     A server that comes and goes would move them each time.
     """
     coordinator_s_max: float = 5.0
-    """The deadline of one request to the coordinator."""
+    """The deadline of one step of a session start at the coordinator, which is one or two requests. A fifth of it is
+    the longest time between two looks at the assignment."""
     retry_s_min: float = 0.05
-    """The first pause before another attempt; each failure doubles it."""
+    """The first pause before a failed connection, session start or coordinator request is tried again; each failure
+    doubles it. Each pause is then made up to half longer or shorter, at random."""
     retry_s_max: float = 2.0
-    """The longest pause before another attempt."""
+    """The longest pause before a failed connection, session start or coordinator request is tried again, without the
+    random part, which may make it half longer."""
     warn_s: float = 3.0
     """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
     start takes."""
     warn_again_s: float = 30.0
     """The interval at which a warning is repeated while its cause lasts."""
     copy_bytes: int = 1024 * 1024
-    """About how many bytes one request asks for when a replica is brought up to date or a lagging mount is fed."""
+    """About how many bytes one request asks for when a replica is brought up to date, a lagging mount is fed, or a
+    fragment is mended."""
     copy_pause_ratio: float = 1.0
     """The seconds of pause after each second of copying in the background: in the pause, replicas serve appends
     alone."""
     readmit_transactions: int = 1_000
-    """A late replica that lacks no more than this is let back in through a new session, which copies the rest. A
-    session start copies more than this to a replica only if there is no quorum without it."""
+    """While a late replica lacks more transactions than this, it is caught up with in the background; the new session
+    that lets it back in copies the rest. A session start copies more than this to a replica only if there is no quorum
+    without it."""
     readmit_s_min: float = 1.0
     """The shortest time between two sessions that let replicas back in."""
     read_bytes_max: int = 4 * 1024 * 1024
@@ -72,4 +78,5 @@ class ServerSettings(OwnerSettings):
     scrub_first_s: float = 60.0
     """About how long after the start the first round begins."""
     scrub_again_s: float = 60.0
-    """The time until a store that could not be read, or a repair that may succeed later, is tried again."""
+    """The time until a store that could not be read, or a repair that may succeed later, is tried again; a fragment
+    that only an operator can restore is looked at after ten times as long."""

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, fault_in, hello
+from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
@@ -52,8 +52,8 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 class StorageLink:
     """Keeps two connections to one storage node: one for the messages of sessions, one for bulk reads and copies.
 
-    There are two because a gigabyte of history must not stand in front of an acknowledgement. A broken session
-    connection ends that replica's part in every session of this server, and each listener is told.
+    There are two because a gigabyte of history must not stand in front of an acknowledgement. When the session
+    connection breaks, the node's replicas have no part in this server's sessions any more, and each listener is told.
     """
 
     def __init__(
@@ -215,5 +215,6 @@ class StorageLink:
             return
         if isinstance(message, Stored):
             listener.on_stored(self.name, connection, message.session, request)
-        elif isinstance(message, Refused):
+        elif isinstance(message, Refused) and request < OWN_REQUESTS:
+            # Not the late refusal of a request whose deadline has passed: that may have been of an earlier session.
             listener.on_replica_failed(self.name, connection, fault_in(message))

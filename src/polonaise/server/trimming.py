@@ -1,4 +1,4 @@
-"""The trim: dropping archived history from the replicas, on request, after this server has found it archived itself."""
+"""The trim: the replicas drop history on request, once this server has itself found it in its fragment store."""
 
 from __future__ import annotations
 

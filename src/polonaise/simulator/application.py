@@ -33,9 +33,9 @@ class Ledger:
         self.slow_s = 0.0
         """The most virtual seconds that one transaction in ten takes to be applied."""
         self.trouble_chance = 0.0
-        """The chance that `apply` raises `ViewTrouble` for a transaction; it is given the transaction again."""
+        """The chance that one call of `apply` raises `ViewTrouble`; the client then tries the transaction again."""
         self.leaves_bodies = False
-        """Whether transactions of `UNWANTED_HEADER` may come without their bodies, so that none is looked at."""
+        """Whether transactions of `UNWANTED_HEADER` may come without their bodies; `apply` then ignores these."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId:
         return self._readings[partition].last
@@ -97,7 +97,10 @@ class Application:
         self.finished = False
 
     def died(self) -> None:
-        """Forget what the dead process knew. What the application stores stays, such as its producer's last append."""
+        """Forget what the dead process knew, and by chance the view, too.
+
+        What else the application stores stays, such as its producer's last append.
+        """
         self.following = 0
         self.doing.clear()
         # A producer learns the fate of its append by making it again, in its next life.

@@ -29,7 +29,7 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
-    """Return server settings whose scrub of the fragments goes round often enough to meet all other events."""
+    """Return server settings with a scrub of the fragments that goes round so often that it meets every other fault."""
     source = cluster.world.random("scrub of the fragments")
     return replace(
         cluster.knobs.server,
@@ -61,7 +61,7 @@ class Archiving:
     def scrub_s(self) -> float:
         """Virtual seconds within which rot in the store must be found.
 
-        It is `SCRUB_S` and the time that two rounds of the scrub take to read the store: the round under way may have
+        It is `SCRUB_S` plus the time that two rounds of the scrub take to read the store: the round under way may have
         passed the fragment before it was damaged.
         """
         stored = sum(map(len, self.store.fragments().values()))

@@ -58,7 +58,7 @@ class Archivist:
         self._done: set[PartitionId] = set()
         """The partitions for which the present task is done."""
         self.trims = 0
-        """The number of trims that were carried out, without those of `_ask_too_much`."""
+        """The number of calls of `trim` that ended without an error, whether they dropped anything or not."""
 
     def open_history(self, cluster_key: bytes) -> FragmentHistory:
         """Return a new view of the fragments, for one life of a server."""
@@ -93,9 +93,9 @@ class Archivist:
             await self._ask_too_much(log, partition)
 
     async def _ask_too_much(self, log: Log, partition: PartitionId) -> None:
-        """Ask a server for a trim above what was verified, and perhaps above what is archived.
+        """Ask a server for a trim without verifying any fragment, and perhaps above what is archived.
 
-        The server has to find out by itself that it must refuse.
+        The server itself has to find out whether it must refuse.
         """
         before = self._random.randrange(1, 2 + max(0, self._history.told[partition]))
         listed = await self._store.list(partition_prefix(partition))

@@ -61,8 +61,8 @@ def check_trims(
 ) -> Iterator[Violation]:
     """P1: no replica has dropped an id that is not archived, or one that is not below its confirmed mark.
 
-    A replica keeps the transaction at its confirmed mark, because no session is decided to begin below it. `archived`
-    is the last id up to which the partition's fragments have everything.
+    A session may begin right after that mark, and never lower, so a replica keeps the transaction at the mark.
+    `archived` is the last id up to which the partition's fragments have everything.
     """
     for name, disk in disks.items():
         copy = promised_by(disk, directory, partition)
@@ -101,7 +101,7 @@ def _left_out_is_own(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _told_is_there(log: FinalLog, history: History) -> Iterator[Violation]:
-    """P1: every append that was told to be committed is in the log, under its ids and with its bytes."""
+    """P1: every append that an application was told is committed is in the log, under its ids and with its bytes."""
     for attempt in history.tries:
         if attempt.partition != log.partition or attempt.fate is not Fate.COMMITTED:
             continue

@@ -184,7 +184,8 @@ class Node:
         self._may_run = asyncio.Event()
         self._may_run.set()
         self.away_since: float | None = None
-        """The virtual time at which the node was paused or cut off from the coordinator; None if it is neither."""
+        """The virtual time since when the coordinator does not hear from the node, as it is paused or cut off; None if
+        the coordinator hears from it. Once that time is `lease_s` ago, the node counts as dead there."""
         self.restarts = 0
         self._main = main
         self._random = cluster.world.random(f"restarts/{name}")
@@ -316,7 +317,7 @@ class Cluster:
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
 
     def owns(self, node: Node) -> bool:
-        """Whether this server believes that it has a session in any partition. It may have been replaced meanwhile."""
+        """Whether the node's server believes that it has a session in any partition. It may have been replaced."""
         server = self.owners.get(node.name)
         return server is not None and any(served.owner.session is not None for served in server.partitions.values())
 

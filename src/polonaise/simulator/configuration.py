@@ -35,9 +35,9 @@ class NetworkConfiguration:
     flip_chance: float = 0.0
     """The chance that a chunk arrives with one bit wrong."""
     partition_reset_chance: float = 0.3
-    """How likely a network partition ends a connection of which it holds bytes back. During the partition, each
-    direction that is cut times out with half of this chance; when it heals, each direction that held bytes back breaks
-    the connection with this chance."""
+    """How likely a network partition ends a connection that it cuts. While it lasts, each direction that is cut times
+    out with half of this chance, unless the whole partition has held nothing back yet; when it heals, each direction
+    that held something back breaks the connection with this chance."""
     connect_tries: int = 6
     """The most attempts to connect while no answer comes; the pauses between them are about 1, 2, 4, … seconds."""
 
@@ -49,7 +49,7 @@ class DiskConfiguration:
     operation_s: float = 0.00005
     """The least time that a call of the disk takes; a random time, up to as much again, is added."""
     sync_s: float = 0.0005
-    """The least time that a sync takes; a random time, up to twice as much, is added."""
+    """The least time that a sync takes beside `operation_s`; a random time, up to twice as much, is added."""
     spike_chance: float = 0.0
     """The chance that a call takes up to `spike_s` longer."""
     spike_s: float = 0.5

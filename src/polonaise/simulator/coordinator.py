@@ -70,8 +70,8 @@ class SimulatedCoordinator:
         self.census = dict.fromkeys(FAULTS, 0)
         """By class of fault: how often it was really done to a caller.
 
-        The classes: a request that was refused; one that did not reach the service; a change that was made while its
-        caller was told otherwise; a request that arrived after its caller was gone.
+        The classes: a request that was refused; one that did not reach the service; a change that was made, but
+        whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
         self._random = source
         self._values: Snapshot = {}
@@ -229,7 +229,7 @@ class SimulatedBackend:
         return await self._call(lambda: self._service.registered(folder))
 
     async def close(self) -> None:
-        """Give up this backend's names, if the service can be reached."""
+        """Remove the registrations of this process, if the service can be reached."""
         own, self._own = self._own, set()
         if self._is_reachable():
             for name in sorted(own):

@@ -61,10 +61,11 @@ class Disaster:
         self._check_health(reasons)
 
     async def _nothing_accepted(self, known: Sequence[TransactionId]) -> None:
-        """Let applications append for a while. Raises `Violation` if one of their appends is accepted.
+        """Let applications append for a while.
 
-        A producer's append does not count: it may repeat one that was committed earlier, and is then told that it is
-        committed, which is true.
+        Raises `Violation` if one of their appends is accepted, if a client sees an id above those in `known` (the
+        highest known id of each partition), and for the first violation that the history noted. A producer's append
+        does not count as accepted: it may repeat one that was committed earlier, and is then told so, which is true.
         """
         first_try = len(self._history.tries)
         # Work first, then the nodes: the applications try as soon as they live, while servers still recover.
@@ -144,7 +145,7 @@ class Disaster:
         raise Violation(_PROMISE, f"health to name {reason!r}", repr(sorted(seen)))
 
     def _health(self) -> list[tuple[int, Any]]:
-        """Return the health of every partition, with its id, as its owner tells it."""
+        """Return the id and the health of every partition, as each running server tells those that it owns."""
         return [
             (int(partition), health)
             for server in self._cluster.running_servers
@@ -183,9 +184,9 @@ class Disaster:
         return [names & wiped for names in engaged]
 
     def _check_health(self, reasons: Sequence[set[str]]) -> None:
-        """Check that no partition is ready, and that one at least names all its `reasons`. Raises `Violation`.
+        """Check that no partition is ready, and that the health of one at least names all its `reasons`.
 
-        One is enough: the owners of the others may not have asked all replicas yet.
+        One is enough: the owners of the others may not have asked all replicas yet. Raises `Violation`.
         """
         partitions = self._health()
         if any(health["ready"] for _, health in partitions):

@@ -181,7 +181,11 @@ class SimulatedDisk:
         return self.directory("/".join(parents)), name
 
     def create(self, path: str) -> FileImage:
-        """Return the file at `path`, which is made if missing. Raises `DiskFull` if there is no room for it."""
+        """Return the file at `path`, which is made if missing.
+
+        Raises `DiskFull` if there is no room for it, `NotFound` or `NotADirectory` if its parent is no directory, and
+        `DiskFailed` if `path` is one.
+        """
         if self.find(path) is not None:
             return self.file(path)
         directory, name = self.parent(path)
@@ -201,7 +205,10 @@ class SimulatedDisk:
         return [change for change in self._unsynced_names if change.touches(directory)]
 
     def settle_names(self, changes: list[NameChange], *, done: bool) -> None:
-        """End a sync of a directory. A failed one has made some of the changes durable; the others never will be."""
+        """End a sync of a directory: if it is `done`, these changes of names are durable from now on.
+
+        A failed sync has made some of them durable; the others never will be.
+        """
         for change in changes:
             if change in self._unsynced_names:  # else another sync, or a power loss, has decided it meanwhile
                 self._unsynced_names.remove(change)
@@ -232,7 +239,7 @@ class SimulatedDisk:
         return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Write into the cache. Raises `DiskFailed` or `DiskFull` after writing a part of the data, or nothing."""
+        """Write into the cache. Raises `DiskFailed` or `DiskFull`, after writing a first part of the data or none."""
         if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")

@@ -52,9 +52,9 @@ class DiskPort:
     ) -> Future:
         """Start a call and return the future of its result.
 
-        `act` runs after a random time. If the process is killed before that, `partly` may run instead, which does only
-        a part of the work. The call also happens if the task that waits for it is cancelled: then `give_back` gets
-        the result.
+        `act` runs after a random time. If the process is killed before that, `act` still runs, or `partly` does, which
+        does only a part of the work, or neither. `act` also runs if the task that waits for the call is cancelled: then
+        `give_back` gets the result.
         """
         self.process.call()
         future = self._loop.create_future()
@@ -131,7 +131,7 @@ class DiskPort:
                     call.partly()
             except PolonaiseError:
                 continue  # the process that would get the error is dead
-        self.disk.free_locks(self.process)
+        self.disk.free_locks(self.process)  # last: a call that happened just now may have taken one
 
     # -------------------------------------------------------------- polonaise.host.Disk
 

@@ -48,9 +48,9 @@ def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> li
 
 
 def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
-    """Return the promises that would be left if the power went now; None if no copy can be read.
+    """Return a node's promises for a partition, as they would be left if the power went now.
 
-    If both copies can be read, the later one counts.
+    Of the two copies in its control file, the later one that can be read counts. None if neither can be read.
     """
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
@@ -95,7 +95,10 @@ def _read_segment(raw: bytes, replica: DiskReplica) -> None:
 
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
-    """Return the last id that would be left if the power went now. Quicker than `read_replica`, for frequent use."""
+    """Return the partition's last id that would be left on this disk if the power went now; -1 for none.
+
+    Quicker than `read_replica`, for frequent use.
+    """
     begin = trimmed_by(disk, directory, partition).first
     last = begin - 1
     for path, first in _segments(disk, directory, partition):

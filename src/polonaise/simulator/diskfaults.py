@@ -63,7 +63,7 @@ class DiskFaults:
 
     @property
     def left_whole(self) -> list[Node]:
-        """The nodes whose disks stay as they are as long as work goes on."""
+        """The nodes whose disks are never spoilt while the applications work; a trial may spoil them afterwards."""
         return [node for node in self._cluster.storage if node not in self._spoilable]
 
     # ------------------------------------------------------------------ disks that run
@@ -118,7 +118,10 @@ class DiskFaults:
             self._rot_at(node, _witnessed(node.machine.disk))
 
     def rot_header(self, node: Node, snapshot: DirectoryImage | None = None) -> None:
-        """Damage the header of a segment: the node's next start finds that, and much above it has to be repaired."""
+        """Damage the header of a segment.
+
+        The node finds the damage at its next start, and much of the log from that segment on has to be repaired.
+        """
         ranges = [each for each in _witnessed(node.machine.disk) if each[0].endswith(".seq")]
         self._rot_at(node, [(path, 0, min(stop, HEADER_BYTES)) for path, _, stop in ranges])
 
@@ -148,7 +151,7 @@ class DiskFaults:
             disk.overwrite(path, offset, self._random.choice((bytes(length), self._random.randbytes(length))))
 
     async def rot_promises(self) -> None:
-        """Damage one of the two copies of a node's promises for partition 0, at a moment when both say the same.
+        """Damage one of the two copies of a node's promises for partition 0, unless they differ at this moment.
 
         While they differ, only the later one has the latest promises: without it, the node would go back to the older
         ones and nobody could tell.
@@ -193,7 +196,7 @@ class DiskFaults:
             await self.replace_disk(node, lambda: self._put_back(node, snapshot))
 
     def _put_back(self, node: Node, snapshot: DirectoryImage) -> None:
-        """Restore the snapshot, if in every partition it is from before the session in which the node is engaged now.
+        """Restore the snapshot, if in every partition it is from before the last session that the node was engaged in.
 
         A snapshot from that very session can't be told from the present disk: a fault that replication can't bear.
         """

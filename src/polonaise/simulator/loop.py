@@ -37,7 +37,10 @@ _graveyard: list[object] = []
 
 
 class Killed(BaseException):
-    """Raised in the code of a dead process that calls its machine. No code is meant to catch it."""
+    """Raised in the code of a dead process when it calls its machine, or has just ended its own process.
+
+    No code of a node is meant to catch it.
+    """
 
 
 class ScheduleFailed(Exception):
@@ -73,7 +76,7 @@ LIFE: Final[contextvars.ContextVar[Life | None]] = contextvars.ContextVar("life"
 
 
 def leave_if_dead() -> None:
-    """Raise `Killed` if the running code belongs to a dead process: to leave code that has ended its own process."""
+    """Raise `Killed` if the running code belongs to a dead process, as when it has just ended its own process."""
     life = LIFE.get()
     if life is not None and life.dead:
         raise Killed(life.name)
@@ -88,7 +91,8 @@ class Handle(asyncio.TimerHandle):
     """The callback; None once cancelled."""
     _args: tuple[Any, ...]
     _context: Context | None
-    """None for the simulator's own callbacks: those are neither held back nor dropped."""
+    """The context to run in, which names the process; None for the simulator's own callbacks, which are never held back
+    and outlive processes."""
 
     def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
         # asyncio's constructor is left out on purpose: it records where the handle was made, for debugging only, and
@@ -354,7 +358,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # Held handles count too: a loop that floods a paused process has to end as well.
             self.steps += 1
             if self.steps > self._steps_max:
-                raise StepsExceeded(f"{self._steps_max} steps at {self.now:.6f} s\n{self.describe_tasks()}")
+                raise StepsExceeded(f"more than {self._steps_max} steps by {self.now:.6f} s\n{self.describe_tasks()}")
             context = handle._context
             if context is None:
                 # The simulator's own. An exception here is a mistake of the simulator and not of a process: it leaves

@@ -68,7 +68,10 @@ class Nemesis(DiskFaults):
         await self._uncornered.wait()
 
     async def heal(self) -> None:
-        """End all faults, and let every node run again. What was damaged stays damaged."""
+        """End the faults of the nemesis, and let every node run again. What was damaged stays damaged.
+
+        What the network and the disks do by chance (`Configuration`) goes on, and so do bit flips that are still due.
+        """
         # First: faults that are under way would go on to cut links and stop processes.
         for task in self._under_way:
             task.cancel()

@@ -277,7 +277,8 @@ class SimulatedNetwork:
         self.connections.powerless.add(machine)
 
     def _time_out(self, pipe: Pipe, cut: Partition) -> None:
-        # Only if this very cut still stands and has held something back: an idle connection sees no time-out.
+        # Only if this very cut still stands and has held something back, on whichever connection: a cut that nobody has
+        # felt ends none.
         if pipe.link.blocked is cut and cut.felt and not pipe.source.gone:
             self.environment.faults.count("reset")
             pipe.source.time_out()

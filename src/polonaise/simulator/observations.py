@@ -34,7 +34,7 @@ _CONTRADICTIONS: Final = frozenset(
 )
 _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 """Stands in the text of an error for which the owner gave no reason."""
-_NOT_TAKEN: Final = "too many appends wait there"
+_NOT_TAKEN: Final = "too many appends wait at the owner"
 """Stands in the text of an error which says that the owner had no room for the append."""
 _BODY: Final = struct.Struct("<IHBB")
 """The beginning of a body: the number of the try, the transaction's place in the try, its `Kind`, and 0."""

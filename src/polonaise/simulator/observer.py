@@ -14,14 +14,14 @@ from polonaise.terms import PartitionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Virtual seconds after healing within which everything pending has to be decided."""
+"""Virtual seconds after healing, or after a trial, within which everything pending has to be decided."""
 REPAIR_S: Final = 30.0
-"""Virtual seconds within which every replica has to be engaged again."""
+"""Virtual seconds after healing, or after the harm that a trial does, within which every replica has to be engaged."""
 LAG_S: Final = 5.0
-"""Virtual seconds within which every replica, once engaged, has to hold what the others hold."""
+"""Virtual seconds within which every replica, once all are engaged, has to hold what the others hold."""
 SCRUB_S: Final = 150.0
-"""Virtual seconds within which rot has to be found, and mended by the next session: an idle owner may take a minute to
-notice."""
+"""Virtual seconds after a bit has rotted within which that has to be found, and mended by the next session: an idle
+owner may take a minute to notice."""
 
 
 class Observer:
@@ -38,13 +38,14 @@ class Observer:
     async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
         """Wait until `reached()` is true.
 
-        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first one that was noted.
+        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first violation that the
+        history has noted.
         """
         until_s = self.cluster.world.now + seconds
         while not reached():
             self.stop_if_violated()
             if self.cluster.world.now >= until_s:
-                raise Violation(promise, f"everything settled within {seconds:g} s of healing", self.described())
+                raise Violation(promise, f"everything settled within {seconds:g} s", self.described())
             await asyncio.sleep(LOOK_S)
 
     def stop_if_violated(self) -> None:

@@ -33,13 +33,17 @@ class Process(Life):
         self.calls = 0
         """The number of calls so far to the disk, the network, a connection or the object store."""
         self.crash_on_call: int | None = None
-        """The number of the call before which the process crashes. Trying all numbers hits every gap between calls."""
+        """The number of the call before which the process crashes; None for no such crash.
+
+        Trying all numbers hits every gap between calls.
+        """
         self.left_open: list[str] = []
         """The files and locks that the process had still open when `main` returned: it ought to have closed them."""
         self.open_files: dict[object, str] = {}
         """The files and locks that the process has open, each with its path."""
         self.at_end: list[Callable[[bool], None]] = []
-        """Functions called in order when the process has died, with whether its machine lost power: its ports close."""
+        """Functions that are called in this order when the process has died, each with whether its machine lost power:
+        the ports of the process, such as its way to the disk, cut it off by these."""
         self._may_fail = may_fail
         self._supervised: dict[VirtualTask, None] = {}
         self._ended = asyncio.Event()

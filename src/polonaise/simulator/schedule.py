@@ -165,7 +165,7 @@ class Schedule:
             )
             for node in self.cluster.clients
         }
-        # Each seed leaves some kinds of work out and has much of others, for the same reason.
+        # Each seed leaves some kinds of work out and has much of others: one may hide what another brings to light.
         self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
         if not any(self._weights):
             self._weights = [weight for _, weight in STEPS]
@@ -205,7 +205,8 @@ class Schedule:
         for task in stops:
             task.cancel()
         self._observer.stop_if_violated()
-        # From here on nothing fails by chance, so what does not come within its time never comes.
+        # From here on only what this seed's network and disks do by chance goes wrong, which the time limits allow for:
+        # what does not come within its time never comes.
         await self.nemesis.heal()
         self.double_owner.resting = True
         self._healed.set()

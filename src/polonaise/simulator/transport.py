@@ -117,7 +117,10 @@ class Pipe:
         self._put(item)
 
     def answer_as_gone(self) -> None:
-        """Send a reset, once, because bytes came for the end that this pipe leads from, and that end is gone."""
+        """Send a reset, once, because the end that this pipe leads from is gone.
+
+        Bytes came for it since, or lay there unread; or its process was killed.
+        """
         if not self._ended:
             self._ended = True
             self._put(ConnectionResetError("connection reset by peer"))

@@ -1,7 +1,7 @@
 """Trials: exact tests at the end of a schedule, when all is well again; each in a share of the seeds.
 
-Nothing else disturbs the cluster then: what a trial does to it is all that is done to it, so what has to follow can be
-told exactly.
+The nemesis has ended its faults by then, and only what the seed's network and disks do by chance goes on. So it can be
+told exactly what has to follow from what a trial does to the cluster.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Trials:
     async def _working_servers_keep_what_they_own(self) -> None:
         """Pause all servers for longer than a lease, as when their machines are suspended; none may lose what it owns.
 
-        The server that resumes first must not take the others for dead, because it has not looked at them for as long.
+        The server that resumes first must not take the others for dead: while it was paused, it has not looked at them.
         """
         await asyncio.sleep(LEASE_S)  # or a lease that ran out during the faults could still change owners
         owned = self._owned()
@@ -231,8 +231,8 @@ class Trials:
     async def _stopped_servers_are_replaced(self) -> None:
         """Pause an owner for longer than its lease: the other servers must take over all that it owns.
 
-        Nothing is done unless one server owns all partitions. It is resumed once the others have taken over; then every
-        replica must be engaged again.
+        Nothing is done unless one server owns all partitions. That server is resumed once the others have taken over;
+        then every replica must be engaged again.
         """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
@@ -251,7 +251,7 @@ class Trials:
         await self._observer.until(REPAIR_S, self._observer.all_engaged)
 
     def _owned(self) -> dict[int, str]:
-        """Return, by partition, the name of the server that has a session in it; of two, that of later generation."""
+        """Return, by partition, the name of the server that has a session in it; of two servers, the later owner's."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():

@@ -1,7 +1,8 @@
 """The work of a schedule: steps that use the log in every way that the client library offers, and note the outcomes.
 
 Which steps an application takes, and how often, is drawn per seed. An outcome is noted as the library tells it:
-`AppendUnknown` as unknown, and its receipt is still awaited; any other error as "not in the log and never will be".
+`AppendUnknown` as unknown, unless its receipt can still tell the fate and so is awaited; any other error as "not in the
+log and never will be".
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class ClientLife:
     # ------------------------------------------------------------------ contexts
 
     async def run(self, partition: PartitionId, build: Callable[[Draft], Try | None]) -> None:
-        """Run a transaction context. Each of its runs is a new try, and means that the previous try has failed."""
+        """Run a transaction context, in which `build` makes the try, or returns None to abandon the transaction.
+
+        Each of its runs is a new try, and means that the previous try has failed.
+        """
         tries: list[Try] = []
 
         async def context(tx: Draft) -> None:
@@ -226,7 +230,7 @@ def judged_by(locks: Sequence[Lock]) -> list[tuple[int, int]]:
 
 
 async def append(session: ClientLife, partition: PartitionId) -> None:
-    """Make several appends without waiting for each; half of them have locks, and marks of any age."""
+    """Make one to six appends without waiting in between; half of them have locks, and marks up to 5 ids too low."""
     pending: list[tuple[Try, Receipt]] = []
     for _ in range(session.random.choice((1, 1, 2, 6))):
         locks: list[Lock] = []

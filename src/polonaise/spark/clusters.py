@@ -79,7 +79,10 @@ def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
 
 
 def wait(make: Callable[[], Awaitable[T]]) -> T:
-    """Run something asynchronous, such as a request to a store, to its end, and return the result."""
+    """Call `make` in a background thread, await what it returns there, and return the result. Blocks until then.
+
+    `make` returns something asynchronous, such as a request to a store.
+    """
     global _background
     with _guard:
         _forget_parents()

@@ -51,8 +51,8 @@ _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 def check_types(decoder: str, wanted: types.StructType) -> None:
     """Raise `BadOption` for a column that no body could fill.
 
-    That is: one that is or holds a type that `decoder` does not make, or a map without texts as keys where the format
-    has no others.
+    That is: one that is or holds a type that `decoder` does not make, or a map whose keys are not texts, where the
+    format has only texts as keys.
     """
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
@@ -91,10 +91,10 @@ def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
 
 
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
-    """Raise `BadOption` for a column with a map that also holds a date, time, decimal or binary.
+    """Raise `BadOption` if one of these columns, which hold maps, also holds a date, time, decimal or binary.
 
-    JSON has no such values. Elsewhere they are made of texts or numbers, but a column with a map is decoded row by row,
-    where nothing is converted.
+    JSON has no such values. In other columns they are made of texts or numbers, but a column with a map is decoded row
+    by row, where nothing is converted.
     """
     for field in fields:
         for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
@@ -106,9 +106,10 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
 
 
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
-    """Raise `BadOption` for NOT NULL inside a column, which can't be checked; unless `can_hold`, for any NOT NULL.
+    """Raise `BadOption` for NOT NULL inside a column, which can't be checked, and for all NOT NULL without `can_hold`.
 
-    `can_hold` is false with `onUndecodable=column`, which makes all columns null for an undecodable body.
+    `can_hold` says whether a column can be NOT NULL at all: false with `onUndecodable=column`, which makes all columns
+    null for an undecodable body.
     """
     for field in schema:
         if not field.nullable and not can_hold:

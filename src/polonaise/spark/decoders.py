@@ -134,7 +134,8 @@ class Decoder:
             try:
                 row = self._row(body)
                 if type(row) is not dict and not isinstance(row, Mapping):
-                    raise ValueError("a body that is no object with named fields")
+                    made = type(row).__name__
+                    raise ValueError(f"the decoder made {made} of a body: an object with named fields is needed")
                 rows.append(row)
             except (KeyboardInterrupt, GeneratorExit):
                 raise
@@ -146,19 +147,19 @@ class Decoder:
         return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
     def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Decode these bodies; for the undecodable ones `bad` gets the reason by index in the batch."""
+        """Decode these bodies. For each undecodable one `bad` gets the reason, by the body's index in the batch.
+
+        With `onUndecodable=fail` this ends when the first undecodable body is known: later ones may be missing there.
+        """
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
-            newly_bad: dict[int, str] = {}
-            parts = self._halved(self._without_bad_json(chosen, newly_bad), newly_bad)
-            bad.update(newly_bad)
-            return parts
+            return self._halved(self._without_bad_json(chosen, bad), bad)
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Return the bodies without those that are clearly no JSON, which go to `bad`.
+        """Return the bodies without those that are clearly no JSON; `bad` gets the reason for each of these.
 
-        There may be many such bodies, and this check is cheaper than halving.
+        There may be many of them, and this check is cheaper than halving.
         """
         if self._json is None:
             return chosen

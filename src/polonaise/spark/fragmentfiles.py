@@ -56,8 +56,8 @@ def first_at(
 ) -> TransactionId:
     """Return the first transaction below `end` that was committed at `time_us` (microseconds UTC) or later, or `end`.
 
-    `fragments` are those of one partition, with their sizes in bytes. Commit times never decrease, so a few reads are
-    enough.
+    `fragments` are those of one partition, with their sizes in bytes. Ids that none of them holds are passed over.
+    Commit times never decrease, so a few reads are enough.
     """
 
     def times(piece: FragmentRange, span: Span) -> Any:

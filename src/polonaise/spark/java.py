@@ -29,7 +29,7 @@ from polonaise.errors import JavaMissing
 _log = logging.getLogger(__name__)
 
 OLDEST: Final = 17
-"""Spark 4.3 runs on Java 17, 21 and 25; an older one can't load its classes."""
+"""The oldest version of Java that is accepted: Spark 4.3 runs on 17, 21 and 25, and an older one can't load it."""
 _ANSWER_S: Final = 30.0
 """Seconds until a Java must have answered. Half a second is usual; a machine may be busy."""
 _BUSY_S: Final = 5.0
@@ -161,7 +161,7 @@ def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _launcher(java: str, environment: Mapping[str, str]) -> str:
-    """Return the home of a launcher for this Java that was just tried; make the launcher if there is none yet.
+    """Return the home (`JAVA_HOME`) of a launcher for this Java; make the launcher if there is none, and try it.
 
     Raises `_Unfit` if none can be made or run in any directory.
     """
@@ -182,7 +182,7 @@ def _launcher(java: str, environment: Mapping[str, str]) -> str:
 
 
 def _directories(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield directories for a launcher: first lasting ones, last one for this process alone."""
+    """Yield directories for a launcher: lasting ones first, then one that is removed when this process exits."""
     cache = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", ""), ".cache")
     if os.path.isabs(cache):
         yield os.path.join(cache, "polonaise")

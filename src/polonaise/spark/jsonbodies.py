@@ -60,9 +60,10 @@ class JsonBodies:
 
 
 def check_body(body: bytes) -> None:
-    """Raise `ValueError` for a body that is no JSON object, as far as a quick look tells, or that Arrow might misread.
+    """Raise `ValueError` for a body that is clearly no JSON object.
 
-    Whole bodies are parsed only where Arrow might misread them: this is much faster than to decode each.
+    A body that Arrow might misread is parsed whole. Any other gets a quick look only, which is much faster, and may
+    still turn out to be no JSON when Arrow reads it.
     """
     if body.lstrip()[:1] != b"{":
         raise ValueError("a body that is no JSON object")

@@ -26,9 +26,9 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""Stands for a place in a partition where an id may stand: its first transaction."""
+"""Used in place of a transaction id for the beginning of a partition: id 0, even if that was trimmed."""
 LATEST: Final = -1
-"""Stands for a place in a partition: after the last transaction that is committed when the query begins."""
+"""Used in place of a transaction id for the end of a partition, as that is when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
@@ -89,9 +89,9 @@ class ReadOptions:
     partitions: str = "all"
     """Partitions to read: `all`, `3` or `0-6,9`."""
     starting: Positions = FROM_EARLIEST
-    """First transaction to read, inclusive."""
+    """First transaction to read of each partition."""
     ending: Positions = UP_TO_LATEST
-    """First transaction not to read."""
+    """First transaction of each partition that is not read any more."""
     starting_time_us: int | None = None
     """Earliest commit time to read, in microseconds UTC, inclusive. None: `starting` decides."""
     ending_time_us: int | None = None
@@ -110,7 +110,7 @@ class ReadOptions:
     transactions_per_trigger_max: int | None = None
     """Maximum number of transactions of one micro-batch, over all partitions; None for all that are new."""
     partitions_min: int = 1
-    """Minimum number of Spark tasks, if there are that many transactions. Has no effect on reading one replica."""
+    """Minimum number of Spark tasks, if there are that many transactions. A replica's segments are never divided."""
     split_bytes_max: int = 128 * MIB
     """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
@@ -128,9 +128,9 @@ class WriteOptions:
     app_version: int | None = None
     """Number of the application's batch, in batch writes; numbers only go up. None in streams and without `app_id`."""
     partition_by: str | None = None
-    """Column whose hash decides the partition, if there is no column `partition`."""
+    """Column whose hash decides the partition. None: the column `partition` decides, or else the hash of `data`."""
     staging: str | None = None
-    """URL of the store where tasks put rows until they are published; None for a directory beside the log."""
+    """URL or path of the store for rows until they are published; None for the directory that `staging_of` names."""
     inline_bytes_max: int = 256 * 1024
     """Most bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0
@@ -433,23 +433,27 @@ def _flag(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    number = _not_negative(text)
-    if not number:
-        raise ValueError("write a number above 0")
-    return number
+    return _whole(text, 1, "write a whole number above 0")
 
 
 def _not_negative(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) > INT64_MAX:
-        raise ValueError("write a whole number from 0 on")
-    return int(text)
+    return _whole(text, 0, "write a whole number from 0 on")
 
 
 def _bytes(text: str) -> int:
     """Parse a size in bytes. A suffix k, m or g stands for the binary multiple, as in Spark."""
     word = text.strip().lower().removesuffix("b").removesuffix("i")
     scale = {"k": 1024, "m": MIB, "g": 1024 * MIB}.get(word[-1:], 1)
-    return scale * _positive(word[:-1] if scale > 1 else word)
+    return scale * _whole(
+        word[:-1] if scale > 1 else word, 1, "write bytes as a whole number above 0, or with k, m or g, such as 128m"
+    )
+
+
+def _whole(text: str, lowest: int, wanted: str) -> int:
+    """Return a whole number of 64 bits. Raises `ValueError` that says what is wanted for another text."""
+    if not text.strip().isdecimal() or not lowest <= int(text) <= INT64_MAX:
+        raise ValueError(wanted)
+    return int(text)
 
 
 def _seconds(text: str) -> float:

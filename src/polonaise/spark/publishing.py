@@ -1,6 +1,6 @@
 """Publish a batch: append the rows that tasks have staged.
 
-Each row of a named batch gets into the log exactly once, however often and by whichever driver that is tried.
+Each row of a named batch gets into the log exactly once, however often the batch is published, and by which drivers.
 
 Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
 of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
@@ -58,17 +58,20 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 PARTITIONS_AT_ONCE: Final = 8
-"""Partitions that are published at the same time. Each holds a few groups in memory."""
+"""Number of partitions that are published at the same time. Each holds a few groups in memory."""
 READ_AHEAD: Final = 4
-"""Groups of a partition read from the staging store, which may be far away, while earlier ones commit."""
+"""Number of groups of a partition that are read ahead, from a store that may be far away, while earlier ones commit."""
 # Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Seconds before a partition is tried again after a fault; doubled each time without progress."""
+"""Seconds, at most, before a partition is tried again after a fault; doubled each time, until there is progress.
+
+Never more than `PAUSE_S_MAX`.
+"""
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
-    "the partition's registers are full. One is kept of each application that ever wrote to it: delete those of "
-    "applications that are over, with Change.delete(b'spark/<txnAppId>')"
+    "registers are full. It keeps one for each application that ever wrote to it: delete those of applications that "
+    "are over, with Change.delete(b'spark/<txnAppId>')"
 )
 
 
@@ -99,7 +102,8 @@ class PublicationPort(Protocol):
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
         """Yield the groups of a plan, beginning with group number `start` (from 0).
 
-        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged.
+        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged, and what
+        the staging store raises.
         """
 
     async def pause(self, seconds: float) -> None:
@@ -188,7 +192,10 @@ class Publication:
                 self._check_lost(error)
                 trouble: PolonaiseError = error
             except RegistersFull as error:
-                raise RegistersFull(_FULL) from error
+                raise RegistersFull(
+                    f"batch {self._own.batch} of {self._own.app!r} can't be published in partition "
+                    f"{self._own.partition}, whose {_FULL}"
+                ) from error
             except (ExpectationFailed, AppendUnknown) as error:
                 # Not fatal here: the register is read again, and says whether the group in doubt, or another driver's,
                 # was committed. Should the group commit after that, its copy fails by the same expectation.
@@ -286,8 +293,8 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
     A group that has certainly failed is appended again if that may help. Raises `AppendUnknown` if a group's fate is
-    not known: without a register nothing would tell a repetition from a second write. Raises other errors at once, and
-    `DeadlineExceeded` after `patience_s` seconds without progress.
+    not known: without a register nothing would tell a repetition from a second write. Raises errors that trying again
+    can't mend at once, and `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0
@@ -336,7 +343,7 @@ async def publish(
     at all partitions is left out.
 
     Returns whether this batch is the latest of its application; true without `app`. Raises `BadOption` for a batch
-    number below 0, and what `Publication.run` or `publish_unnamed` raises.
+    number that is not from 0 to 2^63 - 1, and what `Publication.run` or `publish_unnamed` raises.
     """
     check_batch(batch)
     port = RealPublicationPort(log, store, patience_s)
@@ -422,6 +429,7 @@ class RealPublicationPort:
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
+        # First: a partition that is not ready ends this while nothing was sent, so that no group's fate is in doubt.
         await self._log.ready(partition, timeout=self._patience_s)
         if len(group):
             receipt = append_group_own(self._log, partition, group, expectations=expectations, changes=changes)

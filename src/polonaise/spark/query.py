@@ -119,7 +119,7 @@ def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges:
     """
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
-        first = max(first, history.first_at(partition, microseconds(ranges.since), last + 1))
+        first = max(first, history.start_at(partition, microseconds(ranges.since), last + 1))
     if first <= last and ranges.until is not None:
         last = min(last, history.first_at(partition, microseconds(ranges.until), last + 1) - 1)
     return Span(first, last)

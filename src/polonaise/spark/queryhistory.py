@@ -1,4 +1,4 @@
-"""The history that a query can read: a log or one replica of it, a fragment store, or one of the former with a store.
+"""The history that a query can read: a log or one replica of it, with or without a fragment store, or a store alone.
 
 Used while a query is planned, before its tasks run.
 """
@@ -38,7 +38,7 @@ from polonaise.terms import PartitionId, TransactionId
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""Seconds for which a stream uses one listing of the fragments. The servers still have what is archived since then."""
+"""Seconds for which a stream uses one listing of the fragments. What is not in the listing is read from the servers."""
 
 
 class QueryHistory:
@@ -148,17 +148,18 @@ class QueryHistory:
 
         The result is empty if none grows within `wait_s` seconds. The owner of each partition gets one request, which
         it answers when the partition has grown or the wait is over. If an owner does not answer, the ends of all
-        partitions are requested and returned. A store alone is listed after the wait.
+        partitions are requested. A store alone is listed after the wait.
         """
         if self.log is None:
             time.sleep(wait_s)
             self._listings.clear()
-            return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
-        try:
-            grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
-        except DeadlineExceeded:
-            grown = {partition: end - 1 for partition, end in self.ends().items()}  # bounded by the query's own timeout
-        return {partition: mark + 1 for partition, mark in grown.items()}
+        else:
+            try:
+                grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)
+                return {partition: mark + 1 for partition, mark in grown.items()}
+            except DeadlineExceeded:
+                pass  # the ends are requested within the query's own timeout
+        return {partition: end for partition, end in self.ends().items() if end > ends.get(partition, 0)}
 
     def holes(
         self, next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]
@@ -205,7 +206,7 @@ class QueryHistory:
         self, side: str, positions: Positions, time_us: int | None, partition: PartitionId, end: TransactionId
     ) -> TransactionId:
         if time_us is not None:
-            return self.first_at(partition, time_us, end)
+            return (self.start_at if side == "starting" else self.first_at)(partition, time_us, end)
         position = positions.of(partition)
         if position in (EARLIEST, LATEST):
             return 0 if position == EARLIEST else end
@@ -220,7 +221,7 @@ class QueryHistory:
         """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.
 
         Raises `HistoryTrimmed` if the servers have dropped it, and can't read it from fragments, and the query names no
-        store. For a replica without a store, transactions that were trimmed are passed over.
+        store. For a replica without a store, transactions that were trimmed are passed over: see `start_at`.
         """
         if self.replica is not None:
             first_held = self.replica.first_at(partition, time_us, end)
@@ -239,6 +240,17 @@ class QueryHistory:
             archived = archived_up_to(self.fragments(partition))
             return self._first_archived_at(partition, time_us, min(archived + 1, end))
         return end if first is None else min(first.id, end)
+
+    def start_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        """Return the id from which a range of all transactions since a time begins. Otherwise as `first_at`.
+
+        0 if one that a replica has trimmed may be among them, and the query names no store: a range that begins so low
+        is refused by `splits`, instead of beginning with the replica's first transaction.
+        """
+        first = self.first_at(partition, time_us, end)
+        if self.replica is not None and self.store is None and first <= self.replica.begin(partition):
+            return 0
+        return first
 
     def _first_archived_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         assert self.store is not None

@@ -141,6 +141,6 @@ _RULES: Final = (
 )
 """The rule for each kind of type.
 
-Texts, bytes, booleans and decimals need none: Arrow refuses what does not fit them, and takes only texts and bytes in
-UTF-8 for each other.
+Texts, bytes, booleans and decimals need none: Arrow refuses what does not fit them. It takes a text for its bytes in
+UTF-8 and such bytes for a text, and whole numbers for decimals, all of which lose nothing.
 """

@@ -44,7 +44,8 @@ class SegmentFile(NamedTuple):
     span: Span
     """The ids that the segment holds.
 
-    The next segment's header tells the last one. Where it does not, the last one that can be read.
+    The last one is that before the next segment's first, if that segment's header says that it continues this one.
+    Otherwise it is the last one that can be read.
     """
     bytes: int
     """Size of the file."""
@@ -58,7 +59,10 @@ class PartitionFiles(NamedTuple):
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync."""
+    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync.
+
+    Damaged bytes after the last readable transaction count as one more.
+    """
 
     @property
     def begin(self) -> TransactionId:
@@ -72,6 +76,7 @@ class SegmentFiles:
     def __init__(self, path: str) -> None:
         self._path = path
         self._partitions_examined: dict[PartitionId, PartitionFiles] = {}
+        self._cautioned: set[PartitionId] = set()
 
     def __str__(self) -> str:
         return f"the storage directory {redacted(self._path)}"
@@ -83,7 +88,9 @@ class SegmentFiles:
         Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition.
         """
         if os.path.isfile(self._path):
-            raise BadOption(f"{self} is a file: name the directory, or one partition's directory in it")
+            raise BadOption(
+                f"{redacted(self._path)} is a file: name the storage directory, or one partition's directory in it"
+            )
         return {_partition_of(files): files for files in find(self._path)}
 
     def _examined(self, partition: PartitionId) -> PartitionFiles:
@@ -127,8 +134,8 @@ class SegmentFiles:
     def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the result.
 
-        Each call logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with
-        ids that were trimmed.
+        The first call for a partition logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if
+        the range begins with ids that were trimmed.
         """
         examined = self._examined(partition)
         if span.first < examined.begin:
@@ -137,7 +144,9 @@ class SegmentFiles:
                 "with the option fragments, or read from there on with "
                 f'startingTransactions={{"{partition}": {examined.begin}}}'
             )
-        _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
+        if partition not in self._cautioned:
+            self._cautioned.add(partition)
+            _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
         extents: list[Extent] = []
         for segment in examined.segments:
             part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))
@@ -241,9 +250,9 @@ def _partition_of(files: Files) -> PartitionId:
 
 
 def _examine(files: Files) -> PartitionFiles:
-    """Examine a partition: read the headers of all segments, and each segment whose end no next header tells.
+    """Examine a partition: read the headers of all segments, and the whole of each that the next does not continue.
 
-    Such are the last segment, and one that the next does not continue. Raises `NotFound` for a file that is gone.
+    That is at least the last segment. Raises `NotFound` for a file that is gone.
     """
     key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []

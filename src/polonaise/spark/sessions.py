@@ -46,8 +46,9 @@ def session(
     """Return a session in which the format `polonaise` is registered: the active one, or a new one.
 
     `master` is any of Spark's, `local[*]` by default, or `sc://HOST:PORT` for a Spark Connect server (also taken from
-    `SPARK_REMOTE`). In a script that `spark-submit` runs, its settings apply, except for those given here. A session
-    that already exists is left as it is, but for `conf`.
+    `SPARK_REMOTE`). `name` is what Spark calls an application that is launched here. In a script that `spark-submit`
+    runs, its settings apply, except for `master` and `conf`. A session that already exists is left as it is, but for
+    `conf`.
 
     `conf` overrides our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions one
     shuffle partition per core and no port that other machines can reach. Java options are added to ours.
@@ -75,7 +76,7 @@ def session(
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that this thread has already; None if it has none."""
+    """Return this thread's active session, or else the process's default one; None if there is neither."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
@@ -83,11 +84,12 @@ def active_session() -> SparkSession | None:
 
 
 def _apply(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    for key, value in settings.items():
+    for key in settings:  # all of them first: a session whose conf is refused is left as it is
         if not spark.conf.isModifiable(key):
             raise BadOption(
                 f"conf {key!r} can't be changed in an existing session: stop that session, or leave the setting out"
             )
+    for key, value in settings.items():
         spark.conf.set(key, value)
 
 

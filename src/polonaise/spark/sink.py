@@ -29,7 +29,7 @@ _QUERY_ID = "sql.streaming.queryId"
 _latest: dict[tuple[str, str], int] = {}
 """Latest batch that this process has published, by cluster and stream; absent if the log may hold a later one."""
 _swept: set[str] = set()
-"""Staging stores whose leftovers this process has already collected: once per process is enough."""
+"""Staging stores whose leftovers this process has collected, or has tried to: once per process is enough."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Sink:
 class BatchSink(DataSourceArrowWriter):
     """The writer of `df.write.format("polonaise")`.
 
-    Exactly once under (`txnAppId`, `txnVersion`), at least once without these options.
+    Exactly once under (`txnAppId`, `txnVersion`). Without these options, a write that is repeated repeats its rows.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -131,7 +131,10 @@ class BatchSink(DataSourceArrowWriter):
         self._sink.publish(messages, options.app_id, options.app_version or 0, in_order=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows. They expire."""
+        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows.
+
+        What nobody publishes is deleted later, by `publishing.collect_leftovers`.
+        """
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -148,7 +151,10 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._sink.publish(messages, self._app(messages), batchId, in_order=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows. They expire."""
+        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows.
+
+        What nobody publishes is deleted later, by `publishing.collect_leftovers`.
+        """
 
     def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         if self._sink.options.app_id is not None:

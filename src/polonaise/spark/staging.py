@@ -38,7 +38,10 @@ _log = logging.getLogger("polonaise.spark")
 _EMBEDDED: Final = "embedded:"
 _STAGING: Final = "staging"
 OPEN_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of rows, of all partitions together, that a task keeps in memory until their blocks are full."""
+"""Most bytes of rows, of all partitions together, that a task keeps in blocks that are not full yet.
+
+When there are more, all blocks are closed as they are.
+"""
 OBJECT_BYTES: Final = 8 * 1024 * 1024
 """Bytes, roughly, that a task collects before it uploads them as one object."""
 _TIME: Final = "%Y%m%dT%H%M%SZ"
@@ -86,8 +89,8 @@ class _OpenBlock:
 class Stage:
     """Stages the rows of one attempt of one task, as blocks that can be published.
 
-    Its memory is bounded, whatever is added. Blocks are as large as a group may be. What remains at the end travels
-    inline, in the task's message, if nothing was uploaded before and it has at most `inline_bytes_max` bytes.
+    Its memory is bounded, whatever is added. A block is at most as large as a group may be. What remains at the end
+    travels inline, in the task's message, if nothing was uploaded before and it has at most `inline_bytes_max` bytes.
     """
 
     def __init__(
@@ -201,7 +204,10 @@ async def within(seconds: float, answer: Awaitable[T]) -> T:
 
 
 async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
-    """Delete objects that nobody needs any more. Those that can't be deleted now are left to `collect`."""
+    """Delete objects that nobody needs any more, in the order of their names.
+
+    Stops at the first that can't be deleted; that one and the rest are left to `collect`.
+    """
     for name in sorted(set(names)):
         try:
             await within(patience_s, store.delete(name))
@@ -228,7 +234,8 @@ async def collect(
     """Delete objects older than `older_than_s` seconds, except plans that may still be published and their objects.
 
     `is_needed(plan, name)` is awaited for each old plan; `publishing.collect_leftovers` asks the log. A plan that is
-    not needed is deleted, with the objects that only such plans name.
+    not needed is deleted, with the objects that only such plans name. Raises `SinkStateDamaged` for a plan that can't
+    be read, before anything is deleted: nothing tells which objects it needs.
     """
     oldest = datetime.now(UTC).timestamp() - older_than_s
     listed = [*await store.list(PLANS), *await store.list(STAGED)]

@@ -2,7 +2,7 @@
 
 An offset is JSON: the next id of each partition. While nothing happens Spark asks for the latest offset every few
 milliseconds, and it never tells this reader to stop. So the servers hold the answer back until there is something new.
-Each request delays a micro-batch, so nothing that is known is asked for again.
+Each request delays a micro-batch: where that answer tells the ends of all partitions, no further one is sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
-"""Seconds that a request waits for something new: long enough to be cheap, short enough to notice new partitions."""
+"""Seconds for which one request for the latest offset waits for something new.
+
+Long enough to be cheap. A store that is read alone is listed after each wait: so late may its new fragments be seen.
+"""
 
 _LOG: Final = "log"
 """Key of the entry of an offset that names its log, by the cluster key in hexadecimal."""
@@ -43,7 +46,8 @@ Offset: TypeAlias = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition.
 
-    Promises that an offset, once planned, always reads the same transactions, whatever happens to the cluster.
+    Promises that an offset, once planned, always reads the same transactions, whatever happens to the cluster, unless
+    `failOnDataLoss` is false.
     Passing faults are waited out; one that outlasts the option `timeout` ends the query with its reason.
     """
 

@@ -34,7 +34,7 @@ _BYTES: Final = 16 * 1024 * 1024
 
 
 def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:
-    """Wrap splits for Spark. No splits become one that reads nothing: Spark replaces an empty list by a default."""
+    """Wrap splits for Spark. Without any, return one that reads nothing: Spark replaces an empty list by a default."""
     return [InputPartition(split) for split in splits] or [InputPartition(None)]
 
 
@@ -86,7 +86,7 @@ def _columns(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the log's columns of a split, read from a replica's files, the servers or a fragment.
 
-    The last column is each row's standing, `with_standing`.
+    With `with_standing` a column of each row's standing is added as the last one.
     """
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:

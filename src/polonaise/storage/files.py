@@ -37,7 +37,7 @@ class Files:
     partition: PartitionId | None
     """The partition; None if only the files' own headers tell which."""
     paths: tuple[str, ...]
-    """The paths of the segment files, in order."""
+    """The paths of the segment files, in the order of their first ids."""
     whole: bool
     """Whether these are all segments of the partition, and not single files that somebody picked."""
     control: ControlRecord | None = None
@@ -89,9 +89,10 @@ def find(path: str) -> list[Files]:
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
-    """Find the files of one partition below a path, as `find` does, without looking at other partitions.
+    """Find the files of one partition below a path, as `find` does; None if the path has no such partition.
 
-    None if the path has no such partition. A file that does not tell its partition is taken for the one that is sought.
+    Where the partition has a directory, no other partition is looked at. A file that does not tell its partition is
+    taken for one of the partition that is sought.
     """
     below = os.path.join(path, str(partition))
     candidates = find(below if os.path.isdir(below) else path)
@@ -99,7 +100,7 @@ def find_partition(path: str, partition: PartitionId) -> Files | None:
 
 
 def _segments(directory: str) -> tuple[str, ...]:
-    """List the segment files of a directory, by their first ids."""
+    """List the segment files of a directory, in the order of their first ids."""
     names = [name for name in os.listdir(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
     return tuple(os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name[: -len(_SUFFIX)])))
 

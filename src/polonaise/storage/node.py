@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _OPENINGS_MAX = 32
 """The most partitions whose files are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
-"""The most partitions that health names as not usable."""
+"""The most partitions that `StorageNode.health` names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
 """The messages that go through a replica's queue."""
 
@@ -87,7 +87,7 @@ class StorageNode:
         """The reason why nothing is stored any more; None while the directory is there."""
         self._tasks: list[asyncio.Task[None]] = []
         self._life = host.random.randrange(1, 2**31)
-        """A number that each hello of this process names: a server that reaches it under two addresses can tell."""
+        """A random number in each hello of this node, by which a server notices one node under two addresses."""
 
     @property
     def address(self) -> str:
@@ -107,7 +107,7 @@ class StorageNode:
         return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:
-        """Listen, then open the directory. Raises what is wrong with the directory, or `AddressInUse`.
+        """Listen, then open the directory. Raises what is wrong with the directory, and what `Network.listen` does.
 
         Listening comes first, so that an address that can't be had leaves nothing on the disk.
         """
@@ -240,7 +240,7 @@ class StorageNode:
             connection.close(error)
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """Tell all replicas that a connection is gone: their part in sessions ends with it."""
+        """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -261,7 +261,8 @@ class StorageNode:
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
         """Return the partition's replica; with `create`, make it if it was never here.
 
-        Only the first message of a session may create one. Raises `UnknownPartition`.
+        Only the first message of a session may create one. Raises `UnknownPartition` for a number that this node does
+        not take, and without `create` for a partition that was never here.
         """
         replica = self._partitions.get(partition)
         if replica is not None:
@@ -315,7 +316,10 @@ class StorageNode:
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts."""
+        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts.
+
+        Of the unusable partitions, the first `_UNAVAILABLE_MAX` are named.
+        """
         scrubbed = self.scrubbed
         unavailable = {
             str(partition): str(replica.unavailable)
@@ -335,7 +339,7 @@ class StorageNode:
 
 
 class _StorageRequests:
-    """Counts the reads of one connection."""
+    """Counts the reads of one connection, and bounds how many are answered at a time."""
 
     __slots__ = ("turn", "waiting")
 

@@ -46,7 +46,7 @@ def bounds_in(files: Files) -> Bounds:
 
 
 def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimmed: TransactionId = 0) -> str:
-    """Return the warning for readers of a single replica."""
+    """Return the warning for readers of a single replica. `trimmed` is the first id left after a trim, 0 for none."""
     warning = (
         f"CAUTION: this is one replica of partition {'?' if partition is None else partition}, in {directory}, and not "
         f"the log. It knows ids up to {bounds.confirmed} to be committed; what it holds above that may NEVER HAVE BEEN "
@@ -94,8 +94,8 @@ async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = 
 
     Raises `SegmentDamaged` at the first bytes that are not as they were written. `damaged`, if given, is called with
     the error instead, and reading goes on with what is intact behind the damage. A file whose beginning is damaged is
-    then read only if the control file beside it says whose it is. Also raises `WrongClusterKey` and
-    `UnsupportedFormat`.
+    then read only if the control file beside it says whose it is. Also raises `WrongClusterKey`,
+    `UnsupportedFormat`, and `NotFound` for a file that a running node has removed meanwhile.
     """
     for path in files.paths:
         with ReadOnlyFile(path) as file:
@@ -141,7 +141,8 @@ async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> Asy
     """Yield the batches of one partition that hold anything above `after`, in order and without a gap.
 
     Raises `SegmentDamaged` at the first batch that is missing or can't be read, be it at the beginning, between two
-    others or at the end; `WrongClusterKey` and `UnsupportedFormat`.
+    others or at the end; `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a running node has
+    removed meanwhile.
     """
     before: Scan | None = None
     for path in _from(files, after):

@@ -109,13 +109,17 @@ class PartitionReplica:
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
         self._changing = asyncio.Lock()
-        """Held while the log is changed: by the queue's task, or by a read that has met damage."""
+        """Held while the log is changed, checked for its place or closed: one task at a time may do that."""
         self.unavailable: PolonaiseError | None = None
-        """The reason why the files can't be used; None while they can."""
+        """Why the files could not be opened, or not again after damage, or that they were closed; else None.
+
+        Why files that were opened have to be opened anew is in `PartitionLog.broken`.
+        """
         self.written = False
-        """Whether something was written since `check_in_place` looked last."""
+        """Whether batches were written since `check_in_place` looked last."""
         self.counts = {"batches": 0, "syncs": 0, "refused": 0}
-        """The batches stored, the syncs that this took, and the messages refused, since the node has this replica."""
+        """The batches stored, the syncs that this took, and the queued messages refused, since the node first used this
+        replica. Refused reads are not counted."""
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
@@ -277,13 +281,13 @@ class PartitionReplica:
                     await self._record_damage(log, error)
                 self._update_decisions(log, replica)
                 self._not_stored(first)
-                # The actions behind the failed one are left out, above all the acknowledgement. A failed `Store` is
-                # answered under its own number, by which its sender counts.
+                # The actions behind the failed one are left out, above all the acknowledgement. For a run of `Store`s
+                # there is one answer, under the number of the last: to its sender any refusal ends the replica's part.
                 self._refuse(first, Refuse(error, number=run[-1].request))
                 return
 
     def _usable(self) -> tuple[PartitionLog, Replica]:
-        """Return the log and its decisions. Raises why the files can't be used, if they can't."""
+        """Return the log, and the replica that decides about it. Raises why the files can't be used, if they can't."""
         if self.unavailable is not None:
             raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
@@ -344,7 +348,7 @@ class PartitionReplica:
         self._update_decisions(log, replica)
 
     def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
-        """Tell the decisions what is durable by now: the promises, and the log's last id with its CRC."""
+        """Tell `replica`, which decides, what is durable by now: promises, and the log's last id with its CRC."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:
@@ -382,8 +386,8 @@ class PartitionReplica:
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
         """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.verify_part` does.
 
-        Returns the bytes read, and the id to go on from, None at the end. Raises `DamageFound`, after the damage was
-        recorded, and whatever keeps the files from being used.
+        Returns how many bytes were read, and the id to go on from, None at the end. Raises `DamageFound`, after the
+        damage was recorded, and whatever keeps the files from being used.
         """
         await self._opened.wait()
         log, replica = self._usable()
@@ -416,7 +420,7 @@ class PartitionReplica:
     def _detail(self, error: PolonaiseError) -> int:
         """Return the number that goes with an error.
 
-        That is the newer session for `Fenced`, the first id that is held for `HistoryTrimmed`, else 0.
+        That is the session that the replica obeys for `Fenced`, the first id that is held for `HistoryTrimmed`, else 0.
         """
         if isinstance(error, HistoryTrimmed):
             return error.first
@@ -435,7 +439,7 @@ class PartitionReplica:
 
 
 def _check_session(replica: Replica, read: ReplicaRead) -> None:
-    """Raise the reason if the owner in this session may not read."""
+    """Raise the refusal if the replica does not obey the session of this read."""
     refusal = replica.refusal(read.session)
     if refusal is not None:
         raise refusal.error

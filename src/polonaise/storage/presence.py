@@ -28,7 +28,8 @@ class Presence:
     ) -> None:
         """Make the check. `let_go` is called once, when the directory is gone.
 
-        `control` returns the open control file, None while a new node has none; `replicas` those that it runs.
+        `control` returns the open control file, None while a new node has none; `replicas` returns the replicas that
+        the node runs.
         """
         self._settings = settings
         self._control = control

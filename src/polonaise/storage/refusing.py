@@ -31,7 +31,7 @@ class RefusingNode:
         self._connections: set[Connection] = set()
 
     async def start(self) -> None:
-        """Listen. Raises `AddressInUse`."""
+        """Listen. Raises what `Network.listen` does."""
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ class StorageSettings:
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
     cluster_key: bytes | None = None
-    """The cluster this node belongs to; None takes that of its directory, or of the first server that greets it."""
+    """The key of this node's cluster; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)
     connections_bytes_max: int = 192 * 1024 * 1024
     """The most bytes of unfinished frames and untaken answers, of all servers together; the greediest are cut off."""
@@ -36,14 +36,14 @@ class StorageSettings:
     read_bytes_max: int = 8 * 1024 * 1024
     """The most bytes in the answer to one read, but for a single batch that is larger."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """The rate of the scrub, which reads in the background to find rot before the bytes are needed; 0 for no scrub. At
-    this rate a terabyte takes about six days, and 0.5 % of a core."""
+    """The bytes per second that the scrub reads in the background, to find rot before the bytes are needed; 0 for no
+    scrub. At the default a terabyte takes about six days, and 0.5 % of a core."""
     scrub_every_s: float = 6 * 3600.0
-    """The shortest time between the beginnings of two rounds: a small log need not be read all the time."""
+    """The least seconds between the beginnings of two scrub rounds: a small log need not be read all the time."""
     presence_s: float = 1.0
     """The seconds between two looks whether the node's directory is still there. Removed files can still be written,
     and nobody would find what is acknowledged meanwhile."""
     presence_partitions_max: int = 64
     """The most partitions whose files one look checks, among those written to; with thousands, they come in turn."""
     scrub_first_s: float = 60.0
-    """About how long after the start the first round begins: a node that starts has other work for its disk."""
+    """About how many seconds after the start the first scrub round begins: before, the disk has other work."""

@@ -95,11 +95,14 @@ class MemoryLog(Log):
         self.faults = Faults(cluster.server, lambda do: do())
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """Return the partition's committed transactions, whether this client was told of them or not."""
+        """Return the partition's committed transactions, whether this client was told of them or not.
+
+        The library's own transactions are left out. Raises `UnknownPartition`.
+        """
         return self.cluster.partition(partition).transactions()
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """Return the partition's registers as they are committed."""
+        """Return the partition's registers as they are committed. Raises `UnknownPartition`."""
         return dict(self.cluster.partition(partition).registers)
 
 
@@ -112,11 +115,14 @@ class BlockingMemoryLog(BlockingLog):
         self.faults = Faults(log.cluster.server, background.now)
 
     def transactions(self, partition: PartitionId = 0) -> list[Transaction]:
-        """Return the partition's committed transactions, whether this client was told of them or not."""
+        """Return the partition's committed transactions, whether this client was told of them or not.
+
+        The library's own transactions are left out. Raises `UnknownPartition`.
+        """
         return self._background.now(lambda: self._memory.transactions(partition))
 
     def registers(self, partition: PartitionId = 0) -> dict[bytes, bytes]:
-        """Return the partition's registers as they are committed."""
+        """Return the partition's registers as they are committed. Raises `UnknownPartition`."""
         return self._background.now(lambda: self._memory.registers(partition))
 
 

@@ -36,7 +36,7 @@ class Faults:
         self._run(lambda: self._server.armed.next_reasons.append(reason))
 
     def fail_next_lock(self) -> None:
-        """Let the next append with a lock meet a conflict, as if another client had just written behind the lock."""
+        """Let the next append with a lock meet a conflict, as if another client had just changed what it guards."""
 
         def arm() -> None:
             self._server.armed.next_locks += 1

@@ -76,7 +76,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class MemoryNetwork:
-    """A network within this process: who listens under which address. Connecting takes no time."""
+    """A network within this process. Keeps who listens under which address; connecting takes no time."""
 
     def __init__(self) -> None:
         self.listening: dict[str, Callable[[], asyncio.Protocol]] = {}

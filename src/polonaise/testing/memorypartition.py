@@ -36,7 +36,10 @@ from polonaise.wire.messages import Batches, Flushed, Mounted, ReadBatches
 
 GENERATION: Final[Generation] = 1
 BEGINNING_US: Final = 946_684_800_000_000
-"""The first commit time, microseconds UTC: the beginning of the year 2000. Every run has the same commit times."""
+"""The beginning of the year 2000, in microseconds UTC: the commit time of the first batch is `STEP_US` later.
+
+Every run has the same commit times.
+"""
 STEP_US: Final = 1_000
 """Microseconds from the commit time of one batch to that of the next."""
 _REPLICA: Final[StorageId] = "memory"
@@ -60,7 +63,7 @@ class MemoryReplica:
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
-        """Answer a read, as a storage node does."""
+        """Answer a `ReadBatches`, as a storage node does."""
         assert isinstance(message, ReadBatches)
         encoded: list[bytes] = []
         size = 0
@@ -79,7 +82,7 @@ class MemoryReplica:
 
 
 class MemoryPartition:
-    """Brings a partition's owner its events, and carries out the effects in their order."""
+    """Brings a partition's owner its events, and carries out the owner's effects in their order."""
 
     def __init__(self, partition: PartitionId, clock: Clock) -> None:
         self.partition = partition

@@ -3,11 +3,12 @@
 - `sql.py`: `SqlView`, which applications subclass. Begin here.
 - `marks.py`: the table that says how far each partition is applied: *exactly once* rests on how its rows are changed.
 - `database.py`: settings of PostgreSQL, MariaDB and SQLite; `databaseerrors.py`: which of their errors may pass.
-- `fitness.py`: refuses tables on which that can't be kept; `worker.py`: the threads in which all this runs,
-  and `retrying.py`: the connection that tries a transaction again.
+- `fitness.py`: refuses tables to which nothing can be applied exactly once.
+- `worker.py`: the threads in which a `SqlView` runs its SQL; `retrying.py`: the connection that tries a transaction
+  again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
-No other package of the library imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of marks and
+No other package imports SQLAlchemy, except `demo`; `pip install 'polonaise[sql]'` brings it. The tables of marks and
 keys lie in users' databases: their columns must stay as they are.
 """
 

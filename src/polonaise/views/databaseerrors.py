@@ -25,13 +25,14 @@ class Trouble(enum.Enum):
 _CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
 """SQLSTATEs of conflicts: serialization failure, deadlock, lock not available (`lock_timeout`)."""
 _UNAVAILABLE_CLASSES = ("08", "53", "57P", "58")
-"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (but 57014, a cancelled query),
+"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (not 57014, a cancelled query),
 system error."""
 _UNAVAILABLE_STATES = frozenset({"25006"})
 """SQLSTATEs of a read-only database, such as a standby until it is promoted."""
 
 _CONFLICT_NUMBERS = frozenset({1213, 1205, 1020})
-"""MariaDB: deadlock, lock wait timeout, record has changed since last read (snapshot isolation)."""
+"""MariaDB's numbers of conflicts: deadlock, lock wait timeout, record has changed since last read (snapshot
+isolation)."""
 _UNAVAILABLE_NUMBERS = frozenset({3, 1021, 1026, 1040, 1053, 1114, 1203, 1290, 1792, 1836, 1927})
 """MariaDB's numbers of errors that pass by themselves or are an operator's to mend.
 

@@ -80,7 +80,7 @@ _POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE 
 
 
 def _check_transactional(db: Connection, table: Table) -> None:
-    """Raise `ViewUnfit` unless changes are rolled back, and lost in a crash, together with the mark or not at all."""
+    """Raise `ViewUnfit` unless the table's rows roll back together with the mark, and survive a crash as it does."""
     if db.dialect.name in MARIADB:
         row = db.execute(_MARIADB_ENGINE, {"schema": table.schema, "name": table.name}).one_or_none()
         if row is not None and row.transactions != "YES":

@@ -16,7 +16,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.database import LONG_TEXT, transactional_table
 
 _ONLY: Final = 0
-"""The key of the only row of a table."""
+"""The key of the only row in the table of a `DefinitionKept`."""
 
 
 class Marks:

@@ -13,7 +13,7 @@ from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 T = TypeVar("T")
 
 _TRIES: Final = 12
-"""How often a transaction that conflicts with others is tried before it counts as a database that is not available."""
+"""How often a transaction that conflicts with others is tried before the database counts as not available."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
 

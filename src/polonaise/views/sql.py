@@ -28,7 +28,7 @@ from polonaise.views.worker import Worker, end_all
 T = TypeVar("T")
 
 _CREATE_TRIES = 5
-"""How often missing tables are created before giving up.
+"""How often it is tried to create missing tables before the error is raised.
 
 Processes that start together create the same tables together; all but one fail, and find them the next time.
 """
@@ -63,11 +63,11 @@ class SqlView:
     - `close_s_max`: how many seconds `close` waits for a database that does not answer.
 
     A view belongs to the process that uses it first: after a fork each process makes its own (`Forked`). Raises
-    `BadOption` for an engine that a view can't be kept with.
+    `BadOption` for an engine that a view can't be kept with, and if `apply` or `apply_many` is a coroutine function.
     """
 
     metadata: ClassVar[MetaData | None] = None
-    """The view's tables. Its schema, if any, is also that of the table of marks."""
+    """The view's tables. The schema of this `MetaData`, if any, is also that of the tables of marks and of keys."""
     isolation_level: ClassVar[str | None] = None
     """The isolation level for applying; None for the engine's own.
 
@@ -136,7 +136,7 @@ class SqlView:
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
         """Learn that `error` keeps transaction `id` from being applied. The default does nothing.
 
-        The client has already written the error to its log.
+        The client has already logged the error with Python's `logging`.
         """
 
     # ------------------------------------------------------------------ reading
@@ -198,8 +198,9 @@ class SqlView:
     def prepare(self) -> None:
         """Make missing tables (with `create`) and check all of them; blocks.
 
-        The view does so by itself before the first transaction. Raises `ViewUnfit`, which names tables and columns,
-        `ViewUnavailable`, and `Forked` in a child of the process that has used the view.
+        The view does so by itself before it first reads a mark, and again after its database was not available. Raises
+        `ViewUnfit`, which names tables and columns, `ViewUnavailable`, and `Forked` in a child of the process that has
+        used the view.
         """
         with translated():
             writer = self._database.writer()
@@ -209,7 +210,7 @@ class SqlView:
                 writer.close()
 
     def _prepare(self, writer: WriterConnection) -> None:
-        """Make and check the tables, unless another thread of the view has."""
+        """Make and check the tables, unless the view has done so already, perhaps in another thread."""
         with self._preparing:
             if self._prepared:
                 return
@@ -222,7 +223,7 @@ class SqlView:
             self._prepared = True
 
     def _create_tables(self, writer: WriterConnection, tables: Sequence[Table]) -> None:
-        """Make the missing tables, again if another process is making them too."""
+        """Make the missing tables; try again if that fails, because another process may be making them too."""
         for tries_left in reversed(range(_CREATE_TRIES)):
             try:
                 with writer.transaction() as db:

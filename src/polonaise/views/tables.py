@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
 MarkMap: TypeAlias = Mapping[PartitionId, TransactionId]
-"""The last id of each partition that is in a table; -1 for none."""
+"""By partition: the last id whose rows are in a table; -1 for none."""
 Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
 """A function that yields the rows to write, some at a time; called again when the transaction has to be repeated."""
 
@@ -149,7 +149,9 @@ class MarkedTable:
         return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
-        """Return the last id in the table, by partition; an empty dict for a new table. To be called after `prepare`.
+        """Return, by partition, the last id whose rows are in the table; an empty dict for a new table.
+
+        To be called after `prepare`.
 
         Raises `ViewUnfit` for a table of another log.
         """
@@ -158,8 +160,8 @@ class MarkedTable:
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
 
-        Returns False, with no row and no mark changed, if the marks are not at `before`, or if the table's rows were
-        made by another definition. `letters` go to the dead-letter table.
+        Returns False, with no row and no mark changed, if the mark of a partition in `after` is not at `before`, or if
+        the table's rows were made by another definition. `letters` go to the dead-letter table.
         """
         return self._commit(chunks, before, after, letters, replaces=False)
 
@@ -261,9 +263,9 @@ def snapshot(
 ) -> Iterator[tuple[dict[PartitionId, TransactionId] | None, Iterator[list[tuple[Any, ...]]]]]:
     """Yield (marks, rows) of any table as they were at one moment; the rows come in lists of up to `rows_max`.
 
-    Other processes may be writing to it. The marks are None without a `marks_table`. Raises `BadOption`,
-    `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`, `NotFound` for
-    a missing file, `ViewUnavailable`.
+    Other processes may be writing to the table meanwhile. The marks are None without a `marks_table`. Raises
+    `BadOption`; `ViewUnfit` for tables or columns that do not exist and for the marks of another log than `cluster`;
+    `NotFound` for a missing file; `ViewUnavailable`.
     """
     check_file(engine.url if isinstance(engine, Engine) else engine, there=True)
     database = Database(engine, None, _BUSY_S)

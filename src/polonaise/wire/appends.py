@@ -36,7 +36,7 @@ OPERATIONS_MAX: Final = 65_536
 """The most operations in one frame: each becomes an object many times as large as its bytes on the wire."""
 
 _FRAME_BYTES: Final = 1_024
-"""The approximate memory that an append frame takes beside its bytes."""
+"""About how many bytes of memory an append frame takes beside its columns and bodies."""
 
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
@@ -49,7 +49,7 @@ def inbox_bytes(size: int) -> int:
 
 
 class Operation(NamedTuple):
-    """One expectation or change of a register, as part of an append."""
+    """One expectation or change that belongs to an append: of a register, a producer or the append's position."""
 
     position: int
     """The place of its transaction in the frame, from 0."""
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
     @property
     def is_change(self) -> bool:
-        """Whether this changes a register, and does not merely expect something of it."""
+        """Whether this is a change (`ChangeKind`), and not an expectation."""
         return self.kind >= CHANGE
 
 
@@ -216,7 +216,9 @@ class ReceivedAppends:
         if message.flags & OPERATIONS:
             self._take_operations(take)
         if not take.is_empty:
-            raise ProtocolError("an append frame is longer than its columns")
+            raise ProtocolError(
+                f"the columns of an append frame are longer than {count} appends with flags {message.flags:#x} take"
+            )
         _check_ends(self.data_ends, len(self.data), "data")
         sequences = self.sequences.tolist()
         if any(map(operator.ge, sequences, sequences[1:])):
@@ -266,7 +268,10 @@ class _Cursor:
         start = self._offset
         end = start + length
         if end > len(self._view):
-            raise ProtocolError("an append frame is shorter than its columns")
+            raise ProtocolError(
+                f"the columns of an append frame are shorter than its count and flags say: the next one takes {length} "
+                f"bytes, and {len(self._view) - start} are left"
+            )
         self._offset = min(len(self._view), (end + 7) & ~7)
         return self._view[start:end]
 
@@ -274,7 +279,9 @@ class _Cursor:
         """Take a column that begins with the length of the rest (u32). Raises `ProtocolError` if it is cut short."""
         start = self._offset
         if start + 4 > len(self._view):
-            raise ProtocolError("an append frame is shorter than its columns")
+            raise ProtocolError(
+                "the columns of an append frame are shorter than its flags say: the length of its operations is missing"
+            )
         length = int.from_bytes(self._view[start : start + 4], "little")
         return self(4 + length)[4:]
 

@@ -89,8 +89,8 @@ Payload = Sequence[Buffer]
 def decode(received: Frame) -> Message:
     """Decode the message in a frame.
 
-    Raises `ProtocolError` for an unknown type, unless the fields fill the head exactly, and for a payload where the
-    message has none.
+    Raises `ProtocolError` for an unknown message type, for fields that do not fill the head exactly, for text that is
+    not UTF-8, and for a payload where the message type has none.
     """
     kind = _KINDS.get(received.type)
     if kind is None:

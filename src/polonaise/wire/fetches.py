@@ -42,7 +42,9 @@ def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
         raise ProtocolError(f"asked for {expected} bodies and got {answer.count} in {len(payload)} bytes")
     lengths = struct.unpack_from(f"<{expected}I", payload)
     if columns + sum(lengths) != len(payload):
-        raise ProtocolError("the bodies do not fill their message")
+        raise ProtocolError(
+            f"an answer to a fetch has {len(payload) - columns} bytes of bodies; its lengths add up to {sum(lengths)}"
+        )
     bodies, start = [], columns
     for length in lengths:
         bodies.append(bytes(payload[start : start + length]))

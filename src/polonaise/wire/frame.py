@@ -102,7 +102,9 @@ class Frames:
             if length > self.bytes_max:
                 if frames:
                     break
-                raise FrameTooLarge(f"a frame of {length} bytes; the limit here is {self.bytes_max}")
+                raise FrameTooLarge(
+                    f"a frame of {length} bytes; this side takes {self.bytes_max} at most from this peer"
+                )
             if length < HEADER_BYTES:
                 raise ProtocolError(f"a frame of {length} bytes is shorter than its header")
             if end - offset < length:

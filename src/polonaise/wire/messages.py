@@ -1,8 +1,8 @@
 """The messages: which side sends each of them, when, and what it means. `docs/formats.md` lists them by number.
 
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
-all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Servers send
-`Health` to storage nodes, too.
+all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Three of those
+between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Refused(Message):
     """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
 
     detail: I64
-    """For `fenced` the newer session, for `history_trimmed` the first id that is still held, for other codes 0."""
+    """From a storage node: for `fenced` the newer session, for `history_trimmed` the first id that it still holds. For
+    other codes, and from a server, 0."""
     code: Text
     text: Text
 
@@ -83,12 +84,13 @@ class Mount(Message):
     generation_known: I32
     """The largest generation of the partition that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
-    """The last id that the client has applied: the feed begins behind it."""
+    """The last id that the client has applied: the feed begins with the batch that holds the next one."""
     form: U8
     """A `BodyForm`."""
     filter_mask: U32
     filter_value: U32
-    """The headers whose bodies come with a FILTERED feed: those for which `header & mask == value`."""
+    """With FILTERED, a batch comes with all its bodies if `header & mask == value & mask` for one of its headers, and
+    else without any."""
     credit: I64
     """The bytes of feed that may be sent before more credit is given."""
 
@@ -192,7 +194,7 @@ class HighWaterMarkIs(Message):
 
 @message(21)
 class Read(Message):
-    """Asks for committed batches from the one that holds an id on, as they lie on disk."""
+    """Asks for committed batches, beginning with the one that holds `first`, byte for byte as replicas store them."""
 
     first: I64
     bytes_max: U32
@@ -200,7 +202,7 @@ class Read(Message):
     wait_ms: U32
     """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
     with_data: U8
-    """1 for batches with their bodies, 0 for batches without."""
+    """1 for whole batches, 0 for batches without their bodies."""
     after_time_us: I64
     """Begin with the first batch of this commit time (µs UTC) or later, if it comes after `first`; 0 for any time."""
     part_last: I64 = WHOLE
@@ -233,7 +235,7 @@ class Bodies(Message):
 
 @message(25)
 class GetRegister(Message):
-    """Asks for a register, proved like a high-water mark."""
+    """Asks for a register, as it is at a committed high-water mark that is proved after this arrived."""
 
     key: Blob
 
@@ -285,7 +287,7 @@ class LogTrimmed(Message):
 
 @message(31)
 class ListRegisters(Message):
-    """Asks for a page of registers, from the key `first` on, proved like a high-water mark."""
+    """Asks for a page of registers, from the key `first` on, at a mark that is proved as with `GetRegister`."""
 
     first: Blob
     prefix: Blob
@@ -322,9 +324,9 @@ class SessionInfo(Message):
     joined: I64
     """The last session that it joined; NO_SESSION for a new or wiped copy."""
     prepared: I64
-    """The id with which its log ended when it joined."""
+    """The id with which its log ended when it joined that session."""
     confirmed: I64
-    """Up to this id the copy is certainly the log."""
+    """The id up to which the copy is certainly the log."""
     max_synced: I64
     """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: U32
@@ -335,9 +337,9 @@ class SessionInfo(Message):
 
 @message(66)
 class Truncate(Message):
-    """Has a copy that has not joined `session` cut everything above `last`, which must end a batch.
+    """Has a copy that has not joined `session` cut everything above `last`.
 
-    Answered with `Done`.
+    A batch must end at `last`, unless the copy ends below it. Answered with `Done`.
     """
 
     session: I64
@@ -384,7 +386,7 @@ class Store(Message):
 
     session: I64
     committed: I64
-    """The committed high-water mark when this was sent, up to which an engaged copy may serve reads."""
+    """The committed high-water mark when this was sent. Storage nodes of this version make no use of it."""
     payload: Payload = payload()
 
 
@@ -442,9 +444,9 @@ class RegistersAre(Message):
 
 @message(76)
 class Digest(Message):
-    """Asks for a digest of this copy's batches, for an audit.
+    """Asks for a digest of this copy's batches, to compare copies by. Servers of this version do not send it.
 
-    They are those from the batch that begins at `first` to the one that ends at `last`.
+    The batches are those from the one that begins at `first` to the one that ends at `last`.
     """
 
     session: I64
@@ -464,7 +466,10 @@ class DigestIs(Message):
 
 @message(78)
 class Trim(Message):
-    """Has the replica drop the oldest segment if all of it lies below `before`. Never above the confirmed mark."""
+    """Has the replica drop its oldest segment, unless that is the tail or reaches up to `before`.
+
+    `before` must be confirmed already.
+    """
 
     session: I64
     before: I64

@@ -53,7 +53,10 @@ class Expectation(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change that an append makes to a register, in one atomic step with the append, which checks key and value."""
+    """A change that an append makes to a register: both come about in one atomic step.
+
+    `append` raises `BadOption` for an invalid key or value.
+    """
 
     kind: ChangeKind
     key: bytes
@@ -71,7 +74,7 @@ class Change(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The bounds of one append, by default those of the servers. An append past them is refused before it is sent."""
+    """The bounds of one append, by default at or below those of the servers. One past them is refused, and not sent."""
 
     body_bytes_max: int = 1024 * 1024
     """Bytes of one transaction's body."""
@@ -87,9 +90,10 @@ _READ, _WRITE, _APPEND = LockMode
 _EXPECTED: Final = frozenset(int(kind) for kind in ExpectationKind)
 
 OPERATIONS_MAX: Final = 32_768
-"""Expectations and changes of one append or context; servers bound those of a frame, too."""
+"""The most expectations and changes of one append or context; servers bound those of a frame, too."""
 OPERATIONS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of the keys and values of one append's operations: a frame has room for these and for the largest group."""
+"""The most bytes of keys and values in the expectations and changes of one append: a frame has room for these and for
+the largest group."""
 HEADER_MIN: Final = -(2**31)
 HEADER_MAX: Final = 2**31 - 1
 
@@ -113,8 +117,8 @@ def check_group_size(count: int, size: int, limits: Limits) -> None:
     """Raise `BodyTooLarge` for a group past the bounds. A single transaction counts as a body and not as a group."""
     if count > limits.group_count_max or (size > limits.group_bytes_max and count > 1):
         raise BodyTooLarge(
-            f"a group of {count} appends with {size} bytes; the limits are "
-            f"{limits.group_count_max} and {limits.group_bytes_max}: split it"
+            f"a group of {count} transactions with {size} bytes; the limits are "
+            f"{limits.group_count_max} transactions and {limits.group_bytes_max} bytes: split it"
         )
 
 
@@ -314,7 +318,9 @@ class Draft:
             self._check_open()
         locks = self.locks
         if len(locks) >= self._limits.locks_max:
-            raise TooManyLocks(f"the limit is {self._limits.locks_max} locks on one transaction: lock coarser")
+            raise TooManyLocks(
+                f"more than {self._limits.locks_max} locks on one transaction, which is the limit: lock coarser"
+            )
         locks.append(Lock(name, id, mode))
 
     def append(self, data: Any, header: int = 0) -> None:

@@ -103,6 +103,11 @@ class Group:
             locks = len(self.lock_hashes)
             fits = fits and len(self.lock_ends) == count and _rises_to(self.lock_ends, locks)
             fits = fits and len(self.lock_modes) == locks
+        elif self.lock_hashes or self.lock_modes:
+            raise BadOption(
+                f"a group of {count} has lock_hashes or lock_modes, and no lock_ends: without those nothing says which "
+                "transaction carries which lock"
+            )
         if not fits:
             raise BadOption(
                 f"the columns of a group of {count} do not fit together: "

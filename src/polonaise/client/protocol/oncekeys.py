@@ -72,7 +72,7 @@ def checked_once_key(key: Any) -> str:
         raise wrong("key", key, "a key is a text that is not empty, or a UUID")
     size = len(encoded("key", text))
     if size > KEY_BYTES_MAX:
-        raise BadOption(f"a key of {size} bytes; the limit is {KEY_BYTES_MAX}")
+        raise BadOption(f"a key of {size} bytes for `log.once`; the limit is {KEY_BYTES_MAX}")
     return text
 
 

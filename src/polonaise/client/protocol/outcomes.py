@@ -95,7 +95,7 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
                 value,
             )
         case FailureReason.DEADLINE:
-            return AppendExpired(f"{which} waited too long for its turn and was dropped{because}")
+            return AppendExpired(f"{which} waited too long at the owner to be ordered, and was dropped{because}")
         case FailureReason.MARK_BEYOND_LOG:
             return MarkBeyondLog(
                 f"{which} claims a client high-water mark that the log has not reached: it is committed up to {value}. "
@@ -103,7 +103,7 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
             )
         case FailureReason.OVERLOADED:
             return Overloaded(
-                f"{which} was not taken: too many appends wait there; append it again in a while{because}"
+                f"{which} was not taken: too many appends wait at the owner; append it again in a while{because}"
             )
         case FailureReason.REGISTERS_FULL:
             return RegistersFull(f"{which}: the partition's registers are full; delete some")

@@ -28,9 +28,10 @@ class Unordered(enum.Enum):
     PASSED_OVER = "passed over"
     """Sent on an older mount, and not committed. If the owner said why, it told that mount, and the message is lost."""
     UNTOLD = "not told of"
-    """Sent on the present mount, which brought a younger append or the answer of a flush, and nothing of this one.
+    """Sent on the present mount, which brought a younger append or the answer to a flush, and nothing of this one.
 
-    Told apart from PASSED_OVER because a promise is broken: on one mount each append is fed, or refused by name."""
+    Told apart from PASSED_OVER because the owner broke a promise: that on one mount each append is fed, or refused by
+    its sequence."""
     WITHDRAWN = "withdrawn"
     """Never sent: the caller gave up first."""
     STOPPED = "stopped"
@@ -67,7 +68,7 @@ class Pending:
 
     @property
     def settled(self) -> bool:
-        """Whether the append is committed or has failed. Of a failure with UNKNOWN the fate will not be learnt."""
+        """Whether the append is committed or has failed. One that failed as UNKNOWN may be committed all the same."""
         return self.id >= 0 or self.failure is not None
 
 
@@ -130,8 +131,9 @@ class Outstanding:
     def committed(self, sequences: list[int], ids: list[TransactionId] | range) -> list[Pending]:
         """Settle the sequences of this client that a fed batch holds, in feed order, with the ids that they got.
 
-        Every older append that is pending has failed. Raises `ConsistencyLost` for a sequence that was never sent, or
-        whose fate was told before: each batch is read once, so that fate was a failure, or another id.
+        Every older append that is pending has failed. Raises `ConsistencyLost` for sequences that do not rise, for one
+        that was never sent, for one whose fate was told before (each batch is read once, so that fate was a failure, or
+        another id), and for a group of which only a part is in the batch.
         """
         first, last = sequences[0], sequences[-1]
         start, stop = first - self._base, last - self._base + 1
@@ -152,7 +154,7 @@ class Outstanding:
     def _commit(
         self, start: int, stop: int, sequences: list[int], ids: list[TransactionId] | range, watched: list[Pending]
     ) -> None:
-        """Settle a run of sequences without gaps as committed: the hot path."""
+        """Settle a run of sequences without gaps as committed: the hot path. Raises `ConsistencyLost`."""
         size = count = rest_of_group = 0
         opening = self._entries[start]
         # A run that begins within a group: its transactions are not all in the log, or not one after the other.

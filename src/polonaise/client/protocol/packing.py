@@ -29,9 +29,10 @@ servers bound their number in a frame and make an object of each."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
-    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes.
+    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies and locks.
 
-    A group is never cut: a larger one gets a frame of its own. Withdrawn appends are left out.
+    An operation counts as `_OPERATION_BYTES`, however large its key and value. A group is never cut: a larger one gets
+    a frame of its own. Withdrawn appends are left out.
     """
     live = [out for out in waiting if out[0].failure is None]
     start = 0

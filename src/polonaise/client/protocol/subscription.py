@@ -22,7 +22,7 @@ class MountVerdict(enum.Enum):
     OLD_GENERATION = "old generation"
     """The answer is of an owner that has been replaced, and is not believed."""
     INCOMPLETE = "incomplete"
-    """The answer says ready before everything up to its mark was fed, and is not believed."""
+    """The owner says ready at a committed high-water mark above what was fed so far, and is not believed."""
 
 
 class Subscription:

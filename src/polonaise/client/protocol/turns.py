@@ -15,7 +15,7 @@ from typing import Any, Final
 from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
-"""Locks that are remembered at most: also those that no context waits for, because their rivals are kept with them."""
+"""The number of remembered locks above which locks that no context waits for are forgotten, with their rivals."""
 _FED_MAX: Final = 65_536
 """The most fed transactions whose writing client is remembered."""
 _ROUND_S: Final = 0.005
@@ -38,7 +38,7 @@ class Turn:
 
     def __init__(self, locks: dict[bytes, bool]) -> None:
         self._locks = locks
-        """The hash of each lock that is checked, with whether the context raises it, too."""
+        """By hash of each lock that is checked: whether the context raises it, too."""
         self._lacking = len(locks)
         """The number of queues in which this turn is not at the front."""
         self.waiter: Any = None
@@ -61,7 +61,7 @@ class _Queue:
         self.granted: set[Turn] = set()
         """The turns at the front of this queue: one that raises the lock, or any number that only read it."""
         self.writers = 0
-        """The number of turns that raise the lock."""
+        """The number of turns in this queue, waiting or granted, whose contexts raise the lock."""
         self.rivals: set[ClientId] = set()
         """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
@@ -84,9 +84,10 @@ class Turns:
     def __init__(self, client_id: ClientId) -> None:
         self._client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
+        """By hash of a lock: the turns of this client that want the lock, and its rivals. Longest known lock first."""
         self._seen: dict[ClientId, TransactionId] = {}
-        """By rival: an id up to which its last commit was fed to this client; or, after a wait for the rival in vain,
-        this client's own last commit."""
+        """By rival: an id not below the rival's last commit that was fed to this client. After a wait in vain: the id
+        of this client's own last commit, as if the rival had taken its turn."""
         self._misses: dict[ClientId, int] = {}
         """By rival: the number of waits for it since its last commit, all in vain."""
         self._fed: deque[tuple[TransactionId, Sequence[ClientId]]] = deque()
@@ -243,7 +244,11 @@ class Turns:
         return {client for client in queue.rivals if self._seen.get(client, NO_TRANSACTION) < queue.own_commit}
 
     def owed(self, turn: Turn) -> set[ClientId]:
-        """Return the rivals that go first: they have not committed since this client did, with these locks."""
+        """Return the rivals that go first.
+
+        These are, for each lock that this turn raises, those that have not committed since this client last committed
+        with that lock.
+        """
         owed: set[ClientId] = set()
         for hashed, writes in turn._locks.items():
             if writes:
@@ -260,11 +265,15 @@ class Turns:
         return min(_PATIENCE_S_MAX, _PATIENCE * len(self.owed(turn)) * self.round_s) * (0.75 + chance / 2)
 
     def given_up(self, turn: Turn) -> None:
-        """Go on without the rivals that did not come; those that stayed away too often are rivals no more."""
+        """Stop waiting for the owed rivals: they have not committed in time.
+
+        A client that was waited for in vain `_MISSES_MAX` times, one after the other, is a rival no more.
+        """
         owed = self.owed(turn)
         newest = max(self._queues[hashed].own_commit for hashed in turn._locks)
         for client in owed:
-            self._seen[client] = newest  # as if it had taken its turn: no other is owed to it before our next commit
+            # As if it had taken its turn: it is not waited for again before this client's next commit.
+            self._seen[client] = newest
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
         for queue in self._queues.values() if gone else ():

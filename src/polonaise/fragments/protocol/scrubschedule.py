@@ -112,6 +112,7 @@ class FragmentScrub:
         """Return what to do now."""
         if now_s < self._next_s:
             return Pause(self._next_s - now_s)
+        # Before the rest of the round, which may take days: an operator may have restored the fragment.
         for due_s, verify in self._again.values():
             if due_s <= now_s:
                 return verify

@@ -65,7 +65,10 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
 
 
 def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top: float = 30) -> Axes:
-    """Make an area with round numbers on its left that hold all values: from zero, unless they are far from it."""
+    """Make an area for these values, with round numbers on its left from below the lowest to above the highest.
+
+    The numbers include zero, unless all values are far from zero.
+    """
     low, high = finite(min(values)), finite(max(values))
     near, far = sorted((abs(low), abs(high)))
     if near < 0.6 * far or low == high:
@@ -179,7 +182,10 @@ class _Renderer(RendererSVG):
 
 
 def svg(axes: Axes, label: str, summary: str) -> Markup:
-    """Write what was drawn as one picture for screen readers, named by the element with the id `label`."""
+    """Return the drawing as an SVG element, which screen readers take for one picture.
+
+    The picture is named by the element of the page with the id `label`, and described by `summary`.
+    """
     figure = axes.figure
     assert isinstance(figure, Figure)
     for artist in figure.findobj():

@@ -22,7 +22,7 @@ class Mark(NamedTuple):
     at: Any
     """A label of `Bars`; (name of a series, place) of `Lines`; (from, to) of `Flows`."""
     text: str
-    """The reason, which stands below the chart under the number that the mark has in it."""
+    """The reason. It stands in a numbered list below the chart; the mark in the chart shows its number."""
 
 
 class Drawing(NamedTuple):

@@ -62,7 +62,7 @@ class Lines(Chart):
         return {series.name: [(x, y) for x, y in _points(series) if not math.isnan(y)] for series in self.series}
 
     def marked(self, mark: Mark) -> tuple[float, float] | None:
-        """Return where to draw a mark; None if its series has no point up to its place."""
+        """Return where to draw a mark; None if it names no series, or one that has no point up to the mark's place."""
         if not isinstance(mark.at, tuple) or len(mark.at) != 2 or mark.at[0] not in self.lines:
             return None
         line, x = self.lines[mark.at[0]], _across(mark.at[1])
@@ -70,7 +70,7 @@ class Lines(Chart):
         return (x, line[count - 1][1]) if count else None
 
     def drawn(self) -> Drawing | None:
-        """Draw the lines; None without a point."""
+        """Draw the lines; None if no point has a value."""
         if not any(self.lines.values()):
             return None
         said = [

@@ -53,8 +53,9 @@ class Answers:
         """Answer a request that is proved at `committed`.
 
         The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
-        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned. Requests on a
-        mount that is void by now, and pulses, get no answer.
+        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned; so does
+        CLIENT_AHEAD, which ends the mount of a client that has applied more than `committed`. Requests on a mount that
+        is void by now, and pulses, get no answer.
         """
         match pending:
             case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):

@@ -19,7 +19,7 @@ class WaitingAppends(NamedTuple):
     """An append frame in the inbox."""
 
     until_s: float
-    """Its deadline in monotonic seconds."""
+    """The deadline of the frame, in monotonic seconds: if nothing has judged it by then, it is refused."""
     mount: ClientMount
     appends: ReceivedAppends
     bytes: int

@@ -2,8 +2,9 @@
 
 The estimate is never below the truth. In a table of fixed size every lock has three places; raising a lock writes the
 transaction's id to all three, and the smallest of the three is the estimate: another lock can only push it up. So a
-stale transaction is never let in, and a fresh one is refused only when all three of its places were raised by others
-("Waltz internals", section "Concurrency Control").
+stale transaction is never let in. A fresh one is refused only when all three places of one of its locks were raised by
+others, or when its client had not applied what was committed when the session started ("Waltz internals", section
+"Concurrency Control").
 
 As long as few locks of a partition were raised, they are kept one by one, without a table. Most of a server's thousands
 of partitions have few locks or none, and a table for each would take more memory than a machine has.

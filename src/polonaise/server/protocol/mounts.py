@@ -37,7 +37,8 @@ class KeptAnswer(NamedTuple):
 class ClientMount:
     """One client's subscription to one partition, on one connection.
 
-    Ids are fed strictly in order and without gaps, beginning right after the client high-water mark of the mount.
+    Batches are fed strictly in order and without gaps, from the one that holds the id after the mount's client
+    high-water mark.
     """
 
     __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
@@ -92,7 +93,7 @@ class ClientMount:
         return payload
 
     def _reduced(self, batch: Committed) -> bytes:
-        """Return the batch without bodies, or the whole of it if a header matches the filter."""
+        """Return the batch without bodies; the whole of it if the feed is FILTERED and a header matches the filter."""
         parsed = Batch(memoryview(batch.raw))
         if self._form is BodyForm.FILTERED:
             mask, value = self._filter_mask, self._filter_value

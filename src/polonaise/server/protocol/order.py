@@ -53,7 +53,8 @@ class Refusal(NamedTuple):
     """An append that was not ordered, and why."""
 
     rests_on: TransactionId
-    """The refusal is justified only if this id commits, and so is told only then."""
+    """The id of the append that the refusal rests on: it is justified, and so told, only if that one is committed.
+    NO_TRANSACTION if it rests on none."""
     client_id: ClientId
     sequence: int
     """The append's sequence number at its client."""

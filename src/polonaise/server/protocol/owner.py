@@ -156,7 +156,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
-        """End the session, so that the next one goes on with other replicas; `fault`: a replica of this one failed."""
+        """End the session: the next one takes in, leaves out or repairs a replica. `fault`: a replica has failed."""
         self._end_session(reason, now, fault=fault)
         return self._out.taken()
 
@@ -478,7 +478,10 @@ class PartitionOwner:
             )
 
     def _prove(self, pending: PendingRequest) -> None:
-        """Answer a request, now that everything before it is decided; a mount's answer follows what it is fed."""
+        """Answer a request that is proved now, at the committed high-water mark.
+
+        The answer to a mount or a flush is sent once its mount was fed everything up to that mark.
+        """
         mount = self._answers.give(pending, self.committed)
         if mount is not None:
             self._feed(mount)

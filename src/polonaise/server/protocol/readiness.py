@@ -14,7 +14,10 @@ _PASSES_S: Final = 1.0
 
 
 class Readiness:
-    """Knows what a partition waits for, which faults ended its sessions, and who is late. Times: monotonic seconds."""
+    """Knows what a partition waits for, which faults ended its sessions, and which members are late.
+
+    Times are monotonic seconds.
+    """
 
     __slots__ = ("_ended_s", "_partition", "blocked", "faults", "late", "waits_for")
 

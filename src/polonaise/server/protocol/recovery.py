@@ -23,13 +23,13 @@ class ReplicaAnswer:
     prepared: TransactionId
     """The id with which its log ended when it joined that session."""
     confirmed: TransactionId
-    """Up to this id its copy is certainly the log."""
+    """The id up to which its copy is certainly the log."""
     max_synced: TransactionId
     """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: int
     """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
     lost_above: TransactionId | None
-    """The replica may have lost ids above this one; None when it has lost nothing."""
+    """The id above which the replica may have lost transactions; None if it has lost nothing."""
 
     @property
     def is_empty(self) -> bool:

@@ -126,8 +126,8 @@ class Session:
     def prove(self, pending: PendingRequest) -> None:
         """Have the next message prove a request.
 
-        It is sent after the request came, and after everything ordered so far: when a quorum has synced it, the
-        session still holds and all of that is committed.
+        That message is sent after the request came, with or after everything ordered so far: when a quorum has synced
+        it, the session still holds, and everything ordered by then is committed.
         """
         self._requests.append(pending)
 
@@ -178,7 +178,7 @@ class Session:
     def remains(self, wall_us: int) -> tuple[list[SealedBatch], list[PendingRequest]]:
         """Return the batches whose fate the end of the session leaves open, and the requests not yet answered."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
-        # Sealed though it is never sent: then those who have to tell its clients need to know only one form.
+        # Sealed although it is never sent: so whoever tells the clients has batches only to deal with.
         if self.order.forming_count:
             batches.append(self.order.seal(wall_us))
         requests = [pending for sent in self._in_flight for pending in sent.requests] + self._requests

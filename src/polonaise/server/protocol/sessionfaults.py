@@ -1,4 +1,4 @@
-"""The faults that have ended a partition's sessions since its last commit."""
+"""The faults that have ended a partition's sessions: in all under one owner, and since the last commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SessionFaults:
 
     def __init__(self) -> None:
         self.total = 0
-        """The number of sessions that a fault has ended."""
+        """The number of this owner's sessions that a fault has ended."""
         self.since_commit = 0
         """The number of sessions that a fault has ended since the last commit."""
         self.last = ""

@@ -13,7 +13,7 @@ class OwnerSettings:
     """The bounds of one owner, in bytes, counts and seconds. Every queue has one, every wait has one."""
 
     evidence: bool = False
-    """Write into each batch what its transactions were judged by: a checker of serializability needs it."""
+    """Whether each batch is to hold what its transactions were judged by: a checker of serializability needs it."""
     lock_entries: int = DEFAULT_ENTRIES
     """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
     window: int = 4
@@ -31,8 +31,8 @@ class OwnerSettings:
     inbox_s_max: float = 10.0
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
-    """The longest that a request, or a mount, waits for its answer; then it is refused with what it waited for. Clients
-    wait longer, so that they learn that."""
+    """The longest that a request, or a mount, waits to be proved (or `inbox_s_max`, if that is shorter); then it is
+    refused with what it waited for. Clients wait longer, so that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """The bytes of recent batches, per partition, from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000

@@ -5,5 +5,6 @@ shares a micro-batch out among partitions, `ddl` checks a user's column list.
 Writing: `blocks` lay rows out as the columns of an append, `plans` order blocks into groups, and `sinkprogress`
 says, from the register `spark/<appId>`, what a batch still needs. Begin with `sinkprogress`: exactly-once rests on it.
 
-The layouts of blocks, plans and the register outlive a process: change them only with a new version number.
+The layouts of blocks, plans and the register outlive a process. Blocks and plans begin with a version number: another
+layout takes another number. The register has none, so its layout must not change: another one takes another key.
 """

@@ -12,7 +12,7 @@ def admitted(
 ) -> dict[PartitionId, TransactionId]:
     """Return the id before which to stop in each partition, for `rows_max` transactions in all (None: no limit).
 
-    Partitions are read from their id in `starts`; `ends` holds the id after the last one that there is.
+    Partitions are read from their id in `starts`; `ends` holds the id after each one's last transaction.
 
     Every partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the
     others. Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.

@@ -1,9 +1,9 @@
 """A block: rows of one log partition, laid out as the columns of an append, so that publishing looks at no row.
 
-A header of 20 bytes: magic `PLNR` · version u16 · flags u16 (1 locks) · count u32 · bytes of data u32 · locks u32.
-Then, little-endian: header i32 × count · CRC of the data u32 × count · end of the data u32 × count (cumulative) · with
-flag 1 end of locks u32 × count (cumulative), lock hash u64 each, lock mode u8 each · the data. A block carries no
-checksum of its own: `plans.BlockRef`, which refers to it, has its CRC-32.
+All numbers are little-endian. First a header of 20 bytes: magic `PLNR` · version u16 · flags u16 (1: with locks) · rows
+u32 · bytes of data u32 · locks u32. Then columns: header i32 of each row · CRC-32 of its data u32 · end of its data u32
+(in bytes, cumulative) · with flag 1 the end of its locks u32 (in locks, cumulative), the hash u64 of each lock, and the
+mode u8 of each · the data. A block has no checksum of its own: `plans.BlockRef`, which refers to it, has its CRC-32.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _TERM: Final = re.compile(
 )
 _IN: Final = re.compile(r"\s*(partition|header)\s+in\s*\(\s*(-?\d{1,9}(?:\s*,\s*-?\d{1,9})*)\s*\)\s*", re.IGNORECASE)
 _TOKEN: Final = re.compile(r"'[^']*'|[()]|\band\b", re.IGNORECASE)
-"""Matches strings, parentheses and `and`: a condition is divided only at an `and` outside of the other two."""
+"""Matches strings, parentheses and `and`. A condition is cut only at an `and` outside of strings and parentheses."""
 # Whatever could make a part mean something else than it says (OR, NOT, comments, escapes): then nothing is used.
 _TANGLED: Final = re.compile(r"""\b(or|not|between|case|like)\b|--|/\*|[\\"`!;]""", re.IGNORECASE)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
@@ -62,7 +62,7 @@ def ranges_in(where: str) -> Ranges:
 
 
 def _conjuncts(where: str) -> list[str]:
-    """Split at the outermost `and`s. Empty if parentheses or strings are not closed."""
+    """Split a condition at its outermost `and`s. Return nothing if parentheses or strings are not closed."""
     parts: list[str] = []
     depth = begin = 0
     for token in _TOKEN.finditer(where):
@@ -78,7 +78,7 @@ def _conjuncts(where: str) -> list[str]:
 
 
 def _listed(column: str, parts: list[str], terms: list[_Term]) -> frozenset[int] | None:
-    """Return the values that the condition allows for a column; None if it does not restrict the column."""
+    """Return the values that `=`, `==` and `in` allow for a column; None if the condition has none of them for it."""
     lists = [match for match in map(_IN.fullmatch, parts) if match is not None and match[1].lower() == column]
     sets = [frozenset(int(each) for each in match[2].split(",")) for match in lists]
     sets += [frozenset({int(term.value)}) for term in terms if term.column == column and term.operator in ("=", "==")]

@@ -79,7 +79,7 @@ def _inside(tokens: Sequence[str], whose: str) -> Sequence[str]:
 
 
 def _parts(tokens: Sequence[str]) -> list[Sequence[str]]:
-    """Cut at the commas outside of brackets."""
+    """Cut tokens into parts at the commas outside of brackets."""
     parts: list[list[str]] = [[]]
     open_: list[str] = []
     for token in tokens:

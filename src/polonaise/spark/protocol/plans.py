@@ -1,7 +1,7 @@
 """Records of what tasks have staged, and plans, which order the staged blocks of one partition into groups.
 
-A batch is cut into groups once, by its plan. A stored plan is one line of JSON followed by the blocks that travelled
-inside tasks' messages; before it stand the format's name and the CRC-32 of all that follows.
+A batch is cut into groups once, by its plan. A stored plan begins with a line that has the format's name and the CRC-32
+of all that follows, in hexadecimal. Then come a line of JSON, and the blocks that travelled inside tasks' messages.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Staged(NamedTuple):
     """Names of the task's objects in the staging store."""
     blocks: Sequence[BlockRef]
     inline: bytes
-    """The blocks that are in no object, one after the other."""
+    """The bytes of the blocks that travel in this message instead of in an object, one block after the other."""
 
 
 class Plan(NamedTuple):
@@ -60,6 +60,7 @@ class Plan(NamedTuple):
     objects: Sequence[str]
     groups: Sequence[Sequence[BlockRef]]
     inline: bytes
+    """The bytes of the blocks that lie in the plan itself, one block after the other."""
     cluster: str = ""
     """The cluster key of the log, hexadecimal: several logs may share a staging store."""
 

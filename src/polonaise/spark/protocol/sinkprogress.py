@@ -1,14 +1,14 @@
 """How far a batch is published: the register `spark/<appId>` of each partition, and the decisions that rest on it.
 
-The register holds batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows for u32 · runs
-u16 · earlier batches as runs, first and last i64 each · the plan's name (UTF-8; empty if one group was all). Every
-group expects the register exactly as it was read, and sets the next step in one atomic step with its rows. So each step
-is taken once, whoever tries, and however often.
+The register holds, little-endian: batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows
+for u32 · runs u16 · earlier batches as runs, first and last i64 each · the plan's name (UTF-8; empty if one group was
+all). Every group expects the register exactly as it was read, and sets the next step in one atomic step with its rows.
+So each step is taken once, whoever tries, and however often.
 
 One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
-that it has no rows for. So all partitions are looked at together: the batch is whole when as many have finished it as
-it has rows for. The register also names the batches that were whole before the latest one began, as runs of numbers
-(few, as a rule), so that whether a repeated batch was written is known and not guessed.
+that it has no rows for. So all partitions are looked at together: the batch is whole when as many partitions have
+finished it as it has rows for. The register also names the batches that were whole before the latest one began, as runs
+of numbers (few, as a rule), so that whether a repeated batch was written is known and not guessed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SinkProgress(NamedTuple):
     total: int
     """Number of groups that the batch has for this partition."""
     partitions: int
-    """Number of the log's partitions that the batch has rows for."""
+    """Number of the log's partitions that the batch has rows for; 1 for a batch without rows."""
     earlier: Runs = ()
     """Batches known to have been whole before this one began."""
     plan: str = ""
@@ -93,14 +93,18 @@ def register_key(app: str) -> bytes:
 
     Raises `BadOption` for a name that is empty, too long, or has no form in UTF-8.
     """
-    key = KEY_PREFIX + encoded("txnAppId", app)
-    if not app or len(key) > registers.KEY_BYTES_MAX:
-        raise BadOption(f"txnAppId has 1 to {registers.KEY_BYTES_MAX - len(KEY_PREFIX)} bytes, this one {len(app)}")
-    return key
+    name = encoded("txnAppId", app)
+    bytes_max = registers.KEY_BYTES_MAX - len(KEY_PREFIX)
+    if not 0 < len(name) <= bytes_max:
+        raise BadOption(f"txnAppId has 1 to {bytes_max} bytes, this one {len(name)}")
+    return KEY_PREFIX + name
 
 
 def next_step(progress: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
-    """Return what batch `batch` still needs in a partition. Raises `BatchUnfinished` if an earlier one is not whole."""
+    """Return what batch `batch` still needs in a partition.
+
+    Raises `BatchUnfinished` if the partition holds some groups of an earlier batch, and not all of them.
+    """
     if progress is None or (progress.batch < batch and progress.finished):
         return Step.BEGIN
     # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not
@@ -124,7 +128,7 @@ def check_order(
     *,
     in_order: bool = False,
 ) -> Runs | None:
-    """Return the earlier batches that batch `batch` is to record, or None if it is already in the log.
+    """Return the earlier batches that batch `batch` is to record as whole, or None if `batch` is already in the log.
 
     `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch that
     was written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole,
@@ -169,7 +173,7 @@ def _check_same_partitions(
 ) -> None:
     """Raise `BatchUnfinished` if the batch has rows for other partitions now than when it was begun.
 
-    The registers tell how many these were, and which of them the batch has reached: more can't be checked.
+    The registers tell how many partitions these were, and which of them the batch has reached: more can't be checked.
     """
     begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions

@@ -19,11 +19,11 @@ class Split(NamedTuple):
     fragment: FragmentName | None
     """The fragment to read; None to read from the servers, or from a replica's files."""
     fragment_bytes: int = 0
-    """Size of the whole fragment; 0 without one."""
+    """Size of the whole fragment, in bytes; 0 without one."""
     cluster_key: bytes | None = None
     """Cluster key that the fragment or log must carry; None if unknown."""
     bounds: Bounds | None = None
-    """Bounds of the replica whose files are read; None for servers and fragments."""
+    """What the replica whose files are read proves of its transactions; None to read from servers or a fragment."""
 
 
 class Extent(NamedTuple):
@@ -35,7 +35,7 @@ class Extent(NamedTuple):
     bytes: int
     fragment_bytes: int = 0
     bounds: Bounds | None = None
-    """Bounds of the replica whose files are read; None for servers and fragments.
+    """What the replica whose files are read proves of its transactions; None to read from servers or a fragment.
 
     An extent of files is never divided: each file is read from its beginning.
     """

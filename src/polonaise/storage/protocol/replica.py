@@ -43,9 +43,9 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class DropBelow:
-    """Drop the log's oldest segment, durably, if it lies below this id; then answer with the first id that is held.
+    """Drop the log's oldest segment, durably, if all of it lies below this id.
 
-    The answer also says whether further segments lie below.
+    Then answer with the first id that is left, and whether further segments lie below this id.
     """
 
     before: TransactionId
@@ -72,7 +72,7 @@ class Refuse:
 
     error: PolonaiseError
     detail: int = 0
-    """The number that goes with the error: for `Fenced`, the newer session."""
+    """The number that goes with the error: for `Fenced`, the session that the replica obeys; else 0."""
     number: int = 0
     """The number of the refused message in a run of `Store`s, under which the owner is told.
 
@@ -192,10 +192,11 @@ class Replica:
         return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
 
     def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
-        """Note that ids up to `low_water_mark` are certainly the log's. The mark never falls, nor exceeds the end.
+        """Note that ids up to `low_water_mark` are certainly the log's.
 
-        On a copy that may have lost, this moves the loss up as well: the confirmed ids are held again, and need not be
-        cut and copied once more in the next session.
+        A mark above this copy's end is refused, and the noted mark never falls. On a copy that may have
+        lost, this moves the loss up as well: the confirmed ids are held again, and need not be cut and copied once more
+        in the next session.
         """
         if refusal := self.refusal(session):
             return [refusal]
@@ -316,6 +317,8 @@ class Replica:
         return session != self.promises.fence or session <= NO_SESSION
 
     def _fenced(self) -> Refuse:
-        """Return the refusal that tells which session is the latest here."""
+        """Return the refusal that tells which session this replica obeys: the latest one that it was told of."""
         fence = self.promises.fence
-        return Refuse(Fenced(f"session {fence} is the latest here"), detail=fence)
+        return Refuse(
+            Fenced(f"the latest session that this replica was told of is {fence}, and it obeys no other"), detail=fence
+        )

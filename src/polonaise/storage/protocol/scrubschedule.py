@@ -45,7 +45,7 @@ class Scrubbed:
     skipped: int = 0
     """The number of partitions of that round that could not be used, or were damaged and so not read to their end."""
     bytes: int = 0
-    """The bytes that have been read in that round."""
+    """The number of bytes that were read in that round, and were good."""
     started_us: int = 0
     """When that round began."""
     finished_us: int = 0
@@ -80,9 +80,10 @@ class Scrub:
     __slots__ = ("_bytes_per_s", "_every_s", "_first", "_next_s", "_round_s", "_waiting", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
-        """Make a schedule that reads `bytes_per_s` at most.
+        """Make a schedule that reads at most `bytes_per_s` bytes per second.
 
-        The first round begins at `first_s`, and each further one `every_s` after the one before at the earliest.
+        The first round begins at `first_s`, in monotonic seconds. Each further one begins at the earliest `every_s`
+        seconds after the beginning of the round before it.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
