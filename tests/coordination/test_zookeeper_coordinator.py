@@ -220,7 +220,7 @@ async def test_a_cluster_whose_making_was_cut_short_can_be_made(
 ) -> None:
     await backend.read("description")
     making = asyncio.ensure_future(backend.create(first_entries(replace(DESCRIPTION, partitions=2_000))))
-    await asyncio.sleep(step_s)
+    await time_passes(step_s)
     making.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await making
@@ -367,7 +367,7 @@ async def test_no_change_is_lost_or_made_twice_while_leaders_are_killed(three: Z
         while not stopped.is_set():
             with contextlib.suppress(CoordinatorUnavailable):
                 await membership.renew()
-            await asyncio.sleep(RENEW_S / 4)
+            await time_passes(RENEW_S / 4)
 
     work = [asyncio.ensure_future(each(number)) for number in range(3) for each in (count, register)]
     for _ in range(3):
