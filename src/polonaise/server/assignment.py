@@ -26,7 +26,8 @@ def assign(current: Assignment, candidates: Mapping[ServerId, Candidate], partit
     The same input gives the same result in every process, so no manager has to be elected: whoever writes first by
     compare-and-set has written what the others would have.
 
-    - A partition without a living owner goes to a settled server, to any server if none is settled.
+    - A partition without a living owner goes to a settled server. While none has settled, those that own some count
+      as such, and while none does, all.
     - Settled servers end with as many partitions as each other, or one more. Few partitions move for that: none
       between servers whose numbers differ by one.
     - A partition goes to a server that prefers it, where that does not disturb the balance.
@@ -86,7 +87,12 @@ class _Loads:
 
     def __init__(self, current: Assignment, candidates: Mapping[ServerId, Candidate], partitions: int) -> None:
         self._candidates = candidates
-        self.takers = sorted(server for server, each in candidates.items() if each.settled) or sorted(candidates)
+        owners = {owner.server for owner in current.owners.values()}
+        self.takers = (
+            sorted(server for server, each in candidates.items() if each.settled)
+            or sorted(owners.intersection(candidates))
+            or sorted(candidates)
+        )
         """The servers that partitions may move to."""
         self.owner_of: dict[PartitionId, ServerId] = {}
         self.owned: dict[ServerId, set[PartitionId]] = {server: set() for server in candidates}

@@ -52,6 +52,11 @@ def test_a_server_that_has_not_settled_takes_what_nobody_else_can() -> None:
     assert servers_of(assign(owned(9, 9), candidates(1, settled=False), 2)) == [1, 1]
 
 
+def test_of_servers_none_of_which_has_settled_the_one_that_owns_goes_on() -> None:
+    assert assign(owned(1, 1), candidates(1, 2, settled=False), 2) == owned(1, 1)
+    assert servers_of(assign(owned(1, 9), candidates(1, 2, settled=False), 2)) == [1, 1]
+
+
 def test_servers_that_differ_by_one_partition_give_each_other_nothing() -> None:
     assert assign(owned(1, 1, 2), candidates(1, 2), 3) == owned(1, 1, 2)
 
@@ -103,7 +108,8 @@ def test_every_partition_has_one_living_owner_the_balance_holds_and_generations_
             assert owner.generation == was.generation + 1
         else:
             assert owner == was
-    takers = [server for server, each in living.items() if each.settled] or list(living)
+    owning = {owner.server for owner in before.owners.values()} & set(living)
+    takers = [server for server, each in living.items() if each.settled] or list(owning) or list(living)
     loads = [len(owned_by(after, server)) for server in living]
     assert max(loads) - min(len(owned_by(after, server)) for server in takers) <= 1
     # Nothing moves again, and the order in which members were listed decides nothing.

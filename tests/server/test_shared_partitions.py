@@ -1,0 +1,135 @@
+"""Servers share the partitions: one that joins gets its share, one that stops or dies leaves it to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from polonaise.client.log import Log
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.backend import Entry
+from polonaise.coordination.values import ASSIGNMENT
+from polonaise.host import Host
+from polonaise.link.connection import LinkSettings
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Cluster, Knobs, Node
+from polonaise.simulator.world import World
+from rigs.scenarios import runs_tests_in
+from rigs.waiting import wait_until
+
+PARTITIONS = 4
+SETTLE_S = 5.0
+
+
+async def _no_client(node: Node, host: Host) -> None:
+    raise NotImplementedError("this cluster has no clients of its own")
+
+
+class Pair:
+    """A cluster of four partitions with two servers, the second of which is not started."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed)
+        knobs = replace(
+            Knobs.draw(self.world.random("knobs")),
+            storage=3, servers=2, clients=0, partitions=PARTITIONS, lease_s=2.0,
+            link=LinkSettings(), server=ServerSettings(settle_s=SETTLE_S), client=ClientSettings(),
+            segment_bytes_max=2**20,
+        )  # fmt: skip
+        self.cluster = Cluster(self.world, knobs, _no_client)
+        self.first, self.second = self.cluster.servers
+
+    def owned(self, node: Node) -> int:
+        """How many partitions this server has a session in; 0 while it does not run."""
+        server = self.cluster.owners.get(node.name)
+        return sum(each.owner.session is not None for each in server.partitions.values()) if server else 0
+
+    def assignment(self) -> Entry:
+        return self.cluster.service.snapshot()[ASSIGNMENT]
+
+    async def start(self) -> None:
+        self.second.hold_down()
+        await self.cluster.start()
+        await wait_until(lambda: self.second.running)
+        self.second.crash()
+        await wait_until(lambda: self.owned(self.first) == PARTITIONS)
+
+    async def contexts_until(self, stopped: asyncio.Event) -> int:
+        """Run contexts on all partitions until told to stop, and return how many were committed: all of them."""
+        committed = 0
+
+        async def live(node: Node, host: Host) -> None:
+            nonlocal committed
+            async with Log(host, self.cluster.coordinator(node, host)) as log:
+                while not stopped.is_set():
+                    runs = [log.run(lambda tx: tx.append(b"x"), partition=n, timeout=10) for n in range(PARTITIONS)]
+                    assert all(receipt.committed for receipt in await asyncio.gather(*runs))
+                    committed += len(runs)
+
+        node = Node(self.cluster, "application", live)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        if node.process.failure is not None:
+            raise node.process.failure
+        return committed
+
+
+in_a_pair = runs_tests_in(Pair)
+
+
+@in_a_pair
+async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_context_fails(pair: Pair) -> None:
+    await pair.start()
+    stopped = asyncio.Event()
+    working = asyncio.ensure_future(pair.contexts_until(stopped))
+    await asyncio.sleep(3)
+    pair.second.let_up()
+    await asyncio.sleep(SETTLE_S - 2)
+    assert (pair.owned(pair.first), pair.owned(pair.second)) == (PARTITIONS, 0)
+    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=20)
+    assert pair.owned(pair.first) == PARTITIONS / 2
+    stopped.set()
+    assert await working > 100
+
+
+@in_a_pair
+async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_context_fails(pair: Pair) -> None:
+    await pair.start()
+    pair.second.let_up()
+    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
+    stopped = asyncio.Event()
+    working = asyncio.ensure_future(pair.contexts_until(stopped))
+    await asyncio.sleep(3)
+    pair.first.hold_down()
+    began_s = pair.world.now
+    await pair.cluster.owners[pair.first.name].close()
+    pair.first.crash()
+    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+    assert pair.world.now - began_s < 0.5, "it did not wait for a lease to run out"
+    await asyncio.sleep(3)
+    stopped.set()
+    assert await working > 100
+
+
+@in_a_pair
+async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out(pair: Pair) -> None:
+    await pair.start()
+    pair.second.let_up()
+    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
+    pair.first.hold_down()
+    pair.first.crash()
+    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+
+
+@in_a_pair
+async def test_a_server_that_comes_and_goes_moves_nothing(pair: Pair) -> None:
+    await pair.start()
+    before = pair.assignment()
+    for _ in range(4):
+        pair.second.let_up()
+        await asyncio.sleep(SETTLE_S - 2)
+        pair.second.hold_down()
+        pair.second.crash()
+        await asyncio.sleep(1)
+    assert pair.assignment() == before
