@@ -233,6 +233,10 @@ def test_follow_ends_with_the_limit(filled: Shell) -> None:
     assert sorted(read(filled, "-p", "all", "-n", 1, "--follow", "--limit", 2, verb="tail")) == ["e", "z"]
 
 
+def test_follow_ends_when_every_partition_has_reached_the_last_id(filled: Shell) -> None:
+    assert sorted(read(filled, "-p", "0-1", "--follow", "--until", 2)) == sorted("abcxyz")
+
+
 def test_tail_shows_the_last(filled: Shell) -> None:
     assert read(filled, "-p", 0, "-n", 2, verb="tail") == "de"
     assert read(filled, "-p", 0, "-n", 0, verb="tail") == ""

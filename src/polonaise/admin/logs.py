@@ -261,8 +261,8 @@ async def read(
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
     Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
-    it goes on for ever, but for the reading of a single partition with `until`; old transactions and new ones of
-    several partitions are then merged in the order of their arrival. Raises `BadOption` for `since` together with
+    old transactions and new ones of several partitions are merged in the order of their arrival, and the end is when
+    every partition has reached `until`; without `until` there is none. Raises `BadOption` for `since` together with
     `after` or `until`, and what `Log.read` raises.
     """
     if since is not None and (after != -1 or until is not None):
@@ -314,27 +314,32 @@ async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) 
 
 
 async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
-    """Yield what any of the readings brings, in the order of arrival. Raises what any of them raises.
+    """Yield what any of the readings brings, in the order of arrival, until all have ended.
 
-    For readings that never end: it waits for the next transaction even if all of them have ended.
+    Raises what any of them raises.
     """
-    # Bounded: a reading that brings more than is taken has to wait.
-    arrived: asyncio.Queue[Transaction | BaseException] = asyncio.Queue(_MERGED_MAX)
+    # Bounded: a reading that brings more than is taken has to wait. None is the end of a reading.
+    arrived: asyncio.Queue[Transaction | BaseException | None] = asyncio.Queue(_MERGED_MAX)
 
     async def pump(reading: AsyncIterator[Transaction]) -> None:
         try:
             async for tx in reading:
                 await arrived.put(tx)
+            await arrived.put(None)
         except Exception as error:  # noqa: BLE001 - raised below, in the reader's task
             await arrived.put(error)
 
     pumps = [asyncio.create_task(pump(reading)) for reading in readings]
+    going_on = len(pumps)
     try:
-        while True:
+        while going_on:
             arrival = await arrived.get()
             if isinstance(arrival, BaseException):
                 raise arrival
-            yield arrival
+            if arrival is None:
+                going_on -= 1
+            else:
+                yield arrival
     finally:
         for task in pumps:
             task.cancel()
