@@ -119,13 +119,18 @@ def audit_log(
     request to the log; `progress` counts tasks, then the partitions in each directory. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments, what `find` raises for a
-    directory, and what reading raises where nothing can be read.
+    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments and for segment files that
+    do not say their partition, what `find` raises for a directory, and what reading raises where nothing can be read.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
-        find(directory)  # raises for a path without files of a storage node, before anything is read
+        # Raises for a path without files of a storage node, before anything is read.
+        if any(files.partition is None for files in find(directory)):
+            raise BadOption(
+                f"can't tell to which partition {redacted(directory)} belongs: name a storage directory, or one "
+                "partition's directory in it"
+            )
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
