@@ -119,8 +119,8 @@ def audit_log(
     request to the log; `progress` counts tasks, then the partitions in each directory. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments and for segment files that
-    do not say their partition, what `find` raises for a directory, and what reading raises where nothing can be read.
+    exist, `NotFound` for such a store or directory, `BadOption` for a store without fragments and for segments that do
+    not say their partition, what `find` raises for a directory, and what reading raises where nothing can be read.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
