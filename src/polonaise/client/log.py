@@ -77,8 +77,9 @@ class Log(ReadableLog):
     - `serializer`: encodes what `append` and contexts are given; without one, they take bytes.
     - `partitioner`: chooses the partition of a call that names none.
     - `bodies`: how bodies travel to the view. `BodyForm.INLINE`: with the feed. `LAZY`: fetched for the headers that
-      `wants` accepts, and empty for the others. `FILTERED`: with the feed where `header & mask == value`, given
-      `header_filter=(mask, value)`; for other headers as `LAZY`.
+      `wants` accepts, and empty for the others. `FILTERED`, with `header_filter=(mask, value)`: with the feed where
+      `header & mask == value`, and for other headers as `LAZY`, except that all bodies of a batch come if one does:
+      a body that `wants` refuses may be there.
 
     Raises `BadOption` for an invalid option.
     """
