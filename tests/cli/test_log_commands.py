@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -242,6 +243,20 @@ def test_tail_shows_the_last(filled: Shell) -> None:
     assert read(filled, "-p", 0, "-n", 0, verb="tail") == ""
     assert read(filled, "-p", 0, verb="tail") == "abcde"
     assert read(filled, "-p", "all", "-n", 1, verb="tail") == "ez"
+
+
+def test_tail_does_not_count_what_the_library_wrote_for_itself(filled: Shell) -> None:
+    async def open_producers() -> None:
+        async with filled.clusters[LOG].connect() as log:
+            for name in ("one", "two", "three"):
+                await log.producer(name, partition=1)
+
+    asyncio.run(open_producers())
+    (told,) = filled.run("log", "high-water-mark", LOG, "-p", 1, "--json").objects
+    assert told["committed_high_water_mark"] == 5
+    for count, last in ((0, ""), (1, "z"), (2, "yz"), (3, "xyz"), (9, "xyz")):
+        assert read(filled, "-p", 1, "-n", count, verb="tail") == last
+    assert read(filled, "-p", 1, "-n", 1, "--follow", "--limit", 1, verb="tail") == "z"
 
 
 def test_a_transaction_for_people_and_for_machines(filled: Shell) -> None:

@@ -281,15 +281,15 @@ async def read(
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the transactions with the last `count` ids of each partition; with `follow`, then those committed later.
+    """Yield the last `count` transactions of each partition; with `follow`, then those committed later.
 
-    They are fewer where own transactions have some of these ids. Merged as `read` says.
+    Merged as `read` says.
     """
     marks = await log.high_water_marks(partitions, timeout=timeout_s)
     readings = [
         log.read(
             partition,
-            after=max(-1, mark - count),
+            after=await _before_last(log, partition, mark, count, timeout_s),
             until=None if follow else mark,
             follow=follow,
             timeout=timeout_s,
@@ -299,6 +299,31 @@ async def tail(
     async with aclosing(_all(readings, follow=follow)) as transactions:
         async for tx in transactions:
             yield tx
+
+
+async def _before_last(
+    log: Log, partition: PartitionId, mark: TransactionId, count: int, timeout_s: float
+) -> TransactionId:
+    """Return the id after which there are `count` transactions up to `mark`, not counting the library's own."""
+    upto, step = mark, count
+    while count and upto >= 0:
+        after = max(-1, upto - step)
+        ids: list[TransactionId] = []
+        async with aclosing(
+            log.read_batches(partition, after=after, until=upto, with_data=False, timeout=timeout_s)
+        ) as batches:
+            async for batch in batches:
+                ids += [
+                    batch.first + index
+                    for index, generation in enumerate(batch.generations.tolist())
+                    if generation >= 0 and after < batch.first + index <= upto
+                ]
+        if len(ids) >= count:
+            return ids[-count] - 1
+        # Only now further back, for what is further back may have been trimmed; and ever further, for the library may
+        # have written many in a row.
+        count, upto, step = count - len(ids), after, 2 * step
+    return upto
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
