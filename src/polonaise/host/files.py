@@ -132,7 +132,7 @@ class RealDisk:
 
 def names_in(directory: str) -> list[str]:
     """Return the names in a directory, sorted. Raises `NotFound`, `AccessDenied` and other faults of the disk."""
-    return _with_own_errors(directory, lambda: sorted(os.listdir(directory)))
+    return with_own_errors(directory, lambda: sorted(os.listdir(directory)))
 
 
 def identity(path: str) -> Identity | None:
