@@ -43,7 +43,7 @@ def test_every_public_name_is_there() -> None:
         _ = polonaise.nonsense  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["", "file:", "zookeeper://127.0.0.1:2181/bank", "/tmp/bank"])
+@pytest.mark.parametrize("address", ["", "file:", "etcd://127.0.0.1:2379/bank", "/tmp/bank"])
 async def test_an_address_that_is_not_supported_is_refused_and_says_what_is(address: str) -> None:
     with pytest.raises(BadOption, match="file:PATH"):
         async with polonaise.connect(address):

@@ -90,8 +90,9 @@ class PartitionReport:
 async def verify(files: Files) -> PartitionReport:
     """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments.
 
-    Damage is reported, not raised. Raises `WrongClusterKey` for a segment of another cluster, `UnsupportedFormat`, and
-    `ControlFileDamaged` if the control file is damaged when it is read again.
+    Damage to segments is reported, not raised. Where some is found, the segments and the control file are read a second
+    time, because a write may have been under way. Raises `WrongClusterKey` for a segment of another cluster,
+    `UnsupportedFormat`, and `ControlFileDamaged` for a control file that is damaged in that second reading.
     """
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report

@@ -61,7 +61,10 @@ class Backend(Protocol):
         """
 
     async def renew(self, name: str) -> None:
-        """Raise the version of one's own name. Does nothing when another process has it by now."""
+        """Show that this process lives, by raising the version of a name that it has registered.
+
+        Does nothing when another process has the name by now. May take the name again if it was lost meanwhile.
+        """
 
     async def leave(self, name: str) -> None:
         """Give up one's own name. Does nothing when another process has it by now."""

@@ -409,7 +409,7 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class _ServerRequests:
-    """Counts the requests of one connection, and gives their answers turns."""
+    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
 
     waiting: int = 0
     """The number of requests that are not answered yet."""

@@ -127,6 +127,7 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
     """Read the control file's facts about a partition. Raises `ControlFileDamaged` and `UnsupportedFormat`."""
     with ReadOnlyFile(path) as file:
         key = decode_header(file.read_now(0, SECTOR_BYTES), path)
+        # A running node may be writing these sectors: what can't be read now may be whole at the next look.
         for look in range(1, _LOOKS_MAX + 1):
             try:
                 newest = newest_promises(file.read_now(offset_of(partition), PARTITION_BYTES), partition, path)
