@@ -85,7 +85,7 @@ def _module_of(file: Path) -> str:
     [
         ("nowhere.py:v", "no file 'nowhere.py'"),
         ("no.such.module:v", "no views in 'no.such.module'"),
-        ("json:v", "which view of json"),
+        ("json:v", "json declares no view"),
         ("", "no views in ''"),
     ],
 )

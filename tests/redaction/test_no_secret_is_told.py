@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 import polonaise
 from polonaise.cli import main
 from polonaise.cli.application import application
-from polonaise.errors import PolonaiseError
+from polonaise.errors import BadOption, PolonaiseError
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
@@ -44,6 +44,7 @@ DATABASES = [
     "postgresql+psycopg://bank:{}@127.0.0.1:port/db",
     "postgresql+psycopg://bank:{}@127.0.0.1:1/db?no_such_option=1",
     "postgresql+psycopg://bank:p@{}/x@127.0.0.1:1/db",
+    "postgresql+psycopg://bank:p@{}@127.0.0.1:1/db",
     "mariadb+pymysql://bank:{}@127.0.0.1:1/db",
     "mariadb+nodriver://bank:{}@127.0.0.1:1/db",
     "oracle://bank:{}@127.0.0.1:1/db",
@@ -350,6 +351,13 @@ def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> No
         first = process.stdout.readline()
         said, _ = process.communicate(timeout=30)
     assert SECRET not in first + said
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u:p@s3cr3t@127.0.0.1/db", "postgresql+psycopg://u:p@s3/x@h/db"])
+def test_a_password_with_an_at_sign_in_it_is_refused_before_its_rest_is_taken_for_a_host(url: str) -> None:
+    with pytest.raises(BadOption, match="%40") as refused:
+        Accounts(url).prepare()
+    assert "s3" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

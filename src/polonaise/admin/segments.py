@@ -64,7 +64,10 @@ class SegmentReport:
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     unsynced_bytes: int = 0
-    """Bytes at the end that were not synced: a write under way, or cut off when the node died. Never acknowledged."""
+    """Bytes at the end of which no frame in this file says that they were synced: normally an unfinished write.
+
+    The control file may know better: see the partition's `damages`.
+    """
     removed: bool = False
     """Whether the segment is no longer part of the log, and only its name came back after a crash."""
     damage: SegmentDamage | None = None

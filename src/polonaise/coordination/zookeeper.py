@@ -351,7 +351,9 @@ class ZooKeeperBackend:
     # -------------------------------------------------------------- requests
 
     async def _ask(self, what: str, begin: Callable[[KazooClient], Any], *, changes: bool = False) -> Any:
-        """Send a request and return its answer. Raises `CoordinatorUnavailable` when there is none in time.
+        """Send a request and return its answer.
+
+        Raises `CoordinatorUnavailable` when there is none in time, or ZooKeeper refuses or fails; `Closed`.
 
         What kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
         """

@@ -451,7 +451,9 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
             )
         metadata = file.metadata
         return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except (FragmentDamaged, UnsupportedFormat, WrongClusterKey) as error:
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
+    except (UnsupportedFormat, WrongClusterKey) as error:
         raise type(error)(f"{name.path}: {error.text}") from error
 
 

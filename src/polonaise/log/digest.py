@@ -24,8 +24,10 @@ async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -
     cuts = log.slot.cuts
     while following <= last:
         batches = await log.read(following, last, _READ_BYTES)
-        if not batches or log.slot.cuts != cuts:
-            raise OutOfOrder(f"no batch ends at {last}")
+        if log.slot.cuts != cuts:
+            raise OutOfOrder("no digest: the log was cut while it was read: ask again")
+        if not batches:
+            raise OutOfOrder(f"no digest up to {last}: no batch of this copy ends there")
         if batches[0].first != following:
             raise OutOfOrder(f"no batch begins at {following}")
         for batch in batches:

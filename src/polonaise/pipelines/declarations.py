@@ -168,8 +168,10 @@ def load_view(text: str) -> TableView:
     module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     named = [view for variable, view in views.items() if name in (variable, view.name, "")]
+    if not views:
+        raise BadOption(f"{origin} declares no view: assign a TableView to a variable in it")
     if len({id(view) for view in named}) != 1:
-        declared = ", ".join(views) or "none"
+        declared = ", ".join(views)
         raise BadOption(f"which view of {origin}? It declares {declared}: write {origin}:NAME")
     return named[0]
 

@@ -69,7 +69,10 @@ class Target(ABC):
 
     @abstractmethod
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Add rows, or with a key merge them with the table's; add the letters; move the marks to those in `after`."""
+        """Add rows, or with a key merge them with the table's; move the marks to those in `after`.
+
+        `letters` are rows to add to the dead-letter table.
+        """
 
     @abstractmethod
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:

@@ -211,9 +211,10 @@ class QueryHistory:
         if position in (EARLIEST, LATEST):
             return 0 if position == EARLIEST else end
         if position > end:
+            advice = "write latest to read to the end" if side == "ending" else f"give an id up to {end}, or earliest"
             raise BeyondLog(
                 f"{side}Transactions: {position} in partition {partition}, whose next transaction will be {end}: "
-                "write latest to read to the end"
+                f"{advice}"
             )
         return position
 

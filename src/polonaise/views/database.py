@@ -340,8 +340,8 @@ def _engine_at(url: URL | str) -> Engine:
     """Return a new engine for the URL. Raises `BadOption` for an invalid one."""
     try:
         parsed = make_url(url)
-        if parsed.password is not None and "@" in (parsed.database or ""):
-            # Or the rest of the password would be taken for a host, and looked up by name.
+        if parsed.password is not None and "@" in f"{parsed.host} {parsed.database}":
+            # Or the rest of the password would be taken for a host, looked up by name, and told.
             raise BadOption(f"invalid URL {redacted(url)}: in a password, @ is written %40 and / is written %2F")
         return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:
