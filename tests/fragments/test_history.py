@@ -149,6 +149,24 @@ async def test_a_time_in_a_fragment_that_is_gone_is_no_later_time(store: Store) 
         await history.read(0, 0, 179, 1, LOG[25].commit_time_us)
 
 
+@pytest.mark.parametrize("middle", ["damaged", "gone"])
+async def test_a_search_by_time_blames_the_fragment_that_it_could_not_open(store: Store, middle: str) -> None:
+    """The search looks at the fragment in the middle first; the time lies before that one, or in it."""
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    await history.up_to(0)
+    path = sorted(store.objects)[3]
+    raw = store.objects.pop(path)
+    if middle == "damaged":
+        store.objects[path] = raw[:-1] + b"X"
+    assert (await history.read(0, 0, 179, 1, LOG[12].commit_time_us))[0].first == LOG[12].first
+    assert (await history.read(0, 0, 179, 1))[0].first == 0, "nothing is wrong with this one"
+    with pytest.raises(
+        FragmentMissing if middle == "gone" else FragmentDamaged, match="90" if middle == "gone" else path
+    ):
+        await history.read(0, 0, 179, 1, LOG[36].commit_time_us)
+    assert (await history.read(0, 0, 179, 1))[0].first == 0
+
+
 async def test_a_fragment_is_read_through_once_and_then_a_row_group_at_a_time(store: Store) -> None:
     history = history_of(store, HistorySettings(cache_bytes_max=1, chunk_bytes=500))
     await all_from(history)

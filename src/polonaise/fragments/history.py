@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -88,6 +89,10 @@ class _Opened:
     """The first id of each row group."""
     verified: bool = False
     """Whether all its bytes were read, and have the digest in its name."""
+
+
+class _Refused(Exception):
+    """A fragment can't be used, and is among the refused ones from now on."""
 
 
 class FragmentHistory:
@@ -183,13 +188,12 @@ class FragmentHistory:
                     if first_at_time > first:
                         first = first_at_time
                         continue
-                opened = await self._verified(name, size)
-                number = max(bisect_right(opened.firsts, first) - 1, 0)
-                batches = await self._group(opened, number)
-            except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
-                # Another fragment may hold the same ids. If none does, `_holding` raises this error in the next round.
-                refused[name] = error
-                self._forget(name, error)
+                with self._refusing(name, refused):
+                    opened = await self._verified(name, size)
+                    number = max(bisect_right(opened.firsts, first) - 1, 0)
+                    batches = await self._group(opened, number)
+            except _Refused:
+                # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
             return _span(batches, first, last, bytes_max, after_time_us)
 
@@ -225,12 +229,12 @@ class FragmentHistory:
         partition: PartitionId,
         first: TransactionId,
         time_us: int,
-        refused: Mapping[FragmentName, PolonaiseError],
+        refused: dict[FragmentName, PolonaiseError],
     ) -> TransactionId | None:
         """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
 
         None if there is none. Goes by metadata alone, so that few fragments are read: the row group that is found is
-        checked like every other when its batches are read.
+        checked like every other when its batches are read. Raises `_Refused` if one of them can't be opened.
         """
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
@@ -240,7 +244,9 @@ class FragmentHistory:
         low, high = 0, len(pieces)
         while low < high:
             middle = (low + high) // 2
-            opened = await self._open(pieces[middle].fragment, listing.fragments[pieces[middle].fragment])
+            name = pieces[middle].fragment
+            with self._refusing(name, refused):
+                opened = await self._open(name, listing.fragments[name])
             if last_time_us_of_group(opened.metadata, len(opened.firsts) - 1) < time_us:
                 low = middle + 1
             else:
@@ -250,7 +256,9 @@ class FragmentHistory:
             if hole is not None:
                 await self._holding(partition, hole, refused)
             return None
-        opened = await self._open(pieces[low].fragment, listing.fragments[pieces[low].fragment])
+        name = pieces[low].fragment
+        with self._refusing(name, refused):
+            opened = await self._open(name, listing.fragments[name])
         reaches = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
         return max(opened.firsts[reaches.index(True)], pieces[low].span.first)
 
@@ -310,6 +318,16 @@ class FragmentHistory:
         now = asyncio.get_running_loop().time()
         self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
         return {name: error for name, (_, error) in self._damaged.items()}
+
+    @contextmanager
+    def _refusing(self, name: FragmentName, refused: dict[FragmentName, PolonaiseError]) -> Iterator[None]:
+        """If this fragment can't be used, add it to `refused` with the error, and raise `_Refused`."""
+        try:
+            yield
+        except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
+            refused[name] = error
+            self._forget(name, error)
+            raise _Refused from error
 
     def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
         """Forget what was read of a fragment; remember it as damaged, unless the error is that it does not exist."""
