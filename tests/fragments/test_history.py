@@ -256,6 +256,16 @@ async def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read
     assert store.fetched == []
 
 
+async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> None:
+    path = sorted(store.objects)[1]
+    store.objects[path] = store.objects[path][:-1] + b"X"
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    with pytest.raises(FragmentDamaged, match=path):
+        await history.read(0, 30, 179, 1)
+    with pytest.raises(FragmentMissing, match="id 30 of partition 1"):
+        await history.read(1, 30, 179, 1)
+
+
 async def test_what_it_reaches(store: Store) -> None:
     history = history_of(store)
     assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)

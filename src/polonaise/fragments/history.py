@@ -215,7 +215,7 @@ class FragmentHistory:
             if pieces:
                 return pieces[0].fragment, listing.fragments[pieces[0].fragment]
         for name, error in refused.items():
-            if name.first <= transaction <= name.last:
+            if name.partition == partition and name.first <= transaction <= name.last:
                 if isinstance(error, NotFound):
                     break
                 raise error
