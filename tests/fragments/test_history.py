@@ -268,7 +268,7 @@ async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> N
 
 async def test_what_it_reaches(store: Store) -> None:
     history = history_of(store)
-    assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)
+    assert (await history.highest(0, 99), await history.up_to(0), await history.highest(1, -1)) == (179, 179, -1)
     assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
     assert await history.covering(0, -1) == ()
     with pytest.raises(NotArchived, match="180 to 181"):
@@ -280,7 +280,7 @@ async def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None
 
     history = history_of(store, HistorySettings(store_s_max=0.01))
     with pytest.raises(StoreUnavailable, match="did not answer"):
-        await history.highest(0)
+        await history.highest(0, -1)
 
 
 async def test_a_store_that_is_mounted_again_at_once_misses_nothing(

@@ -123,18 +123,20 @@ class FragmentHistory:
 
     # ------------------------------------------------------------------ what it reaches
 
-    async def highest(self, partition: PartitionId) -> TransactionId:
+    async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
 
-        Reads the footer of the fragment with that id. Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if
-        that fails.
+        If it is above `closing`, reads the footer of the fragment with that id. Raises `FragmentDamaged`,
+        `UnsupportedFormat` or `NotFound` if that fails.
         """
         listing = await self._listed(partition)
         if not listing.fragments:
             return NO_TRANSACTION
         name = max(listing.fragments, key=lambda each: each.last)
-        # A name alone proves nothing: another cluster's fragment has the same kind of name.
-        await self._open(name, listing.fragments[name])
+        # The names alone tell that no more was archived: rot in a footer must not keep a partition from starting. That
+        # more was committed, a name does not prove: another cluster's fragment has the same kind of name.
+        if name.last > closing:
+            await self._open(name, listing.fragments[name])
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
