@@ -266,6 +266,19 @@ async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> N
         await history.read(1, 30, 179, 1)
 
 
+async def test_a_mark_that_cant_be_read_is_no_damage_of_a_fragment(store: Store) -> None:
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    await history.up_to(0)
+    name = next(iter(await history.held(0)))
+    raw = store.objects.pop(name.path)  # so that the mark is looked at
+    mark, store.objects[MARK] = store.objects[MARK], b"torn"
+    for call in (history.held(), history.read(0, 0, 179, 1), history.check(name, len(raw), lambda _: asyncio.sleep(0))):
+        with pytest.raises(StoreUnavailable, match=rf"{MARK} in the store can't be read: remove it.*archive init"):
+            await call
+    store.objects |= {MARK: mark, name.path: raw}
+    assert (await history.read(0, 0, 179, 1))[0].first == 0, "nothing is wrong with the fragment"
+
+
 async def test_what_it_reaches(store: Store) -> None:
     history = history_of(store)
     assert (await history.highest(0, 99), await history.up_to(0), await history.highest(1, -1)) == (179, 179, -1)

@@ -99,8 +99,8 @@ class FragmentHistory:
     """The fragments of one cluster in one store. Shared by all partitions of a server.
 
     Keeps the batches of the row groups that were read last in memory, and the bytes of one row group while it is
-    decoded. Each call may raise `StoreUnavailable`, `AccessDenied`, `WrongClusterKey` for a mark or a fragment of
-    another cluster, and `FragmentDamaged` for a mark that can't be read.
+    decoded. Each call may raise `AccessDenied`, `StoreUnavailable`, also for a mark that is missing or unreadable, and
+    `WrongClusterKey` for a mark or a fragment of another cluster.
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
@@ -438,7 +438,12 @@ class FragmentHistory:
 
     async def _check_mark(self) -> None:
         """Raise `StoreUnavailable` for a store without the mark: one that is not mounted may miss everything."""
-        if not await self._asked(is_marked(self._store, self._cluster_key)):
+        try:
+            marked = await self._asked(is_marked(self._store, self._cluster_key))
+        except FragmentDamaged as error:
+            # It would be taken for damage of the fragment that is being read.
+            raise StoreUnavailable(error.text) from error
+        if not marked:
             raise StoreUnavailable(
                 f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it "
                 f"is new, declare it once: {INIT}"
