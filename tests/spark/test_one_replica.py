@@ -213,7 +213,9 @@ def test_a_time_that_neither_the_archive_nor_the_replica_holds_is_refused(storag
     work_on(storage, lambda log: log.trim(6))
     store = archived(tmp_path / "store", batches=2)
     for second in (4, 6, 7):
-        with pytest.raises(HistoryTrimmed, match=r"below 6 of partition 0"):
+        with pytest.raises(
+            HistoryTrimmed, match=r"below 6 of partition 0: .* names .*store, which lacks 4 to 5: restore"
+        ):
             ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(second, UTC).isoformat())
     assert ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(8, UTC).isoformat())[0] == 8
 

@@ -299,7 +299,7 @@ class QueryHistory:
 
         Raises `SegmentDamaged` for ids that neither holds, unless `failOnDataLoss` is false.
         """
-        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
+        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:
                 raise SegmentDamaged(replica.missing(partition, lacking))
