@@ -217,7 +217,7 @@ class ObstoreStore:
         """
         if self._directory is not None:
             return str(self._directory / path)
-        return RangeFile(partial(self._get_ranges, path), size)
+        return RangeFile(partial(self._get_ranges, path), size, f"{path!r} in {self}")
 
     def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
         """Fetch ranges of an object; blocks."""
