@@ -273,7 +273,7 @@ def test_fewer_bytes_than_asked_for_are_a_store_that_fails(grouped: tuple[Any, b
     footer, raw, _ = grouped
     with (
         RangeFile(Fetches(raw[:-100]), len(raw), "'0/a' in s3://b") as ranges,
-        pytest.raises(StoreUnavailable, match="the store returned .* bytes of '0/a' in s3://b: try again"),
+        pytest.raises(StoreUnavailable, match=r"the store returned .* bytes of '0/a' in s3://b: try again"),
     ):
         read(ranges, footer)
 

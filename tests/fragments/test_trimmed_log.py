@@ -386,6 +386,7 @@ async def test_a_damaged_footer_keeps_a_partition_from_starting_only_above_its_r
         await store.replace(newest.path, (await store.get(newest.path))[:-1] + b"X")
         await cluster.stop_server()
         await cluster.start_server(store)
+        await log.ready(0, timeout=10)
         await log.append(b"goes on", 0)
         ahead = await forged(log, store, last=149)
         await store.replace(ahead.path, (await store.get(ahead.path))[:-1] + b"X")

@@ -158,7 +158,7 @@ def test_a_register_that_no_sink_wrote_is_refused() -> None:
     assert SinkProgress.parse((some := SinkProgress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack(), "app", 7) == some
     wrong = [SinkProgress(3, 0, 2, 1), SinkProgress(3, 3, 2, 1), SinkProgress(-1, 1, 1, 1), SinkProgress(3, 1, 1, 0)]
     for value in (b"", b"hello", *(progress.pack() for progress in wrong)):
-        with pytest.raises(SinkStateDamaged, match="register spark/app of partition 7 holds .* another txnAppId"):
+        with pytest.raises(SinkStateDamaged, match=r"register spark/app of partition 7 holds .* another txnAppId"):
             SinkProgress.parse(value, "app", 7)
 
 
