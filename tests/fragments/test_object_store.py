@@ -153,20 +153,46 @@ def identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def on_the_way_to(path: Path) -> list[tuple[int, int]]:
+    """All names on the way to a path, from itself up to the mount point."""
+    names = [path, *path.parents]
+    return [identity(name) for name in names[: 1 + next(n for n, name in enumerate(names) if name.is_mount())]]
+
+
 async def test_an_object_of_a_directory_is_synced_with_the_names_on_the_way_to_it(
     tmp_path: Path, synced: list[tuple[int, int]]
 ) -> None:
-    store = open_store(str(tmp_path))
-    on_the_way = [tmp_path / "0" / "a", tmp_path / "0", tmp_path]
+    store = open_store(str(tmp_path / "new" / "store"))
     assert await store.put_if_absent("0/a", b"first")
-    assert synced == [identity(path) for path in on_the_way]
+    place = tmp_path / "new" / "store" / "0" / "a"
+    assert synced == on_the_way_to(place)
     synced.clear()
-    # Whoever put it may have died before it was on the disk.
+    # Whoever put it, or made the store, may have died before it was on the disk.
     assert not await store.put_if_absent("0/a", b"second")
-    assert synced == [identity(path) for path in on_the_way]
+    assert synced == on_the_way_to(place)
     synced.clear()
     await store.replace("0/a", b"third")
-    assert synced == [identity(path) for path in on_the_way]
+    assert synced == on_the_way_to(place)
+
+
+async def test_names_above_a_mount_point_and_those_of_others_are_not_synced(
+    tmp_path: Path, synced: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "mount" / "others" / "store"))
+    await store.put_if_absent("0/a", b"first")
+    synced.clear()
+    opened = os.open
+
+    def denied(path: Path, flags: int) -> int:
+        if path == tmp_path / "mount" / "others":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags)
+
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "mount")
+    monkeypatch.setattr(os, "open", denied)
+    await store.make_durable("0/a")
+    place = tmp_path / "mount" / "others" / "store"
+    assert synced == [identity(path) for path in (place / "0" / "a", place / "0", place, tmp_path / "mount")]
 
 
 async def test_an_object_that_somebody_else_left_there_can_be_made_durable(
@@ -176,7 +202,7 @@ async def test_an_object_that_somebody_else_left_there_can_be_made_durable(
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "a").write_bytes(b"copied")
     await store.make_durable("0/a")
-    assert synced == [identity(path) for path in (tmp_path / "0" / "a", tmp_path / "0", tmp_path)]
+    assert synced == on_the_way_to(tmp_path / "0" / "a")
     with pytest.raises(NotFound, match="0/b"):
         await store.make_durable("0/b")
 

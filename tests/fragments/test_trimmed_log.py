@@ -387,6 +387,28 @@ async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_re
         assert await log.high_water_mark(0) == 100
 
 
+async def test_a_damaged_footer_keeps_a_partition_from_starting_only_above_its_replicas(
+    cluster: Cluster, store: ObstoreStore
+) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        newest = (await archived(log, store))[-1]
+        await store.replace(newest.path, (await store.get(newest.path))[:-1] + b"X")
+        await cluster.stop_server()
+        await cluster.start_server(store)
+        await log.ready(0, timeout=10)
+        await log.append(b"goes on", 0)
+        ahead = await forged(log, store, last=149)
+        await store.replace(ahead.path, (await store.get(ahead.path))[:-1] + b"X")
+        await cluster.stop_server()
+        await cluster.start_server(store)
+        told = await until_waits_for(log, FragmentDamaged.code)
+        assert "partition 0: by its name a fragment" in told
+        assert ahead.path in told
+        assert "move the fragments that reach above it out of the store" in told
+
+
 async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_again(
     cluster: Cluster, store: ObstoreStore, tmp_path: Path
 ) -> None:
