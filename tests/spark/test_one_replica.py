@@ -90,7 +90,7 @@ def test_what_one_replica_can_not_prove_is_told_once_for_each_partition(
     files = SegmentFiles(str(storage))
     for partition in (0, 1, 0):
         for span in (Span(0, 5), Span(6, 17)):
-            assert files.extents(partition, span)
+            assert files.extents(partition, span, None)
     assert len(caplog.messages) == 2
     for partition, message in enumerate(caplog.messages):
         assert message.startswith(f"CAUTION: this is one replica of partition {partition},")
@@ -231,6 +231,17 @@ def test_a_time_that_neither_the_archive_nor_the_replica_holds_is_refused(storag
         ):
             ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(second, UTC).isoformat())
     assert ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(8, UTC).isoformat())[0] == 8
+
+
+@pytest.mark.parametrize("second", [1, 7, 17, 18, 19, 20, 21, 24, 30])
+def test_times_divide_also_what_only_the_archive_has(storage: Path, tmp_path: Path, second: int) -> None:
+    """The replica is behind: it ends with id 17, of second 17, and the archive with id 23."""
+    store = archived(tmp_path / "store", batches=12)
+    moment = datetime.fromtimestamp(second, UTC).isoformat()
+    assert ids(storage, fragments=store) == list(range(24))
+    late = ids(storage, fragments=store, startingTimestamp=moment)
+    assert late == [id for id in range(24) if 2 * (id // 2) + 1 >= second]
+    assert ids(storage, fragments=store, endingTimestamp=moment) == [id for id in range(24) if id not in late]
 
 
 @pytest.mark.parametrize(("segment", "missing"), [(0, (0, 5)), (1, (6, 11)), (2, (12, 17))])

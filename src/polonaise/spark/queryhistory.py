@@ -239,6 +239,9 @@ class QueryHistory:
         """
         if self.replica is not None:
             first_held = self.replica.first_at(partition, time_us, end)
+            if self.store is not None and first_held >= self.replica.end(partition):
+                # All that the replica holds is earlier: the archive may reach farther.
+                return self._first_archived_at(partition, time_us, end)
             if first_held > self.replica.begin(partition):
                 return Span(first_held, first_held)
             # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
