@@ -25,12 +25,12 @@ because there is one for each transaction.
 """
 
 _OPERATION_BYTES: Final = 32
-"""The bytes that an operation counts as where frames are cut, besides its key and value: more than it takes on the wire,
-because servers bound their number in a frame and make an object of each."""
+"""The bytes that an operation counts as where frames are cut, besides its key and value: more than it takes on the
+wire, because servers bound their number in a frame and make an object of each."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
-    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks and operations.
+    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks, operations.
 
     An operation counts as its key, its value and `_OPERATION_BYTES`. A group is never cut: a larger one gets a frame of
     its own. Withdrawn appends are left out.
