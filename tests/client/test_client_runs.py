@@ -132,7 +132,8 @@ async def test_a_run_answered_with_no_mark_has_failed(world: World, answer: obje
     view = Forgetful()
     client = await world.client(view=view)
     await wait_until(lambda: view.failures)
-    assert "apply_run" in view.failures[0][2] and repr(answer) in view.failures[0][2]
+    assert "apply_run" in view.failures[0][2]
+    assert repr(answer) in view.failures[0][2]
     assert isinstance(client.trouble(0), ViewFailed)
     assert client.failure is None
 

@@ -21,6 +21,17 @@ _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDi
 """The id of the process that each client's event loop runs in. After a fork the child has the loops, too, but they do
 not run there."""
 
+process = object()
+"""An object that stands for this process: a forked child has another one. Compared faster than process ids."""
+
+
+def _new_process() -> None:
+    global process
+    process = object()
+
+
+os.register_at_fork(after_in_child=_new_process)
+
 
 def own_loop() -> asyncio.AbstractEventLoop:
     """Return the running event loop, for a client to use; remember that the loop runs in this process."""
