@@ -22,6 +22,7 @@ from polonaise.errors import (
     DeadlineExceeded,
     Forked,
     HostFailed,
+    InvariantViolated,
     NotInitialized,
     TooManyLocks,
     WrongClusterKey,
@@ -29,7 +30,7 @@ from polonaise.errors import (
 )
 from rigs.clients import World
 from rigs.programs import output_of, run_python
-from rigs.waiting import nothing_happens_for, time_passes
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 def test_importing_the_package_is_light() -> None:
@@ -200,6 +201,20 @@ async def test_an_append_from_elsewhere_is_refused_while_a_sending_is_scheduled(
     await receipt
     await client.flush()
     assert world.log.bodies() == [b"here", b"here, too"]
+
+
+async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(world: World) -> None:
+    client = await world.ready_client()
+
+    def mistaken(*_: object) -> None:
+        raise InvariantViolated("two and two are five")
+
+    client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
+    client.append(b"x")
+    await wait_until(lambda: world.host.failures)
+    await time_passes(0.01)
+    told, world.host.failures = world.host.failures, []
+    assert [str(error) for error in told] == ["two and two are five"]
 
 
 async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world: World) -> None:
