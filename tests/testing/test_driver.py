@@ -363,6 +363,21 @@ async def test_a_fate_that_is_unknown_is_found_out_later(committed: bool) -> Non
         assert bodies(log) == [b"0", b"?"][: 1 + committed]
 
 
+async def test_an_unknown_fate_leaves_a_suspended_feed_suspended() -> None:
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.suspend_feed()
+        log.faults.unknown_next_append()
+        receipt = log.append(b"?")
+        await time_passes(0.02)
+        log.faults.reconnect()
+        await nothing_happens_for(0.05)
+        assert bodies(log) == [b"?"]
+        assert not receipt.done
+        log.faults.resume_feed()
+        assert (await receipt).id == 0
+
+
 async def test_a_log_that_is_closed_with_an_unknown_fate_says_so() -> None:
     async with testing.log() as log:
         await log.ready()

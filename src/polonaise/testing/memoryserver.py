@@ -186,11 +186,12 @@ class MemoryServer:
 
     def _lose(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
         """Break all connections before a client is told the fate of these appends."""
+        suspended = served.feed_suspended
         if committed:
             served.suspend_feed()  # or the feed would tell the client the fate before its connection breaks
             self._order(served, mount, appends)
         self.lose_connections(reachable=False)
-        if committed:
+        if committed and not suspended:  # else the test has suspended it, and resumes it
             served.resume_feed()
 
 
