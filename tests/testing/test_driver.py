@@ -307,6 +307,22 @@ async def test_a_delay_holds_decisions_up_in_their_order() -> None:
         assert [receipt.id for receipt in receipts] == [0, 1, 2, 3]
 
 
+async def test_a_delayed_flush_whose_connection_is_lost_is_made_again() -> None:
+    """The loop's exception handler was given what the owner refuses it with."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.delay(0.03)
+        flushing = asyncio.ensure_future(log.flush())
+        await time_passes(0.01)
+        log.faults.lose_connection()
+        log.faults.delay(0)
+        assert await asyncio.wait_for(flushing, 5) == -1
+        await time_passes(0.03)
+    assert not told
+
+
 async def test_a_suspended_feed_hides_what_is_committed() -> None:
     view = Sums()
     async with testing.log(partitions=2, view=view) as log:

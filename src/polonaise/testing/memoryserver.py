@@ -96,7 +96,7 @@ class MemoryServer:
             case Append() if self._is_disturbed(partition):
                 self._append(connection, served, message)
             case Flush() if self._is_disturbed(partition):
-                self._when_due(partition, lambda: self._receive(connection, served, message, request))
+                self._when_due(partition, lambda: self._flush(connection, served, message, request))
             case Read():
                 self._answer(connection, partition, request, self._read(served, message))
             case Fetch():
@@ -106,6 +106,13 @@ class MemoryServer:
 
     def _receive(self, connection: Connection, served: MemoryPartition, message: Message, request: int) -> None:
         served.carry_out(receive(served.owner, connection, message, request, served.now))
+
+    def _flush(self, connection: Connection, served: MemoryPartition, message: Flush, request: int) -> None:
+        """Pass a flush to the owner, perhaps later than it arrived: its mount may have ended, which is told as usual."""
+        try:
+            self._receive(connection, served, message, request)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=served.partition)
 
     async def _read(self, served: MemoryPartition, message: Read) -> Message:
         await served.reader.wait(message)
