@@ -19,6 +19,7 @@ from polonaise.errors import (
     LockConflict,
     PolonaiseError,
     ProducerFenced,
+    ProducerSequence,
     UnknownPartition,
 )
 from polonaise.terms import BodyForm, FailureReason
@@ -234,6 +235,20 @@ async def test_a_group_fails_as_a_whole() -> None:
         assert (bodies(log), log.registers()) == ([], {})
         await log.run(pair)
         assert (bodies(log), log.registers()) == ([b"a", b"b"], {b"k": b"v"})
+
+
+async def test_a_producer_that_fails_is_told_its_own_numbers() -> None:
+    async with testing.log() as log:
+        await log.append(b"another's")
+        producer = await log.producer("billing")
+        for number in range(3):
+            await producer.append(number, b"%d" % number)
+        log.faults.fail_next_append(FailureReason.PRODUCER_GAP)
+        with pytest.raises(ProducerSequence, match="the last is 2$"):
+            await producer.append(3, b"3")
+        log.faults.fail_next_append(FailureReason.PRODUCER_FENCED)
+        with pytest.raises(ProducerFenced, match=f"is in epoch {producer.epoch + 1}:"):
+            await producer.append(3, b"3")
 
 
 async def test_what_is_no_failure_can_not_be_asked_for() -> None:

@@ -10,15 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
+from polonaise.log.producers import Produced
 from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import check_bodies, check_frame
-from polonaise.terms import FailureReason, PartitionId
+from polonaise.terms import ChangeKind, FailureReason, PartitionId
 from polonaise.testing.armed import Armed
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.testing.memorypartition import GENERATION, MemoryPartition
-from polonaise.wire.appends import AppendColumns, FailedAppend, ReceivedAppends
+from polonaise.wire.appends import CHANGE, AppendColumns, FailedAppend, ReceivedAppends
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Append, Fetch, Flush, Health, HealthIs, Read
 
@@ -183,7 +184,7 @@ class MemoryServer:
             if reason is None:
                 self._order(served, mount, each)
             else:
-                value = served.mark + (reason is FailureReason.EXPECTATION_FAILED)
+                value = _value_of(reason, served, each)
                 failures = [FailedAppend(sequence, value, reason) for sequence in each.sequences.tolist()]
                 served.carry_out([TellFailures(mount, failures)])
 
@@ -200,6 +201,18 @@ class MemoryServer:
         self.lose_connections(reachable=False)
         if committed and not suspended:  # else the test has suspended it, and resumes it
             served.resume_feed()
+
+
+def _value_of(reason: FailureReason, served: MemoryPartition, appends: ReceivedAppends) -> int:
+    """Return the number to tell with an armed failure; `FailureReason` says what it means."""
+    if reason is FailureReason.EXPECTATION_FAILED:
+        return served.mark + 1
+    if reason not in (FailureReason.PRODUCER_FENCED, FailureReason.PRODUCER_GAP):
+        return served.mark
+    keys = [each.key for each in appends.operations if each.kind == CHANGE + ChangeKind.PRODUCE]
+    register = served.registers.get(keys[0]) if keys else None
+    produced = Produced() if register is None else Produced.parse(register)
+    return produced.epoch + 1 if reason is FailureReason.PRODUCER_FENCED else produced.last_sequence
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:
