@@ -244,7 +244,7 @@ async def test_a_producer_that_fails_is_told_its_own_numbers() -> None:
         for number in range(3):
             await producer.append(number, b"%d" % number)
         log.faults.fail_next_append(FailureReason.PRODUCER_GAP)
-        with pytest.raises(ProducerSequence, match="the last is 2$"):
+        with pytest.raises(ProducerSequence, match=r"the last is 2$"):
             await producer.append(3, b"3")
         log.faults.fail_next_append(FailureReason.PRODUCER_FENCED)
         with pytest.raises(ProducerFenced, match=f"is in epoch {producer.epoch + 1}:"):

@@ -90,8 +90,8 @@ class Background:
         """Call `make` in the background thread, await what it returns, and return the result.
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
-        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
-        process; and `Closed` once `close` was called.
+        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for
+        itself; `Forked` in a child process; and `Closed` once `close` was called.
         """
         return self.begin(make).result()
 

@@ -109,7 +109,7 @@ class MemoryServer:
         served.carry_out(receive(served.owner, connection, message, request, served.now))
 
     def _flush(self, connection: Connection, served: MemoryPartition, message: Flush, request: int) -> None:
-        """Pass a flush to the owner, perhaps later than it arrived: its mount may have ended, which is told as usual."""
+        """Pass a flush to the owner, perhaps later than it arrived: its mount may have ended; tell the client so."""
         try:
             self._receive(connection, served, message, request)
         except PolonaiseError as error:
