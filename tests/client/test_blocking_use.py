@@ -264,7 +264,7 @@ def test_a_reading_whose_wait_was_interrupted_loses_nothing(
 
 def test_what_was_cancelled_by_itself_is_not_told_as_a_closed_log(log: testing.BlockingMemoryLog) -> None:
     async def ask(_: object) -> None:
-        task = asyncio.ensure_future(asyncio.sleep(60))
+        task = asyncio.ensure_future(asyncio.Event().wait())
         asyncio.get_running_loop().call_soon(task.cancel)
         await task
 
