@@ -358,8 +358,9 @@ def test_engines_that_cannot_serve_are_refused(engine: str, words: str) -> None:
 async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Any, views: Callable[..., Bank]) -> None:
     for url in (f"sqlite:///{tmp_path}/nowhere/x.db", f"postgresql+psycopg://postgres@/x?host={tmp_path}"):
         view = views(url)
-        with pytest.raises(ViewUnavailable, match="can't connect"):
+        with pytest.raises(ViewUnavailable, match="can't connect") as told:
             await view.high_water_mark(0)
+        assert told.value.text.startswith("can't connect"), "once, and not within another error's text"
         with pytest.raises(ViewUnavailable, match="can't connect"), view.reading():
             pass
 

@@ -64,11 +64,11 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 
 
 class DeltaTarget(DirectoryTarget):
-    """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
+    """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
     The driver looks up the marks and commits on the version that it has seen: of two drivers that write the same range,
     delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
-    of another view or log, and `DirectoryInUse` while another run writes to it.
+    of another view or log, and `DirectoryInUse` while another run, of this process or another, writes to it.
     """
 
     kind: ClassVar = "delta"
