@@ -39,7 +39,11 @@ def test_an_address_reads_as_it_is_written(text: str, address: HostPort | UnixPa
     assert str(address) == text
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"])
+NO_ADDRESSES = ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"]
+NO_HOSTS = ["a..b:1", ".a:1", f"{'a' * 64}:1", f"{'ü' * 60}:1", "a\0b:1", "\ud800:1"]
+
+
+@pytest.mark.parametrize("text", [*NO_ADDRESSES, *NO_HOSTS, f"a:{'1' * 4_301}"])
 def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(BadOption):
         parse_address(text)
@@ -124,6 +128,25 @@ async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pas
     assert await host.disk.load(path) == b"x"
     await file.close()
     await listener.close()
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_a_name_that_the_system_can_not_take_is_a_bad_option(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.host.address._may_be_host", lambda host: True)
+
+    async def refused() -> None:
+        host = RealHost()
+        for address in ("a..b:1", "unix:\ud800"):
+            with pytest.raises(BadOption, match="cannot connect to"):
+                await host.network.connect(address, asyncio.Protocol)
+            with pytest.raises(BadOption, match="cannot listen on"):
+                await host.network.listen(address, asyncio.Protocol)
+        host.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(refused())
 
 
 @pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
