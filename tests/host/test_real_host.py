@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
@@ -20,9 +21,9 @@ import uvloop
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import check_room
-from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
 from rigs.programs import output_of, run_python
-from rigs.waiting import block_for, nothing_happens_for
+from rigs.waiting import block_for, nothing_happens_for, wait_until
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,53 @@ async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pas
     assert await host.disk.load(path) == b"x"
     await file.close()
     await listener.close()
+
+
+class Watched(RealHost):
+    """A host that notes why it would have stopped the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[BaseException] = []
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+
+def test_connections_are_accepted_again_once_there_are_descriptors_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.05)
+    host = Watched()
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"x")
+            transport.close()
+
+    def mistaken() -> None:
+        raise OSError(errno.EMFILE, "in a callback of our own")
+
+    async def accepting() -> None:
+        loop = asyncio.get_running_loop()
+        stop_at_mistakes(loop, host)
+        listener = await host.network.listen("127.0.0.1:0", Greeting)
+        with socket.socket() as client:
+            client.setblocking(False)
+            with no_descriptors_left():
+                await loop.sock_connect(client, ("127.0.0.1", int(listener.address.rpartition(":")[2])))
+                await wait_until(lambda: "raise its limit of open files" in caplog.text)
+            assert await loop.sock_recv(client, 1) == b"x"
+        await listener.close()
+        assert not host.failures
+        loop.call_soon(mistaken)
+        await wait_until(lambda: bool(host.failures))
+
+    with asyncio.Runner() as runner:  # asyncio's own loop: uvloop tells nobody
+        runner.run(accepting())
+    host.close()
+    assert caplog.text.count("no connection can be accepted") == 1
 
 
 @pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
