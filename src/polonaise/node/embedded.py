@@ -144,7 +144,8 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
     text = options.get(option)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+    # The length first: Python refuses to make a number of thousands of digits.
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
         raise BadOption(f"{redacted(address)!r}: invalid {option}={text}: write a number from 1 to {most}")
     return int(text)
 
