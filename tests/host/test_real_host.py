@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Re
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
+from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python
 from rigs.waiting import block_for, nothing_happens_for, wait_until
 
@@ -88,19 +87,6 @@ async def test_an_error_of_the_system_comes_translated(
     with pytest.raises(DiskFailed, match="Input/output error"):
         await file.write(0, [b"x"], sync=True)
     await file.close()
-
-
-@contextlib.contextmanager
-def no_descriptors_left(but: int = 0) -> Iterator[None]:
-    """As many files are open as this process may have, or fewer by this many at most."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    following = os.open(os.devnull, os.O_RDONLY)
-    os.close(following)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (following + but, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pass(

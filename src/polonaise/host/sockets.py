@@ -58,7 +58,9 @@ class RealNetwork:
             return await loop.create_connection(factory, parsed.host, parsed.port)
         except OSError as error:
             exhausted = too_many_open(error, f"cannot connect to {address!r}")
-            raise ConnectionLost(exhausted.text if exhausted else f"cannot connect to {address!r}: {error}") from error
+            if exhausted is not None:
+                raise ConnectionLost(exhausted.text) from exhausted
+            raise ConnectionLost(f"cannot connect to {address!r}: {error}") from error
         except ValueError as error:  # such as a name that can't be encoded
             raise BadOption(f"cannot connect to {address!r}: {error}") from error
 

@@ -38,6 +38,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
     Retry,
+    TooManyOpenFiles,
     UnsupportedFormat,
     fresh,
 )
@@ -323,6 +324,8 @@ class EmbeddedSockets(SocketDirectory):
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:
+            if isinstance(error.__cause__, TooManyOpenFiles):
+                raise  # that says nothing of the host
             raise ConnectionLost(
                 f"nobody hosts the embedded log in {self._log_directory} at the moment; an application that has it "
                 f"open without host=no takes over within about a second ({error.text})"
