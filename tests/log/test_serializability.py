@@ -9,7 +9,7 @@ from polonaise.log.serializability import SerializabilityCheck, StaleTransaction
 from polonaise.terms import LockMode
 
 LOCK = 77
-WRITES = [(LOCK, LockMode.WRITE)]
+WRITES: list[tuple[int, int]] = [(LOCK, LockMode.WRITE)]
 
 
 def batch(*transactions: tuple[int, int, int], first: int = 10, locks: list[tuple[int, int]] = WRITES) -> Batch:

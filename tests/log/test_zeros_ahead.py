@@ -182,8 +182,8 @@ async def test_a_cut_that_reads_the_segment_again_says_where_batches_became_zero
         start = len(machine.disk.contents(SEGMENT)) - start
         begin_cut = opened.slot.begin_cut
 
-        async def begun(cut: SyncEvidence) -> None:
-            await begin_cut(cut)
+        async def begun(evidence: SyncEvidence) -> None:
+            await begin_cut(evidence)
             machine.disk.file(SEGMENT).write(start, bytes(sum(batch.length + FRAME_BYTES for batch in made[5:9])))
 
         opened.slot.begin_cut = begun  # type: ignore[method-assign]
