@@ -75,6 +75,8 @@ def contents(directory: Path) -> dict[str, bytes | None]:
         ("{}?storage=8", "1 to 7"),
         ("{}?partitions=4097", "1 to 4096"),
         ("{}?partitions=²", "1 to 4096"),
+        ("{}?partitions=0000000011234567", "1 to 4096"),
+        ("{}?partitions=" + "1" * 4_301, "1 to 4096"),
         ("{}?host=perhaps", "host=no"),
         ("{}?color=red", "unknown or repeated option 'color'"),
         ("{}?storage=1&storage=3", "unknown or repeated option 'storage'"),

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
 from polonaise.coordination.backend import Entry, damaged
+from polonaise.coordination.values import DESCRIPTION
 from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,
@@ -33,6 +34,8 @@ from polonaise.log.openfiles import SharedSync
 FORMAT: Final = 1
 UNFINISHED: Final = ".new"
 """The suffix of the name of a value that is being written."""
+INITIALIZING: Final = "initializing"
+"""The name of the file that is there while a cluster is made, until its description is in place."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
@@ -314,9 +317,15 @@ class ValueDirectory:
 
     async def _sweep(self) -> None:
         """Remove what crashed changes left. Only with the change lock held, so that no change under way is swept."""
-        for name in await self.names():
+        names = await self.names()
+        for name in names:
             if name.endswith(UNFINISHED):
                 await self.disk.remove(self.path(name))
+        # Beside a description it was left by a crash. If it stayed, the loss of the description would look like a
+        # cluster that was never made.
+        if INITIALIZING in names and DESCRIPTION in names:
+            await self.sync()  # the description first: it may not be durable yet
+            await self.disk.remove(self.path(INITIALIZING))
         self._swept = True
 
     async def settle_abandoned(self) -> None:

@@ -17,7 +17,8 @@ async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -
 
     Each batch is verified. May run while the log is changed. Raises `OutOfOrder` unless a batch begins at `first` and
     one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `PartitionUnavailable` as
-    `PartitionLog.read` does.
+    `PartitionLog.read` does. With `first` above `last` nothing is looked at or raised: returns 0 and the digest of
+    nothing.
     """
     total = hashlib.sha256()
     following, crc = first, 0
