@@ -120,7 +120,7 @@ class BodyForm(enum.IntEnum):
     LAZY = 1
     """No body comes with the batch: the consumer fetches those that it wants."""
     FILTERED = 2
-    """Bodies come with the batch for headers that match the filter, and are fetched on demand for the others."""
+    """All bodies of a batch come with it if a header in it matches the filter; others are fetched on demand."""
 
 
 class ExpectationKind(enum.IntEnum):

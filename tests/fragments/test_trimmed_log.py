@@ -98,6 +98,17 @@ async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     return split(answer.payload[0]) if answer.payload else []
 
 
+async def test_a_trim_that_may_take_no_time_waits_for_no_answer(
+    trimmed: Trimmed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def known(*_: Any, **__: Any) -> int:
+        return 199
+
+    monkeypatch.setattr(polonaise.Log, "high_water_mark", known)
+    with pytest.raises(DeadlineExceeded):
+        await trim(trimmed.log, trimmed.store, 0, timeout=0)
+
+
 async def test_a_trimmed_log_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     await fill(trimmed.log, 100)
     await archived(trimmed.log, trimmed.store)

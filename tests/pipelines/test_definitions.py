@@ -141,7 +141,8 @@ OURS = Definition("0" * 15, {"account": "int", "balance": "bigint"}, ("account",
     ],
 )
 def test_what_differs_and_what_to_do_is_told_in_one_line(kept: Definition | None, told: str) -> None:
-    with pytest.raises(ViewUnfit, match=f"the table can't be brought up to date: {told}.*; rebuild it with") as error:
+    how = "rebuild it .rebuild.* in Python, --rebuild on the command line"
+    with pytest.raises(ViewUnfit, match=f"the table can't be brought up to date: {told}.*; {how}") as error:
         check_same("the table", kept, OURS)
     assert "\n" not in str(error.value)
     check_same("the table", OURS, OURS)

@@ -27,8 +27,10 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.schemas import ddl_of
+from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
 from rigs.spark import COLUMNS, Row, batch_reader, filled, stream_reader, table
@@ -60,6 +62,18 @@ def ids(storage: Path, partition: int = 0, **options: object) -> list[int]:
 
 
 # ------------------------------------------------------------------ what is read
+
+
+def test_what_one_replica_can_not_prove_is_told_once_for_each_partition(
+    storage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SegmentFiles(str(storage))
+    for partition in (0, 1, 0):
+        for span in (Span(0, 5), Span(6, 17)):
+            assert files.extents(partition, span)
+    assert len(caplog.messages) == 2
+    for partition, message in enumerate(caplog.messages):
+        assert message.startswith(f"CAUTION: this is one replica of partition {partition},")
 
 
 def test_all_that_a_replica_holds_is_read_with_what_it_knows_of_each(storage: Path) -> None:

@@ -112,13 +112,16 @@ def run(
 
 
 def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
-    """Print ids that no fragment held before this run, although later ones were archived."""
+    """Print ids that no fragment held before this run, although later ones were archived.
+
+    One command prints it before it writes these ids, another one afterwards.
+    """
     if as_json:
         say_json({"partition": number, "missing": span._asdict()}, now=True)
         return
     say(
-        f"partition {number}: no fragment holds {span.first} to {span.last}, although later ids are archived: "
-        "a fragment was removed, or another archiver is writing it; these ids are written again",
+        f"partition {number}: no fragment held {span.first} to {span.last} when this run began, although later ids "
+        "were archived: a fragment had been removed, or another archiver was writing it; this run writes them again",
         now=True,
     )
 

@@ -36,24 +36,39 @@ _UNLIMITED: Final = 1_000_000
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Let a command end without a traceback on Ctrl-C, and when its output can't be written.
+    """Let a command end without a traceback on Ctrl-C, and when its output can't be written, which is flushed here.
 
-    Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` if the output can't be written.
+    Raises `typer.Exit` for Ctrl-C, and what `_writing` raises. Other faults of the work come out as they are.
     """
     # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
-        sys.stdout.flush()  # in here, so that what fails only now ends the command in the same way
+        with _writing():
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(ExitStatus.INTERRUPTED) from None
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Write to standard output, and nothing else: any `OSError` in here is taken for one of the output.
+
+    Raises `typer.Exit` for a reader that went away, and `DiskFailed` if the output can't be written.
+    """
+    try:
+        yield
     except BrokenPipeError:
-        _discard_output()
-        raise typer.Exit(ExitStatus.READER_GONE) from None
+        raise _reader_gone() from None
     except OSError as error:
         _discard_output()
         raise DiskFailed(f"standard output can't be written: {error.strerror or error}") from error
-    except KeyboardInterrupt:
-        raise typer.Exit(ExitStatus.INTERRUPTED) from None
+
+
+def _reader_gone() -> typer.Exit:
+    _discard_output()
+    return typer.Exit(ExitStatus.READER_GONE)
 
 
 def judge(work: Coroutine[Any, Any, bool]) -> None:
@@ -67,7 +82,7 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
     """Do the work as long as the output has a reader: `… --follow | head` ends when `head` does.
 
-    Raises `BrokenPipeError` as soon as the reader goes away, also while nothing is written.
+    Raises `typer.Exit` as soon as the reader goes away, also while nothing is written.
     """
     task = asyncio.ensure_future(work)
     reader_gone = False
@@ -86,7 +101,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
         await task
     except asyncio.CancelledError:
         if reader_gone:
-            raise BrokenPipeError from None
+            raise _reader_gone() from None
         raise
     finally:
         if is_pipe:
@@ -114,9 +129,10 @@ def _discard_output() -> None:
 
 def say(line: str, *, now: bool = False) -> None:
     """Print a line; with `now`, at once, because somebody may be waiting for it."""
-    sys.stdout.write(line + "\n")
-    if now:
-        sys.stdout.flush()
+    with _writing():
+        sys.stdout.write(line + "\n")
+        if now:
+            sys.stdout.flush()
 
 
 def say_row(row: str, *, now: bool = False) -> None:
@@ -145,10 +161,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
         table.add_column(column, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_shown, row))
-    console = Console(markup=False, highlight=False, emoji=False)
+    # Printed by `say`: rich would end the process by itself when the reader has gone away.
+    printed = io.StringIO()
+    console = Console(
+        file=printed, force_terminal=sys.stdout.isatty() or None, markup=False, highlight=False, emoji=False
+    )
     if not console.is_terminal:
         console.width = _UNLIMITED
     console.print(table)
+    say(printed.getvalue().removesuffix("\n"))
 
 
 def _shown(cell: object) -> str:

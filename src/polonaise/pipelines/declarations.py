@@ -15,6 +15,7 @@ A declaration is a value in a Python file of the user's, which need not be impor
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -243,7 +244,9 @@ def _file_module(file: str) -> ModuleType:
     path = Path(file).absolute()
     if not os.path.isfile(path):  # also for a name that no file can have
         raise BadOption(f"no file {file!r}: write FILE.py:NAME or module:NAME")
-    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
+    # A name for each path: two files of one name would replace each other in `sys.modules`.
+    name = f"polonaise_views_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -91,7 +91,8 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
     else:
         difference = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
     raise ViewUnfit(
-        f"{table} can't be brought up to date: {difference}; rebuild it with --rebuild, or choose another table"
+        f"{table} can't be brought up to date: {difference}; rebuild it (rebuild(...) in Python, "
+        "--rebuild on the command line), or choose another table"
     )
 
 

@@ -121,13 +121,19 @@ def audit_log(
     request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments, what
-    `find` raises for a directory, and what reading and Spark raise, except damage.
+    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments and for
+    segments that do not say their partition, what `find` raises for a directory, and what reading and Spark raise,
+    except damage.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
-        find(directory)  # raises for a path without files of a storage node, before anything is read
+        # Raises for a path without files of a storage node, before anything is read.
+        if any(files.partition is None for files in find(directory)):
+            raise BadOption(
+                f"can't tell to which partition {redacted(directory)} belongs: name a storage directory, or one "
+                "partition's directory in it"
+            )
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:

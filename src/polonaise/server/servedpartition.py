@@ -332,13 +332,14 @@ class ServedPartition:
         self._carry_out(self.owner.history_read(mount, batches))
 
     def _parsed(self, raw: memoryview) -> list[Committed]:
-        """Split what a replica sent into batches, each checked against its CRC; stop at the first damaged one."""
+        """Split batches read from a replica or the fragments, checked by its CRC; stop at the first damaged one."""
         batches: list[Committed] = []
         offset = 0
         while offset < len(raw):
             try:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
+                # It can only be a replica's: batches from fragments have just been made again, with their own CRCs.
                 _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
                 break
             offset += batch.length

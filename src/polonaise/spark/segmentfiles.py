@@ -72,6 +72,7 @@ class SegmentFiles:
     def __init__(self, path: str) -> None:
         self._path = path
         self._partitions_examined: dict[PartitionId, PartitionFiles] = {}
+        self._cautioned: set[PartitionId] = set()
 
     def __str__(self) -> str:
         return f"the storage directory {redacted(self._path)}"
@@ -139,7 +140,9 @@ class SegmentFiles:
                 "with the option fragments, or read from there on with "
                 f'startingTransactions={{"{partition}": {examined.begin}}}'
             )
-        _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
+        if partition not in self._cautioned:
+            self._cautioned.add(partition)
+            _log.warning("%s", caution(partition, self._path, examined.bounds, examined.begin))
         extents: list[Extent] = []
         for segment in examined.segments:
             part = Span(max(span.first, segment.span.first), min(span.last, segment.span.last))

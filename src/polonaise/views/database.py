@@ -164,14 +164,12 @@ class Database:
             if self.kind == SQLITE:
                 db.begin()
                 _begin_sqlite(db, "BEGIN")
-            elif self._reading_level is not None:
-                db.execution_options(isolation_level=self._reading_level)
+            else:
+                # Set even to what the database's default is: an engine may be set to commit each statement by itself.
+                default = self.engine.dialect.default_isolation_level
+                level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
+                db.execution_options(isolation_level=level)
             yield db
-
-    @property
-    def _reading_level(self) -> str | None:
-        """The isolation level to set so that a transaction's reads see one state; None if the default level does."""
-        return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
 
     def _connected(self) -> Connection:
         """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`."""

@@ -88,7 +88,8 @@ class Mount(Message):
     """A `BodyForm`."""
     filter_mask: U32
     filter_value: U32
-    """The headers whose bodies come with a FILTERED feed: those for which `header & mask == value`."""
+    """The headers whose bodies come with a FILTERED feed, and with them all bodies of the batch: those for which
+    `header & mask == value`."""
     credit: I64
     """The bytes of feed that may be sent before more credit is given."""
 
