@@ -74,6 +74,7 @@ class LogAuditReport:
     """The result for a log: the servers' copy, and each other copy that the audit was given, read as far as it goes."""
 
     log: str
+    """The log's address, redacted: a report is printed and kept."""
     partitions: tuple[PartitionAudit, ...]
 
     @property
@@ -150,7 +151,7 @@ def audit_log(
             copies[number] += [StorageCopy(directory, number) for directory in storage]
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
-            full,
+            redacted(full),
             tuple(
                 PartitionAudit(
                     number,

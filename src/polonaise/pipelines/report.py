@@ -24,6 +24,7 @@ from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
+from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
 
@@ -37,6 +38,7 @@ _PAGE: Final = "report.html"
 _HEADERS_DRAWN: Final = 7
 
 
+@redacted_repr
 @dataclass(frozen=True)
 class HowToReport:
     """Options of the job: what the report is about, and what it contains."""
@@ -104,7 +106,7 @@ def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Jo
     progress.begin("parts of the report", 3)
     summaries = summed_up(snapshot, how.period)
     tables = {"partitions": summaries.partitions, "periods": summaries.periods}
-    page = ReportPage(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
+    page = ReportPage(how.title, f"{redacted(snapshot.cluster)}, {_ids_of(snapshot)}")
     _sum_up(page, snapshot, summaries)
     progress.done(1)
     if how.keys:

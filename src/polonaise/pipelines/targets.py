@@ -17,6 +17,7 @@ from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class DirectoryTarget(Target):
 
     def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
         if not directory or "://" in directory:
-            raise BadOption(f"{self.kind}:{directory}: name a directory of a file system that all of Spark reaches")
+            raise BadOption(
+                f"{self.kind}:{redacted(directory)}: name a directory of a file system that all of Spark reaches"
+            )
         super().__init__(spark, view, cluster)
         self._directory = Path(directory).absolute()
 
