@@ -154,6 +154,23 @@ def _planted(rows: pa.Table) -> pa.Table:
     return pa.concat_tables([kept, rows.filter(pc.equal(rows["account"], 4))])
 
 
+def test_somebody_elses_directory_is_audited_and_nothing_is_made_in_it(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    lake, everything = tmp_path / "lake", Until(ids={0: COUNT - 1, 1: COUNT - 1})
+    lake.mkdir()
+    names = ("account", "balance", "changes", "largest")
+    rows = pa.table(dict(zip(names, zip(*expected_balances(COUNT, COUNT), strict=True), strict=True)))
+    with pytest.raises(ViewUnfit, match=f"no table in {lake}: Spark finds no Parquet files there"):
+        audit_table(spark, address, balances, f"parquet:{lake}", until=everything)
+    assert list(lake.iterdir()) == []
+    pq.write_table(rows, lake / "rows.parquet")
+    assert audit_table(spark, address, balances, f"parquet:{lake}", until=everything).well
+    with pytest.raises(ViewUnfit, match=f"no view's table in {lake}"):
+        audit_table(spark, address, balances, f"parquet:{lake}")
+    assert [file.name for file in lake.iterdir()] == ["rows.parquet"]
+
+
 def test_only_so_many_are_named_and_all_are_counted(spark: SparkSession, address: str, table: str) -> None:
     plant(table, "UPDATE balances SET changes = 0")
     found = audit_table(spark, address, balances, table, named_max=2).found

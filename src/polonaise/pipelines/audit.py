@@ -102,7 +102,7 @@ def audit_table(
         source = ViewSource(spark, log, view, policy)
         committed = source.marks()
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
-        target.prepare(source.rows({}, nothing).schema)
+        target.expect(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
         with target.state(with_marks=until is EVERYTHING) as state:
             marks = state.marks if state.marks is not None else source.marks(until)

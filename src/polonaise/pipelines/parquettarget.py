@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from pyspark.errors import AnalysisException
+
 from polonaise.errors import DiskFailed, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
@@ -96,7 +98,14 @@ class ParquetTarget(DirectoryTarget):
         files = version or self._directory
         if not files.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory; correct the path")
-        yield TableState(self._marks_of(files) if with_marks else None, self._spark.read.parquet(read_from(files)))
+        marks = self._marks_of(files) if with_marks else None
+        try:
+            rows = self._spark.read.parquet(read_from(files))
+        except AnalysisException as error:
+            raise ViewUnfit(
+                f"no table in {self._directory}: Spark finds no Parquet files there; correct the path of the table"
+            ) from error
+        yield TableState(marks, rows)
 
     # ------------------------------------------------------------------ writing
 

@@ -44,20 +44,25 @@ class Target(ABC):
     """
 
     _schema: StructType
-    """Columns of the view's rows. Set by `prepare`, as is the definition."""
+    """Columns of the view's rows. Set by `expect`."""
     _definition: Definition
+    """Set by `prepare`."""
 
     def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
         self._spark = spark
         self._view = view
         self._cluster = cluster
 
+    def expect(self, schema: StructType) -> None:
+        """Set the columns of the view's rows. That is enough before `state`, and changes nothing."""
+        self._schema = schema
+
     def prepare(self, schema: StructType) -> None:
-        """Set the columns of the view's rows. Called before any other method but `close`.
+        """Set the columns of the view's rows, and make ready to write. Called before any method but `state`, `close`.
 
         Raises `ViewUnfit` if there is no table yet and its directory holds other files.
         """
-        self._schema = schema
+        self.expect(schema)
         self._definition = definition_of(self._view, schema)
 
     @abstractmethod
