@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pyspark.errors import AnalysisException
 
-from polonaise.errors import DiskFailed, ViewUnfit
+from polonaise.errors import ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import check_same, is_same, kept_in
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState, disk_faults
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -64,7 +64,7 @@ class ParquetTarget(DirectoryTarget):
 
     def prepare(self, schema: StructType) -> None:
         super().prepare(schema)
-        with _faults(self._directory):
+        with disk_faults(self._directory):
             if not self._versions.is_dir():
                 self._check_unused()
             self._versions.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ class ParquetTarget(DirectoryTarget):
     def _commit(
         self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None, *, replaces: bool
     ) -> bool:
-        with _faults(self._directory):
+        with disk_faults(self._directory):
             lock = try_lock(str(self._directory / LOCK))
             try:
                 # Looked up under the lock, so that nobody can commit between this and our own commit.
@@ -222,11 +222,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _faults(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DiskFailed(f"the table in {directory} can't be written: {error.strerror or error}") from error

@@ -7,13 +7,15 @@ the table or belong to another one, and rows of two definitions never mix.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from polonaise.errors import BadOption, ViewUnfit
+from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 LOCK: Final = ".lock"
 """Name of the lock file in a table's directory, held by the one process that writes the table."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TableState(NamedTuple):
@@ -123,3 +126,18 @@ class DirectoryTarget(Target):
                 raise ViewUnfit(
                     f"{self._directory} holds {name}, and no table of kind {self.kind}: choose a new or empty directory"
                 )
+
+
+@contextmanager
+def disk_faults(directory: Path) -> Iterator[None]:
+    """Translate errors of the operating system inside the `with` statement. Raises `DiskFailed`."""
+    try:
+        yield
+    except OSError as error:
+        # delta-rs draws a tree in colours, whose last line is the system's.
+        lines = _COLOUR.sub("", str(error)).strip(" \n↳").splitlines() or [type(error).__name__]
+        what = error.strerror or lines[-1].strip(" ↳")
+        raise DiskFailed(
+            f"the table in {directory} can't be read or written: {what}; correct its path, its rights or its disk, and "
+            "run this again"
+        ) from error
