@@ -33,7 +33,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import redacted
 from polonaise.spark.options import RANGE_OPTIONS
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 _MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"sum": F.sum, "min": F.min, "max": F.max}
 
 
-@redacted_repr
 @dataclass(frozen=True)
 class TableView:
     """A table that is computed from the log.
@@ -70,7 +69,7 @@ class TableView:
     query: Query
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
-    read: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and the decoder's
     options."""
     whole: bool = False

@@ -24,7 +24,7 @@ from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import redacted
 from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
 
@@ -38,13 +38,12 @@ _PAGE: Final = "report.html"
 _HEADERS_DRAWN: Final = 7
 
 
-@redacted_repr
 @dataclass(frozen=True)
 class HowToReport:
     """Options of the job: what the report is about, and what it contains."""
 
     title: str = "What the log holds"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
     period: str | None = None
     """The period that is summed up, one of `summaries.PERIODS`; None for one that fits the length of the history."""
