@@ -63,7 +63,8 @@ class Target(ABC):
     def prepare(self, schema: StructType) -> None:
         """Set the columns of the view's rows, and make ready to write. Called before any method but `state`, `close`.
 
-        Raises `ViewUnfit` if there is no table yet and its directory holds other files.
+        Raises `ViewUnfit` if there is no table yet and its directory holds other files, and `BadOption` for a query
+        without a source.
         """
         self.expect(schema)
         self._definition = definition_of(self._view, schema)
