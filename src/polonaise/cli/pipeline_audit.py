@@ -61,6 +61,14 @@ def audit(
     """
     output = Output(as_json, report)
     if view is None:
+        from polonaise.spark.options import FRAGMENTS
+
+        if address.startswith(FRAGMENTS):
+            store = redacted(address.removeprefix(FRAGMENTS))
+            raise BadOption(
+                f"a store alone is compared with nothing: write polonaise pipeline audit LOG --fragments {store}, or "
+                f"polonaise archive verify {store}; or name a view and its table, to compare the table with the store"
+            )
         if any(option is not None for option in (marks, until, until_time, on_undecodable)):
             raise BadOption(
                 "--marks, --until, --until-time and --on-undecodable are for a table: give its view and the table, too"
