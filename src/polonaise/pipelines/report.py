@@ -187,7 +187,8 @@ def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
     drawn = sorted(order[:_HEADERS_DRAWN])
     series = [Series(f"header {header}", [(at, totals[header][at]) for at in times]) for header in drawn]
     left_out = len(totals) - len(drawn)
-    note = f"{left_out} headers with fewer transactions are not drawn." if left_out else ""
+    headers = "1 header is" if left_out == 1 else f"{left_out} headers are"
+    note = f"{headers} not drawn, with fewer transactions." if left_out else ""
     return Lines(f"Transactions per {period}, by header", series, unit="transactions", note=note)
 
 
@@ -208,12 +209,16 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     # Partitions without transactions have no row among the sums.
     sums: dict[int, Mapping[str, Any]] = {number: {"partition": number} for number in snapshot.spans}
     sums |= {row["partition"]: row for row in partitions}
-    rows = [[row.get(column) for column in _PARTITION_COLUMNS.values()] for row in sums.values()]
     note = (
         "Refused: appends that are not in the log (conflicts, failed expectations, given up), by the gaps in the "
         "clients' numbers. Those before a client's first and after its last transaction are not counted."
     )
-    return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
+    columns = dict(_PARTITION_COLUMNS)
+    if not snapshot.any_header:
+        del columns["refused"]
+        note = "Refused appends are not counted: they can't be told from transactions with headers that are not read."
+    rows = [[row.get(column) for column in columns.values()] for row in sums.values()]
+    return Table("Partitions", list(columns), rows, note=note)
 
 
 def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> None:
