@@ -100,7 +100,7 @@ def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession,
     assert found.totals == {"extra": 1, "missing": 1}
     assert [str(each) for each in found.differences] == [
         "missing: account 5: 0 rows instead of 1",
-        "extra: account 77: 1 rows instead of 0",
+        "extra: account 77: 1 row instead of 0",
     ]
 
 

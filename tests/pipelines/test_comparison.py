@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import Row
 
-from polonaise.pipelines.tablecomparison import DIFFERENT, MISSING, RowDifference, compare
+from polonaise.pipelines.tablecomparison import DIFFERENT, EXTRA, MISSING, RowDifference, compare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +25,7 @@ def test_names_with_blanks_are_quoted_and_nothing_is_null() -> None:
         'different: name "Anna Magdalena", bank NULL: owner is NULL instead of "J. S.", n is 1 instead of 2'
     )
     assert str(RowDifference(MISSING, {"account": 17}, 0, 1, {})) == "missing: account 17: 0 rows instead of 1"
+    assert str(RowDifference(EXTRA, {"account": 17}, 1, 0, {})) == "extra: account 17: 1 row instead of 0"
 
 
 def test_values_are_told_in_json() -> None:

@@ -112,7 +112,7 @@ def audit(
 def _show_table(report: AuditReport) -> None:
     comparison = report.found
     upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
-    say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
+    say(f"{report.view} in {report.table}, up to {upto} ({counted(report.behind, 'transaction')} behind)")
     rows = [["rows", f"{comparison.rows:,}", f"{comparison.rows_expected:,}"]]
     rows += [[f"sum of {name}", str(actual), str(right)] for name, (actual, right) in comparison.sums.items()]
     print_table(["", "in the table", "according to the log"], rows, right=(1, 2))

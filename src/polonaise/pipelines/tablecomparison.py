@@ -53,7 +53,7 @@ class RowDifference(NamedTuple):
                 for name, (actual, right) in self.values.items()
             )
         else:
-            what = f"{self.rows} rows instead of {self.rows_expected}"
+            what = f"{self.rows} row{'' if self.rows == 1 else 's'} instead of {self.rows_expected}"
         return f"{self.kind}: {key}: {what}"
 
     def fields(self) -> dict[str, Any]:
