@@ -32,6 +32,7 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
+from rigs.privileges import unprivileged
 
 pytestmark = pytest.mark.slow
 
@@ -226,19 +227,6 @@ async def test_a_storage_directory_that_another_process_has_open(
 
 
 # ---------------------------------------------------------------------- the machine
-
-
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Not as root, whom nothing is forbidden."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ An output that can't be written is told as that, and nothing else is.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import typer
@@ -43,6 +45,16 @@ def test_a_table_for_a_full_output_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_line_that_is_written_only_at_the_end_of_a_full_output_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with _output("/dev/full", monkeypatch), pytest.raises(DiskFailed, match="standard output can't be written"), tidy():
         say("x")
+
+
+@pytest.mark.parametrize("command", ["log create", "log append", "segment dump"])
+def test_a_closed_output_is_told_before_anything_is_done(tmp_path: Path, command: str) -> None:
+    line = [sys.executable, "-m", "polonaise.cli", *command.split(), f"embedded:{tmp_path / 'log'}"]
+    ended = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *line], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == ExitStatus.FAILED
+    assert ended.stderr.startswith("polonaise: [disk_failed] standard output can't be written: it is closed")
+    assert ended.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_table_whose_reader_went_away_ends_as_every_output_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -15,6 +16,7 @@ from polonaise.errors import AccessDenied, BadOption, NotFound, StoreUnavailable
 from polonaise.fragments import store as stores
 from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore, open_store
+from rigs.privileges import unprivileged
 
 
 class S3:
@@ -264,12 +266,17 @@ async def test_a_directory_that_has_gone_or_become_a_file(tmp_path: Path) -> Non
         await store.put_if_absent("0/a", b"a")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_directory_without_permission(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    (tmp_path / "store").chmod(0o500)
-    with pytest.raises(AccessDenied, match="let this user"):
+async def test_a_directory_without_permission() -> None:
+    with TemporaryDirectory() as place:  # pytest's own ones are out of reach for others
+        Path(place).chmod(0o755)
+        store = open_store(f"{place}/store")
         await store.put_if_absent("0/a", b"a")
+        for directory in (f"{place}/store/0", f"{place}/store"):
+            Path(directory).chmod(0o555)
+        with unprivileged():
+            assert [each.path for each in await store.list()] == ["0/a"]
+            with pytest.raises(AccessDenied, match="let this user"):
+                await store.put_if_absent("0/b", b"b")
 
 
 @pytest.mark.slow

@@ -359,7 +359,7 @@ def _how_to_restore(
         raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
     return HowToRestore(
         storage=storage,
-        nodes=tuple(nodes.split(",")) if nodes else (),
+        nodes=inputs.nodes_of(nodes, "--nodes") if nodes else (),
         partitions=partitions,
         until=None if until is None else inputs.ids_of(until),
         until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),

@@ -16,9 +16,9 @@ import shutil
 import stat
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import typer
 
@@ -40,15 +40,23 @@ def tidy() -> Iterator[None]:
 
     Raises `typer.Exit` for Ctrl-C, and what `_writing` raises. Other faults of the work come out as they are.
     """
+    _output()  # raises for a closed one: better before the work than after it
     # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
         with _writing():
-            sys.stdout.flush()
+            _output().flush()
     except KeyboardInterrupt:
         raise typer.Exit(ExitStatus.INTERRUPTED) from None
+
+
+def _output() -> TextIO:
+    """Return standard output. Raises `DiskFailed` if it was closed when the process started (`>&-`)."""
+    if sys.stdout is None:
+        raise DiskFailed("standard output can't be written: it is closed; redirect it to a file or a pipe")
+    return sys.stdout
 
 
 @contextmanager
@@ -73,7 +81,7 @@ def _reader_gone() -> typer.Exit:
 
 def judge(work: Coroutine[Any, Any, bool]) -> None:
     """Do the work of a command that checks something: exit status 1 unless `work` returns true."""
-    with tidy():
+    with closing(work), tidy():  # `tidy` may refuse before the work has begun
         passed = asyncio.run(work)
     if not passed:
         raise typer.Exit(ExitStatus.FAILED)
@@ -92,7 +100,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
         reader_gone = True
         task.cancel()
 
-    loop, output = asyncio.get_running_loop(), sys.stdout.fileno()
+    loop, output = asyncio.get_running_loop(), _output().fileno()
     is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
     if is_pipe:
         # The writing end of a pipe never has anything to read. It becomes readable only when its reader is gone.
@@ -130,14 +138,14 @@ def _discard_output() -> None:
 def say(line: str, *, now: bool = False) -> None:
     """Print a line; with `now`, at once, because somebody may be waiting for it."""
     with _writing():
-        sys.stdout.write(line + "\n")
+        _output().write(line + "\n")
         if now:
-            sys.stdout.flush()
+            _output().flush()
 
 
 def say_row(row: str, *, now: bool = False) -> None:
     """Print a row of a table that is printed as its rows come; on a terminal, cut to one line."""
-    if sys.stdout.isatty():
+    if _output().isatty():
         width = shutil.get_terminal_size().columns
         row = row if len(row) <= width else row[: width - 1] + "…"
     say(row, now=now)
@@ -164,7 +172,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
     console = Console(
-        file=printed, force_terminal=sys.stdout.isatty() or None, markup=False, highlight=False, emoji=False
+        file=printed, force_terminal=_output().isatty() or None, markup=False, highlight=False, emoji=False
     )
     if not console.is_terminal:
         console.width = _UNLIMITED

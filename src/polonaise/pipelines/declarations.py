@@ -69,7 +69,7 @@ class TableView:
     query: Query
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
-    read: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and the decoder's
     options."""
     whole: bool = False

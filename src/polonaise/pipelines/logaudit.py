@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -74,6 +74,7 @@ class LogAuditReport:
     """The result for a log: the servers' copy, and each other copy that the audit was given, read as far as it goes."""
 
     log: str
+    """The log's address, redacted: a report is printed and kept."""
     partitions: tuple[PartitionAudit, ...]
 
     @property
@@ -148,14 +149,21 @@ def audit_log(
                 archived, fragment_troubles[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
             copies[number] += [StorageCopy(directory, number) for directory in storage]
+        # Before the walks: a running node goes on syncing, and only what it had synced by now has to be found.
+        synced = {
+            copy: copy.synced()
+            for of_partition in copies.values()
+            for copy in of_partition
+            if isinstance(copy, StorageCopy)
+        }
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
-            full,
+            redacted(full),
             tuple(
                 PartitionAudit(
                     number,
                     committed[number],
-                    _judged(copies[number], walks[number], committed[number], fragment_troubles[number]),
+                    _judged(copies[number], walks[number], committed[number], fragment_troubles[number], synced),
                 )
                 for number in numbers
             ),
@@ -238,9 +246,16 @@ def _walk(task: _AuditTask) -> Walk:
 
 
 def _judged(
-    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, fragment_troubles: Sequence[str]
+    copies: Sequence[PartitionCopy],
+    walks: Sequence[Walk],
+    committed: TransactionId,
+    fragment_troubles: Sequence[str],
+    synced: Mapping[StorageCopy, TransactionId],
 ) -> tuple[CopyReport, ...]:
-    """Return the report on each copy. The first copy is the servers', with which the others are compared."""
+    """Return the report on each copy. The first copy is the servers', with which the others are compared.
+
+    `synced` has the last id that each storage directory had synced before the walks.
+    """
     reports = []
     for copy, walked in zip(copies, walks, strict=True):
         troubles = [walked.trouble] if walked.trouble else []
@@ -253,8 +268,8 @@ def _judged(
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, walked)])
         last = _last(walked)
-        if isinstance(copy, StorageCopy) and not walked.trouble and last < (synced := min(copy.synced(), committed)):
-            troubles.append(f"it ends with {last}, but {synced} was synced")
+        if isinstance(copy, StorageCopy) and not walked.trouble and last < (due := min(synced[copy], committed)):
+            troubles.append(f"it ends with {last}, but {due} was synced")
         reports.append(
             CopyReport(copy.where, walked.transactions, last, committed - last, walked.digest, tuple(troubles))
         )
