@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -248,12 +249,13 @@ def _file_module(file: str) -> ModuleType:
         raise BadOption(f"no file {file!r}: write FILE.py:NAME or module:NAME")
     # A name for each path: two files of one name would replace each other in `sys.modules`.
     name = f"polonaise_views_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    loader = SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # Compiled anew each time: kept bytecode is chosen by the file's second and size, and an edit may change neither.
+    exec(loader.source_to_code(loader.get_data(str(path)), str(path)), module.__dict__)
     # Workers do not have the file to import functions from: they get them by value.
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(module)
