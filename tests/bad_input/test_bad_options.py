@@ -323,7 +323,7 @@ HEADER = "trans_id,account_id,date,direction,operation,amount,balance,purpose\n"
         pytest.param("", "trans_id", id="empty"),
         pytest.param(HEADER, "no valid payment", id="no rows"),
         pytest.param(HEADER + "x,1,d,credit,o,1,1,\n", "line 2", id="malformed rows only"),
-        pytest.param("\xff\xfe\x00", "can't be read", id="not text"),
+        pytest.param("\xff\xfe\x00", "not a file of payments", id="not text"),
     ],
 )
 def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content: str, naming: str) -> None:
