@@ -85,7 +85,7 @@ async def _lacks_only_end(disk: Disk, directory: str) -> bool:
 async def _check(disk: Disk, directory: str) -> list[str]:
     """Return the names that an unfinished restore has left. Raises `AlreadyInitialized` or `BadOption` for all else."""
     names = set(await disk.list(directory))
-    if MARKER in names or await _lacks_only_end(disk, directory):
+    if MARKER in names or (RESTORING in names and await _is_cluster(disk, directory)):
         raise AlreadyInitialized(f"{directory} holds a log already: restore into a new or an empty directory")
     foreign = sorted(name for name in names if not _OURS.fullmatch(name))
     unfinished = sorted(names - {HOST_LOCK, RESTORING, f"{MARKER}.new"})

@@ -149,7 +149,7 @@ class Background:
             raise forked_log()
         with self._guard:
             if self._closed:
-                raise Closed("this log was closed: connect a new one")
+                raise _closed()
             self._waiting.add(waiting)
             waiting.add_done_callback(self._waiting.discard)
             # Under the guard: `close` ends the loop after whatever was asked before it.
@@ -159,7 +159,7 @@ class Background:
         """Give the task's result or error to the thread that waits for it."""
         if task.cancelled():
             # By `close`, or else by itself: what the application's code awaited was cancelled.
-            closed = Closed("this log was closed: connect a new one")
+            closed = _closed()
             _settle(waiting, error=closed if self._closed else asyncio.CancelledError())
         elif (error := task.exception()) is not None:
             _settle(waiting, error=error)
@@ -187,7 +187,7 @@ class Background:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
         # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
-            _settle(waiting, error=Closed("this log was closed: connect a new one"))
+            _settle(waiting, error=_closed())
         if first and self._failure is not None:
             raise self._failure
 
@@ -223,6 +223,11 @@ class Call(Generic[T]):
     def give_up(self) -> None:
         """Cancel the awaitable, without waiting for its end."""
         self._background.post(lambda: self.task.cancel() if self.task is not None else None)
+
+
+def _closed() -> Closed:
+    """Return the error for a call of a log that this process has closed."""
+    return Closed("this log was closed: connect a new one")
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:

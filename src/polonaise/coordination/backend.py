@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged
+from polonaise.errors import CoordinatorDamaged, UnsupportedFormat
 
 
 class Entry(NamedTuple):
@@ -84,6 +84,14 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session"
+    )
+
+
+def unsupported(place: str, found: str, known: int) -> UnsupportedFormat:
+    """Return the error for an entry of another format than this version reads."""
+    return UnsupportedFormat(
+        f"{place} is of coordinator format {found}; this version of Polonaise reads format {known}: "
+        "run the version that wrote it, or a newer one"
     )
 
 

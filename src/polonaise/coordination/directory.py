@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
-from polonaise.coordination.backend import Entry, damaged
+from polonaise.coordination.backend import Entry, damaged, unsupported
 from polonaise.coordination.values import DESCRIPTION
 from polonaise.errors import (
     CoordinatorDamaged,
@@ -24,7 +24,6 @@ from polonaise.errors import (
     DiskFull,
     NotFound,
     PolonaiseError,
-    UnsupportedFormat,
     fresh,
 )
 from polonaise.host import DirectoryLock, Host
@@ -69,10 +68,7 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
     if words[0] != _MAGIC or len(words) < 2:
         raise damaged(path, "it is not a coordinator's file")
     if words[1] != str(FORMAT):
-        raise UnsupportedFormat(
-            f"{path} is of coordinator format {words[1]}; this version of Polonaise reads format {FORMAT}: "
-            "run the version that wrote it, or a newer one"
-        )
+        raise unsupported(path, words[1], FORMAT)
     try:
         _, _, key, named, version, _, _ = words
         entry = Entry(bytes.fromhex(key), int(version), payload)
