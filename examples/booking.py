@@ -7,11 +7,10 @@
     curl localhost:8000/shows/1
 
 `BOOKING_LOG` is the log's address (default `embedded:./booking-log`), and `BOOKING_DATABASE` the URL of the view's
-database (default `sqlite:///booking.db`; for `postgresql+psycopg://…`, `pip install 'polonaise[postgresql]'`). Workers
-may share a database or have one each.
+database (default `sqlite:///booking.db`). Workers may share a database or have one each.
 
 - A seat that is booked is refused with 409. Of two workers that book a free seat at the same time, the log refuses the
-  second one's append: it was built from a state in which the seat was free. So its context runs again, and gives up.
+  second one's append, which was built from a stale state. So its context runs again, and gives up.
 - A request whose booking was made is answered in the same way when it comes again with the same `Idempotency-Key`, by
   any worker. Another request with that key is refused with 422.
 - 503: the log or the database could not be reached in time. Send the request again, with the same key.
@@ -62,10 +61,7 @@ def booked(db: Connection, show: int) -> list[dict[str, Any]]:
 
 
 async def book(tx: polonaise.Draft, view: Bookings, show: int, seat: int, guest: str) -> dict[str, Any] | None:
-    """Book a seat, or give up if it is booked: a transaction context, which may run several times.
-
-    It names what it looks at by a lock, looks, and appends what follows from that.
-    """
+    """Lock a seat, look whether it is booked, and book it: a transaction context, which may run several times."""
     tx.write_lock("seat", f"{show}/{seat}")
     if await view.read(guest_of, show, seat) is not None:
         tx.abandon(f"seat {seat} of show {show} is booked")
@@ -76,10 +72,7 @@ async def book(tx: polonaise.Draft, view: Bookings, show: int, seat: int, guest:
 
 
 def asked_for(body: bytes) -> tuple[int, int, str]:
-    """Return the show, seat and guest that a request's body names. Raises `ValueError` for any other body.
-
-    Also for values that some database can't take: once a booking is in the log, it stays there.
-    """
+    """Return the show, seat and guest in a request's body. Raises `ValueError`, also for what a database can't take."""
     match json.loads(body):
         case {"show": int(show), "seat": int(seat), "guest": str(guest)}:
             if 0 < show < 2**31 and 0 < seat < 2**31 and 0 < len(guest) <= 100 and guest.isprintable():

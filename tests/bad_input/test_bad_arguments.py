@@ -100,7 +100,7 @@ MISTAKES: list[tuple[str, Callable[[Log], Any], list[str]]] = [
         lambda log: log.append_group(polonaise.Group.of([b""]), 0, changes=[Change.set(b"producer/", b"")]),
         ["b'producer/'", "the library's"],
     ),
-    ("position of text", at(lambda tx: tx.expect_position("5")), ["transaction='5'"]),  # type: ignore[arg-type]
+    ("position of text", at(lambda tx: tx.expect_position("5")), ["id='5' (str)"]),  # type: ignore[arg-type]
     ("one change", lambda log: log.append(b"", 0, changes=Change.set(b"k", b"v")), ["changes=", "list of Change"]),  # type: ignore[arg-type]
     ("expectations of text", lambda log: log.append(b"", 0, expectations=["k"]), ["expectations='k'"]),  # type: ignore[list-item]
     (

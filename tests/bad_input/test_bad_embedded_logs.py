@@ -32,6 +32,7 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
+from rigs.privileges import unprivileged
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +76,8 @@ def contents(directory: Path) -> dict[str, bytes | None]:
         ("{}?storage=8", "1 to 7"),
         ("{}?partitions=4097", "1 to 4096"),
         ("{}?partitions=²", "1 to 4096"),
+        ("{}?partitions=0000000011234567", "1 to 4096"),
+        ("{}?partitions=" + "1" * 4_301, "1 to 4096"),
         ("{}?host=perhaps", "host=no"),
         ("{}?color=red", "unknown or repeated option 'color'"),
         ("{}?storage=1&storage=3", "unknown or repeated option 'storage'"),
@@ -224,19 +227,6 @@ async def test_a_storage_directory_that_another_process_has_open(
 
 
 # ---------------------------------------------------------------------- the machine
-
-
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Not as root, whom nothing is forbidden."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:

@@ -149,7 +149,9 @@ def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "::1:7100", "unix:"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "::1:7100", "a..b:7100", "unix:"]
+)
 def test_an_invalid_storage_address_makes_no_cluster(command: Command, tmp_path: Path, address: str) -> None:
     """A description is written once: a cluster that names a node which can't exist is one that never works."""
     command.refuses(
@@ -321,7 +323,7 @@ HEADER = "trans_id,account_id,date,direction,operation,amount,balance,purpose\n"
         pytest.param("", "trans_id", id="empty"),
         pytest.param(HEADER, "no valid payment", id="no rows"),
         pytest.param(HEADER + "x,1,d,credit,o,1,1,\n", "line 2", id="malformed rows only"),
-        pytest.param("\xff\xfe\x00", "can't be read", id="not text"),
+        pytest.param("\xff\xfe\x00", "not a file of payments", id="not text"),
     ],
 )
 def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content: str, naming: str) -> None:

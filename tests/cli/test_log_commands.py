@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -150,8 +151,8 @@ def test_the_first_that_fails_ends_it(shell: Shell) -> None:
         (["--expect", "k"], "KEY=VALUE"),
         (["--set", "=v"], "KEY=VALUE"),
         (["--header", "2147483648"], "32 bits"),
-        (["--high-water-mark", "5"], "committed up to -1"),
-        (["--high-water-mark", "-2"], "committed up to -1"),
+        (["--high-water-mark", "5"], "committed up to id -1"),
+        (["--high-water-mark", "-2"], "committed up to id -1"),
         (["--set", f"{'k' * 1_025}=v"], "1024"),
         (["--file", "body"], "only one"),
         (["--write-lock", "a\udcff:1"], "NAME:ID"),
@@ -233,11 +234,29 @@ def test_follow_ends_with_the_limit(filled: Shell) -> None:
     assert sorted(read(filled, "-p", "all", "-n", 1, "--follow", "--limit", 2, verb="tail")) == ["e", "z"]
 
 
+def test_follow_ends_when_every_partition_has_reached_the_last_id(filled: Shell) -> None:
+    assert sorted(read(filled, "-p", "0-1", "--follow", "--until", 2)) == sorted("abcxyz")
+
+
 def test_tail_shows_the_last(filled: Shell) -> None:
     assert read(filled, "-p", 0, "-n", 2, verb="tail") == "de"
     assert read(filled, "-p", 0, "-n", 0, verb="tail") == ""
     assert read(filled, "-p", 0, verb="tail") == "abcde"
     assert read(filled, "-p", "all", "-n", 1, verb="tail") == "ez"
+
+
+def test_tail_does_not_count_what_the_library_wrote_for_itself(filled: Shell) -> None:
+    async def open_producers() -> None:
+        async with filled.clusters[LOG].connect() as log:
+            for name in ("one", "two", "three"):
+                await log.producer(name, partition=1)
+
+    asyncio.run(open_producers())
+    (told,) = filled.run("log", "high-water-mark", LOG, "-p", 1, "--json").objects
+    assert told["committed_high_water_mark"] == 5
+    for count, last in ((0, ""), (1, "z"), (2, "yz"), (3, "xyz"), (9, "xyz")):
+        assert read(filled, "-p", 1, "-n", count, verb="tail") == last
+    assert read(filled, "-p", 1, "-n", 1, "--follow", "--limit", 1, verb="tail") == "z"
 
 
 def test_a_transaction_for_people_and_for_machines(filled: Shell) -> None:

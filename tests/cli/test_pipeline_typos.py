@@ -36,6 +36,11 @@ def test_what_is_mistyped_is_told_before_spark_starts(
     shell.refuses("pipeline", job, log, view, table, code=code, naming=naming)
 
 
+def test_the_audit_of_a_store_without_a_view_says_what_to_write(shell: Shell) -> None:
+    told = "write polonaise pipeline audit LOG --fragments https://key:***@h/store, or"
+    shell.refuses("pipeline", "audit", "fragments:https://key:s3cret@h/store", code="bad_option", naming=told)
+
+
 def test_an_audit_makes_no_database_of_a_mistyped_url(shell: Shell, tmp_path: Path) -> None:
     audit = ("pipeline", "audit", "fragments:store", f"{VIEWS}:accounts")
     file = tmp_path / "bnak.db"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +33,16 @@ def test_verify_whole_files(shell: Shell, storage: Path) -> None:
         {"partition": 1, "segments": 3, "last": 17, "unsynced_bytes": 0, "damages": []},
         {"partition": None, "segments": 1, "last": 5, "unsynced_bytes": 0, "damages": []},
     ]
+
+
+def test_a_directory_that_may_not_be_read_is_told_in_one_line(
+    shell: Shell, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "listdir", denied)  # whoever tests may be root, whom nothing is denied
+    shell.refuses("segment", "verify", storage, code="access_denied", naming=str(storage))
 
 
 def test_verify_names_the_first_damage_and_exits_1(shell: Shell, storage: Path) -> None:

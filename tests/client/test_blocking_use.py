@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
@@ -259,6 +260,17 @@ def test_a_reading_whose_wait_was_interrupted_loses_nothing(
             break
     assert found == list(range(3_000))
     assert calls >= 6
+
+
+def test_what_was_cancelled_by_itself_is_not_told_as_a_closed_log(log: testing.BlockingMemoryLog) -> None:
+    async def ask(_: object) -> None:
+        task = asyncio.ensure_future(asyncio.Event().wait())
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        log.call(ask)
+    assert log.append(b"1 1").result(10).id == 0
 
 
 # ------------------------------------------------------------------ threads

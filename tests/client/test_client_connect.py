@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,9 @@ from polonaise.errors import (
     BodyTooLarge,
     Closed,
     DeadlineExceeded,
+    Forked,
     HostFailed,
+    InvariantViolated,
     NotInitialized,
     TooManyLocks,
     WrongClusterKey,
@@ -25,7 +30,7 @@ from polonaise.errors import (
 )
 from rigs.clients import World
 from rigs.programs import output_of, run_python
-from rigs.waiting import nothing_happens_for, time_passes
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
 def test_importing_the_package_is_light() -> None:
@@ -43,7 +48,7 @@ def test_every_public_name_is_there() -> None:
         _ = polonaise.nonsense  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("address", ["", "file:", "zookeeper://127.0.0.1:2181/bank", "/tmp/bank"])
+@pytest.mark.parametrize("address", ["", "file:", "etcd://127.0.0.1:2379/bank", "/tmp/bank"])
 async def test_an_address_that_is_not_supported_is_refused_and_says_what_is(address: str) -> None:
     with pytest.raises(BadOption, match="file:PATH"):
         async with polonaise.connect(address):
@@ -158,6 +163,58 @@ async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(worl
     await held
     assert unsettled.committed
     assert world.log.bodies() == [b"here", b"unsettled", b"held"]
+
+
+async def test_an_append_from_elsewhere_is_refused_while_a_sending_is_scheduled(world: World) -> None:
+    """Nothing was checked then: the loop's own thread and another one, or a child, appended to the same lists."""
+    client = await world.ready_client()
+    receipt = client.append(b"here")
+    elsewhere: list[Exception] = []
+
+    def append() -> None:
+        try:
+            client.append(b"from no loop at all")
+        except WrongEventLoop as error:
+            elsewhere.append(error)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    thread.join()
+    assert elsewhere
+    client.append(b"here, too")
+    in_child, told = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        try:
+            client.append(b"from a child")
+        except Forked:
+            os.write(told, b"refused")
+        finally:
+            os._exit(0)
+    await asyncio.to_thread(os.waitpid, child, 0)
+    os.set_blocking(in_child, False)
+    assert os.read(in_child, 20) == b"refused"
+    os.close(in_child)
+    os.close(told)
+    await receipt
+    await client.flush()
+    assert world.log.bodies() == [b"here", b"here, too"]
+
+
+async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(world: World) -> None:
+    client = await world.ready_client()
+
+    def mistaken(*_: object) -> None:
+        raise InvariantViolated("two and two are five")
+
+    client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
+    client.append(b"x")
+    await wait_until(lambda: world.host.failures)
+    await time_passes(0.01)
+    told, world.host.failures = world.host.failures, []
+    assert [str(error) for error in told] == ["two and two are five"]
 
 
 async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world: World) -> None:

@@ -191,6 +191,15 @@ def test_locks_and_operations_fill_a_frame_too() -> None:
     assert [list(columns.sequences) for columns in made] == [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
+def test_the_keys_and_values_of_operations_fill_a_frame_too() -> None:
+    """512 appends of one turn, each with a register of 64 KiB, were one frame of 32 MiB, which servers refuse."""
+    asked = operations([], [Change.set(b"k", bytes(65_536))])
+    waiting: list[Outgoing] = [(Pending(), n, -1, 0, b"", b"", asked, True) for n in range(1, 513)]
+    made = list(frames(waiting, 4_096, 1024 * 1024))
+    assert max(len(columns.message(0).columns) for columns in made) <= 1024 * 1024
+    assert [s for columns in made for s in columns.sequences] == list(range(1, 513))
+
+
 def test_what_was_withdrawn_is_not_sent() -> None:
     entry = Pending()
     entry.failure = AppendFailure(Unordered.WITHDRAWN)

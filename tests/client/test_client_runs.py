@@ -114,6 +114,30 @@ async def test_only_the_poison_one_of_a_run_stays_and_it_is_named(world: World) 
     assert view.bodies == world.log.bodies()
 
 
+@pytest.mark.parametrize("answer", [None, "3", -7])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_run_answered_with_no_mark_has_failed(world: World, answer: object, plain: bool) -> None:
+    """Of a coroutine function it was taken as a mark, which ended the whole client."""
+
+    class Forgetful(Runs):
+        def apply_run(self, run: Sequence[Transaction]):
+            if plain:
+                return answer
+            return self._later()
+
+        async def _later(self):
+            return answer
+
+    world.log.fill(b"0")
+    view = Forgetful()
+    client = await world.client(view=view)
+    await wait_until(lambda: view.failures)
+    assert "apply_run" in view.failures[0][2]
+    assert repr(answer) in view.failures[0][2]
+    assert isinstance(client.trouble(0), ViewFailed)
+    assert client.failure is None
+
+
 async def test_after_a_failed_run_is_passed_runs_are_long_again(world: World) -> None:
     world.log.fill(*numbered(3))
     view = Runs()

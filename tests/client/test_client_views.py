@@ -265,6 +265,36 @@ async def test_filtered_bodies_come_with_the_feed_and_the_others_only_if_wanted(
     assert world.server.heard.fetches == [[4]]
 
 
+async def test_a_choice_that_fails_stops_its_partition_and_no_other(two_partitions: World) -> None:
+    """What `wants` raised ended the stream of all partitions, which then mounted again and were fed the same."""
+    world = two_partitions
+    world.logs[0].fill(b"0", header=1)
+    world.logs[0].fill(b"1", header=7)
+    world.logs[1].fill(b"other", header=1)
+    seen: list[tuple[int, int, bytes]] = []
+
+    class Seen:
+        def high_water_mark(self, partition: int) -> int:
+            return -1
+
+        def apply(self, tx) -> None:
+            seen.append((tx.partition, tx.id, tx.data))
+
+        def failed(self, partition: int, id: int, error: Exception) -> None: ...
+
+    def wants(header: int) -> bool:
+        return {1: True}[header]
+
+    client = await world.client(view=Seen(), bodies=BodyForm.LAZY, wants=wants)
+    with pytest.raises(BadOption, match=r"wants= failed .* transactions 1 to 1 of partition 0: KeyError\(7\)"):
+        await client.wait_applied(1, 0, timeout=2)
+    await client.wait_applied(0, 1, timeout=2)
+    assert sorted(seen) == [(0, 0, b"0"), (1, 0, b"other")]
+    assert isinstance(client.trouble(0), BadOption)
+    assert (await client.append(b"more", 1)).id == 1
+    assert len(world.server.heard.mounts) == 2
+
+
 async def test_a_damaged_body_is_never_applied(world: World) -> None:
     world.log.fill(b"paid")
     world.server.damage_bodies = True

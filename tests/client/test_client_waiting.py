@@ -55,6 +55,24 @@ async def test_waiting_for_a_slot_has_a_deadline_and_an_end() -> None:
     assert admission.taken == 0
 
 
+async def test_waits_for_a_slot_that_were_given_up_are_forgotten() -> None:
+    admission = Admission(lambda taken: False)
+    past = asyncio.get_running_loop().time() - 1
+    waiting = [asyncio.ensure_future(admission.take(None)) for _ in range(3)]
+    await asyncio.sleep(0)
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            await admission.take(past)
+    waiting[1].cancel()
+    await asyncio.wait(waiting[1:2])
+    assert len(admission._waiting) == 2
+    admission.stop(Closed("over"))
+    with pytest.raises(Closed):
+        await waiting[0]
+    with pytest.raises(Closed):
+        await waiting[2]
+
+
 async def test_whoever_waits_for_a_mark_is_woken_when_it_is_reached() -> None:
     mark = AppliedMark(-1)
     waiting = [asyncio.ensure_future(mark.wait(value)) for value in (5, 2, 9)]

@@ -103,3 +103,11 @@ def test_what_is_not_in_the_written_form_is_refused(raw: bytes) -> None:
     for decode in DECODERS:
         with pytest.raises(CoordinatorDamaged):
             decode(raw)
+
+
+@pytest.mark.parametrize(("members", "following"), [('"abc"', "null"), ("[]", '["a",7]')])
+def test_a_list_of_storage_nodes_that_is_none_is_named(members: str, following: str) -> None:
+    raw = f'{{"engagements":{{}},"generation":1,"members":{members},"next":{following},"session":0}}'
+    field = "members" if following == "null" else "next"
+    with pytest.raises(CoordinatorDamaged, match=f"PartitionValue: {field} is .* instead of a list"):
+        PartitionValue.decode(raw.encode())

@@ -135,6 +135,27 @@ def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(po
     assert outcomes == {"none", "whole"}
 
 
+def test_a_cluster_whose_making_crashed_at_its_end_is_damaged_and_not_new_once_it_loses_its_description() -> None:
+    left = []
+
+    async def scenario(scene: Scene, call: int) -> bool:
+        in_time = await scene.crash_at(call, lambda coordinator: coordinator.initialize(DESCRIPTION))
+        if "description" in scene.names():
+            left.append("initializing" in scene.names())
+            assert await (await scene.open()).unique_id() == 1
+            scene.machine.power_loss()
+            process, restarted = await scene.process()
+            assert await restarted.unique_id() == 2
+            await process.host.disk.remove(f"{DIRECTORY}/description")
+            for _ in range(2):
+                with pytest.raises(CoordinatorDamaged, match="description"):
+                    await (await scene.open()).initialize(DESCRIPTION)
+        return in_time
+
+    at_every_call(scenario)
+    assert True in left
+
+
 def test_who_looks_while_a_cluster_is_made_and_stands_still_meanwhile_sees_none_or_a_whole_one() -> None:
     seen = set()
     for seed in range(40):

@@ -92,6 +92,16 @@ def test_a_bad_row_says_in_plain_words_what_is_wrong(tmp_path: Path, bad: str, n
     assert said.startswith(f"line 3: {named}")
 
 
+def test_a_byte_that_is_not_utf_8_costs_its_own_row_alone(tmp_path: Path) -> None:
+    path = csv_of(tmp_path, [row(number, 7, "credit", 1, number) for number in range(1, 2_001)])
+    lines = path.read_bytes().split(b"\n")
+    lines[1_000] = lines[1_000].replace(b"cash", b"c\xe4sh")
+    path.write_bytes(b"\n".join(lines))
+    book = read_payments(path)
+    assert [payment.id for payment in book.payments] == [n for n in range(1, 2_001) if n != 1_000]
+    assert book.bad_rows == ["line 1001: operation is not UTF-8"]
+
+
 def test_the_largest_ids_and_amounts_are_used(tmp_path: Path) -> None:
     largest = str((2**53 - 1) // 100 - 1)
     book = read_payments(csv_of(tmp_path, [row(2**63 - 1, 2**31 - 1, "credit", largest, largest)]))

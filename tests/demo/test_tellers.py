@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from polonaise.demo.payments import Payment, make_payments
 from polonaise.demo.run import Bank
 from polonaise.demo.teller import Job, OrderedPayments, Teller, TellerReport
 from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
-from polonaise.errors import Abandoned
+from polonaise.errors import Abandoned, AppendFailed, AppendUnknown, LockConflict
 from polonaise.node.local import LocalCluster
 from rigs.waiting import time_passes
 
@@ -82,6 +83,45 @@ async def test_only_what_is_abandoned_for_lack_of_money_is_booked_as_refused(tmp
         with pytest.raises(ExceptionGroup) as failed:
             await Teller(log, view, job).work()
     assert failed.group_contains(Abandoned, match="its source is not opened yet")
+
+
+class UnknownAtFirst:
+    """A log on which the fate of the first append is learnt only after the deadline of `run`."""
+
+    def __init__(self, fate: Exception | None) -> None:
+        self.fate = fate
+        self.runs = 0
+
+    def __await__(self) -> Generator[Any, None, UnknownAtFirst]:
+        yield from asyncio.sleep(0).__await__()
+        if self.fate is not None:
+            raise self.fate
+        return self
+
+    async def run(self, *_: object, **__: object) -> UnknownAtFirst:
+        self.runs += 1
+        if self.runs == 1:
+            raise AppendUnknown("not decided", self)
+        return self
+
+    async def applied(self, timeout: float) -> None: ...
+
+
+@pytest.mark.parametrize(("fate", "runs"), [(None, 1), (AppendFailed("lost"), 2), (LockConflict("stale", 3), 2)])
+async def test_a_payment_whose_append_turns_out_to_have_failed_is_made_again(fate: Exception | None, runs: int) -> None:
+    log: Any = UnknownAtFirst(fate)
+    view: Any = None
+    teller = Teller(log, view, Job("", "", 1, True, []))
+    await teller._make(Payment(7, 1, 0, 500, "cash", "1993-01-01"))
+    assert log.runs == runs
+    assert (teller._news.made, teller._news.unknown) == ([7], 1)
+
+
+async def test_a_payment_whose_fate_nobody_can_find_out_ends_the_teller() -> None:
+    log: Any = UnknownAtFirst(AppendUnknown("closed", None))
+    view: Any = None
+    with pytest.raises(AppendUnknown, match="closed"):
+        await Teller(log, view, Job("", "", 1, True, []))._make(Payment(7, 1, 0, 500, "cash", "1993-01-01"))
 
 
 async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

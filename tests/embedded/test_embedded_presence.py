@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.errors import HostFailed, PolonaiseError
+from polonaise.errors import HostFailed, NotFound, PolonaiseError
 from polonaise.node import hostelection
+from polonaise.node.embedded import parse_embedded
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
 NOTICED_S_MAX = 10.0
@@ -77,3 +78,8 @@ async def test_a_removed_storage_directory_is_told_and_does_not_count(count: int
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         if count == 3:
             assert len([tx async for tx in log.read(0, timeout=PATIENCE_S)]) == 21
+
+
+def test_a_directory_that_vanishes_before_its_election_is_a_fault_with_a_name(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="open the log again"):
+        hostelection.take(parse_embedded(f"embedded:{tmp_path}/gone"))

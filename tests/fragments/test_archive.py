@@ -472,7 +472,7 @@ def test_the_commands_archive_and_verify(tmp_path: Path) -> None:
     assert run_polonaise("archive", "run", address, store, "--rest").returncode == 0
     (store / told["path"]).unlink()
     again = run_polonaise("archive", "run", address, store)
-    assert again.stdout.startswith("partition 0: no fragment holds 0 to 0, although later ids are archived")
+    assert again.stdout.startswith("partition 0: no fragment held 0 to 0 when this run began, although later")
 
 
 def test_a_log_that_is_not_there_is_not_made_by_archiving_it(tmp_path: Path) -> None:

@@ -272,8 +272,8 @@ def test_a_store_that_fails_is_not_a_damaged_fragment(grouped: tuple[Any, bytes,
 def test_fewer_bytes_than_asked_for_are_a_store_that_fails(grouped: tuple[Any, bytes, list[Batch]]) -> None:
     footer, raw, _ = grouped
     with (
-        RangeFile(Fetches(raw[:-100]), len(raw)) as ranges,
-        pytest.raises(StoreUnavailable, match="the store returned"),
+        RangeFile(Fetches(raw[:-100]), len(raw), "'0/a' in s3://b") as ranges,
+        pytest.raises(StoreUnavailable, match=r"the store returned .* bytes of '0/a' in s3://b: try again"),
     ):
         read(ranges, footer)
 

@@ -140,6 +140,14 @@ def test_findings_are_remembered_up_to_a_bound() -> None:
         scrub.not_repaired(0.0, number, Verify(named(number), 1), "why", passing=False)
     assert scrub.scrubbed.found == DAMAGES_MAX + 5
     assert [damage.found_us for damage in scrub.scrubbed.damages] == list(range(5, DAMAGES_MAX + 5))
+    # Read again: those that are no longer in the list are no new findings, and their repair counts.
+    scrub.damaged(1_000, named(0), "bad")
+    scrub.not_repaired(0.0, 1_000, Verify(named(0), 1), "why", passing=False)
+    assert scrub.scrubbed.found == DAMAGES_MAX + 5
+    scrub.good(1_001, named(0))
+    scrub.good(1_002, named(9))
+    assert (scrub.scrubbed.found, scrub.scrubbed.repaired) == (DAMAGES_MAX + 5, 2)
+    assert len(scrub.scrubbed.damages) == DAMAGES_MAX
 
 
 # ------------------------------------------------------------------ a server

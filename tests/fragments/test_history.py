@@ -149,6 +149,24 @@ async def test_a_time_in_a_fragment_that_is_gone_is_no_later_time(store: Store) 
         await history.read(0, 0, 179, 1, LOG[25].commit_time_us)
 
 
+@pytest.mark.parametrize("middle", ["damaged", "gone"])
+async def test_a_search_by_time_blames_the_fragment_that_it_could_not_open(store: Store, middle: str) -> None:
+    """The search looks at the fragment in the middle first; the time lies before that one, or in it."""
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    await history.up_to(0)
+    path = sorted(store.objects)[3]
+    raw = store.objects.pop(path)
+    if middle == "damaged":
+        store.objects[path] = raw[:-1] + b"X"
+    assert (await history.read(0, 0, 179, 1, LOG[12].commit_time_us))[0].first == LOG[12].first
+    assert (await history.read(0, 0, 179, 1))[0].first == 0, "nothing is wrong with this one"
+    with pytest.raises(
+        FragmentMissing if middle == "gone" else FragmentDamaged, match="90" if middle == "gone" else path
+    ):
+        await history.read(0, 0, 179, 1, LOG[36].commit_time_us)
+    assert (await history.read(0, 0, 179, 1))[0].first == 0
+
+
 async def test_a_fragment_is_read_through_once_and_then_a_row_group_at_a_time(store: Store) -> None:
     history = history_of(store, HistorySettings(cache_bytes_max=1, chunk_bytes=500))
     await all_from(history)
@@ -238,9 +256,32 @@ async def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read
     assert store.fetched == []
 
 
+async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> None:
+    path = sorted(store.objects)[1]
+    store.objects[path] = store.objects[path][:-1] + b"X"
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    with pytest.raises(FragmentDamaged, match=path):
+        await history.read(0, 30, 179, 1)
+    with pytest.raises(FragmentMissing, match="id 30 of partition 1"):
+        await history.read(1, 30, 179, 1)
+
+
+async def test_a_mark_that_cant_be_read_is_no_damage_of_a_fragment(store: Store) -> None:
+    history = history_of(store, HistorySettings(listing_s=0.0, damaged_s=60.0))
+    await history.up_to(0)
+    name = next(iter(await history.held(0)))
+    raw = store.objects.pop(name.path)  # so that the mark is looked at
+    mark, store.objects[MARK] = store.objects[MARK], b"torn"
+    for call in (history.held(), history.read(0, 0, 179, 1), history.check(name, len(raw), lambda _: asyncio.sleep(0))):
+        with pytest.raises(StoreUnavailable, match=rf"{MARK} in the store can't be read: remove it.*archive init"):
+            await call
+    store.objects |= {MARK: mark, name.path: raw}
+    assert (await history.read(0, 0, 179, 1))[0].first == 0, "nothing is wrong with the fragment"
+
+
 async def test_what_it_reaches(store: Store) -> None:
     history = history_of(store)
-    assert (await history.highest(0), await history.up_to(0), await history.highest(1)) == (179, 179, -1)
+    assert (await history.highest(0, 99), await history.up_to(0), await history.highest(1, -1)) == (179, 179, -1)
     assert [name.path for name in await history.covering(0, 59)] == sorted(store.objects)[:2]
     assert await history.covering(0, -1) == ()
     with pytest.raises(NotArchived, match="180 to 181"):
@@ -252,7 +293,7 @@ async def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None
 
     history = history_of(store, HistorySettings(store_s_max=0.01))
     with pytest.raises(StoreUnavailable, match="did not answer"):
-        await history.highest(0)
+        await history.highest(0, -1)
 
 
 async def test_a_store_that_is_mounted_again_at_once_misses_nothing(

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -15,6 +16,7 @@ from polonaise.errors import AccessDenied, BadOption, NotFound, StoreUnavailable
 from polonaise.fragments import store as stores
 from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore, open_store
+from rigs.privileges import unprivileged
 
 
 class S3:
@@ -153,20 +155,46 @@ def identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def on_the_way_to(path: Path) -> list[tuple[int, int]]:
+    """All names on the way to a path, from itself up to the mount point."""
+    names = [path, *path.parents]
+    return [identity(name) for name in names[: 1 + next(n for n, name in enumerate(names) if name.is_mount())]]
+
+
 async def test_an_object_of_a_directory_is_synced_with_the_names_on_the_way_to_it(
     tmp_path: Path, synced: list[tuple[int, int]]
 ) -> None:
-    store = open_store(str(tmp_path))
-    on_the_way = [tmp_path / "0" / "a", tmp_path / "0", tmp_path]
+    store = open_store(str(tmp_path / "new" / "store"))
     assert await store.put_if_absent("0/a", b"first")
-    assert synced == [identity(path) for path in on_the_way]
+    place = tmp_path / "new" / "store" / "0" / "a"
+    assert synced == on_the_way_to(place)
     synced.clear()
-    # Whoever put it may have died before it was on the disk.
+    # Whoever put it, or made the store, may have died before it was on the disk.
     assert not await store.put_if_absent("0/a", b"second")
-    assert synced == [identity(path) for path in on_the_way]
+    assert synced == on_the_way_to(place)
     synced.clear()
     await store.replace("0/a", b"third")
-    assert synced == [identity(path) for path in on_the_way]
+    assert synced == on_the_way_to(place)
+
+
+async def test_names_above_a_mount_point_and_those_of_others_are_not_synced(
+    tmp_path: Path, synced: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "mount" / "others" / "store"))
+    await store.put_if_absent("0/a", b"first")
+    synced.clear()
+    opened = os.open
+
+    def denied(path: Path, flags: int) -> int:
+        if path == tmp_path / "mount" / "others":
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags)
+
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "mount")
+    monkeypatch.setattr(os, "open", denied)
+    await store.make_durable("0/a")
+    place = tmp_path / "mount" / "others" / "store"
+    assert synced == [identity(path) for path in (place / "0" / "a", place / "0", place, tmp_path / "mount")]
 
 
 async def test_an_object_that_somebody_else_left_there_can_be_made_durable(
@@ -176,7 +204,7 @@ async def test_an_object_that_somebody_else_left_there_can_be_made_durable(
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "a").write_bytes(b"copied")
     await store.make_durable("0/a")
-    assert synced == [identity(path) for path in (tmp_path / "0" / "a", tmp_path / "0", tmp_path)]
+    assert synced == on_the_way_to(tmp_path / "0" / "a")
     with pytest.raises(NotFound, match="0/b"):
         await store.make_durable("0/b")
 
@@ -238,12 +266,17 @@ async def test_a_directory_that_has_gone_or_become_a_file(tmp_path: Path) -> Non
         await store.put_if_absent("0/a", b"a")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_directory_without_permission(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "store"))
-    (tmp_path / "store").chmod(0o500)
-    with pytest.raises(AccessDenied, match="let this user"):
+async def test_a_directory_without_permission() -> None:
+    with TemporaryDirectory() as place:  # pytest's own ones are out of reach for others
+        Path(place).chmod(0o755)
+        store = open_store(f"{place}/store")
         await store.put_if_absent("0/a", b"a")
+        for directory in (f"{place}/store/0", f"{place}/store"):
+            Path(directory).chmod(0o555)
+        with unprivileged():
+            assert [each.path for each in await store.list()] == ["0/a"]
+            with pytest.raises(AccessDenied, match="let this user"):
+                await store.put_if_absent("0/b", b"b")
 
 
 @pytest.mark.slow

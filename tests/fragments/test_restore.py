@@ -409,10 +409,28 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
     nodes = (f"unix:{tmp_path}/node",)
     await restored(store, target, nodes=nodes)
     (target / RESTORING).write_bytes(b"cluster: such a log")
-    with pytest.raises(AlreadyInitialized):
+    held = sorted(path.name for path in target.iterdir())
+    with pytest.raises(AlreadyInitialized, match=f"removal of {RESTORING}, which was done now"):
         await restored(store, target, nodes=nodes)
+    assert sorted([*(path.name for path in target.iterdir()), RESTORING]) == held
     (target / RESTORING).write_bytes(b"embedded: such a log")
     await restored(store, target, nodes=nodes)
+
+
+async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_made_again(
+    log: polonaise.Log, store: ObstoreStore, target: Path
+) -> None:
+    await fill(log, 10)
+    await archived(log, store)
+    await restored(store, target)
+    (target / RESTORING).write_bytes(b"embedded: such a log")
+    with pytest.raises(AlreadyInitialized, match="lacked only its last step"):
+        await restored(store, target)
+    assert not (target / RESTORING).exists()
+    with pytest.raises(AlreadyInitialized, match="holds a log already"):
+        await restored(store, target)
+    async with polonaise.connect(f"embedded:{target}") as copy:
+        assert await contents(copy) == await contents(log)
 
 
 # ------------------------------------------------------------------ processes

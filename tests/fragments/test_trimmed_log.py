@@ -98,6 +98,17 @@ async def answered(log: polonaise.Log, request: Read) -> list[Batch]:
     return split(answer.payload[0]) if answer.payload else []
 
 
+async def test_a_trim_that_may_take_no_time_waits_for_no_answer(
+    trimmed: Trimmed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def known(*_: Any, **__: Any) -> int:
+        return 199
+
+    monkeypatch.setattr(polonaise.Log, "high_water_mark", known)
+    with pytest.raises(DeadlineExceeded):
+        await trim(trimmed.log, trimmed.store, 0, timeout=0)
+
+
 async def test_a_trimmed_log_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -> None:
     await fill(trimmed.log, 100)
     await archived(trimmed.log, trimmed.store)
@@ -374,6 +385,28 @@ async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_re
         await store.delete(ahead.path)
         await log.append(b"goes on", 0)
         assert await log.high_water_mark(0) == 100
+
+
+async def test_a_damaged_footer_keeps_a_partition_from_starting_only_above_its_replicas(
+    cluster: Cluster, store: ObstoreStore
+) -> None:
+    await cluster.start_server(store)
+    async with polonaise.connect(cluster.address) as log:
+        await fill(log, 100)
+        newest = (await archived(log, store))[-1]
+        await store.replace(newest.path, (await store.get(newest.path))[:-1] + b"X")
+        await cluster.stop_server()
+        await cluster.start_server(store)
+        await log.ready(0, timeout=10)
+        await log.append(b"goes on", 0)
+        ahead = await forged(log, store, last=149)
+        await store.replace(ahead.path, (await store.get(ahead.path))[:-1] + b"X")
+        await cluster.stop_server()
+        await cluster.start_server(store)
+        told = await until_waits_for(log, FragmentDamaged.code)
+        assert "partition 0: by its name a fragment" in told
+        assert ahead.path in told
+        assert "move the fragments that reach above it out of the store" in told
 
 
 async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_again(

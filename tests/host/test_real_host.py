@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,10 @@ import uvloop
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import check_room
-from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
+from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python
-from rigs.waiting import block_for, nothing_happens_for
+from rigs.waiting import block_for, nothing_happens_for, wait_until
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,11 @@ def test_an_address_reads_as_it_is_written(text: str, address: HostPort | UnixPa
     assert str(address) == text
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"])
+NO_ADDRESSES = ["", "a", "a:", ":1", "a:x", "a:65536", "a:-1", "a:¹", "a:b:1", "unix:", "unix:a\0b"]
+NO_HOSTS = ["a..b:1", ".a:1", f"{'a' * 64}:1", f"{'ü' * 60}:1", "a\0b:1", "\ud800:1"]
+
+
+@pytest.mark.parametrize("text", [*NO_ADDRESSES, *NO_HOSTS, f"a:{'1' * 4_301}"])
 def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(BadOption):
         parse_address(text)
@@ -85,19 +89,6 @@ async def test_an_error_of_the_system_comes_translated(
     await file.close()
 
 
-@contextlib.contextmanager
-def no_descriptors_left(but: int = 0) -> Iterator[None]:
-    """As many files are open as this process may have, or fewer by this many at most."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    following = os.open(os.devnull, os.O_RDONLY)
-    os.close(following)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (following + but, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pass(
     host: RealHost, tmp_path: Path
 ) -> None:
@@ -124,6 +115,72 @@ async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pas
     assert await host.disk.load(path) == b"x"
     await file.close()
     await listener.close()
+
+
+class Watched(RealHost):
+    """A host that notes why it would have stopped the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[BaseException] = []
+
+    def fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+
+
+def test_connections_are_accepted_again_once_there_are_descriptors_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.05)
+    host = Watched()
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(b"x")
+            transport.close()
+
+    def mistaken() -> None:
+        raise OSError(errno.EMFILE, "in a callback of our own")
+
+    async def accepting() -> None:
+        loop = asyncio.get_running_loop()
+        stop_at_mistakes(loop, host)
+        listener = await host.network.listen("127.0.0.1:0", Greeting)
+        with socket.socket() as client:
+            client.setblocking(False)
+            with no_descriptors_left():
+                await loop.sock_connect(client, ("127.0.0.1", int(listener.address.rpartition(":")[2])))
+                await wait_until(lambda: "raise its limit of open files" in caplog.text)
+            assert await loop.sock_recv(client, 1) == b"x"
+        await listener.close()
+        assert not host.failures
+        loop.call_soon(mistaken)
+        await wait_until(lambda: bool(host.failures))
+
+    with asyncio.Runner() as runner:  # asyncio's own loop: uvloop tells nobody
+        runner.run(accepting())
+    host.close()
+    assert caplog.text.count("no connection can be accepted") == 1
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_a_name_that_the_system_can_not_take_is_a_bad_option(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.host.address._may_be_host", lambda host: True)
+
+    async def refused() -> None:
+        host = RealHost()
+        for address in ("a..b:1", "unix:\ud800"):
+            with pytest.raises(BadOption, match="cannot connect to"):
+                await host.network.connect(address, asyncio.Protocol)
+            with pytest.raises(BadOption, match="cannot listen on"):
+                await host.network.listen(address, asyncio.Protocol)
+        host.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(refused())
 
 
 @pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])

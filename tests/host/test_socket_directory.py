@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.errors import AddressInUse, BadOption, ConnectionLost
+from polonaise.errors import AddressInUse, BadOption, ConnectionLost, TooManyOpenFiles
 from polonaise.host import socketdirectory
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
+from polonaise.node.embedded import EmbeddedSockets
+from rigs.descriptors import no_descriptors_left
 from rigs.waiting import wait_until
 
 
@@ -55,6 +57,23 @@ async def test_who_listens_under_a_name_is_reached_by_it(deep: Path, host: RealH
     await _reached(network)
     assert not (deep / "here").exists()
     await wait_until(lambda: descriptors() <= before)
+
+
+async def test_who_has_no_descriptor_left_is_told_so_and_not_that_nobody_hosts(deep: Path, host: RealHost) -> None:
+    log = EmbeddedSockets(str(deep), host)
+    (deep / "sockets").mkdir()
+    listener = await log.listen("unix:here", asyncio.Protocol)
+    # One descriptor is for the directory: it can't be opened, or the socket can't.
+    for but in (0, 1):
+        with no_descriptors_left(but):
+            with pytest.raises(TooManyOpenFiles, match="raise its limit of open files"):
+                await log.listen("unix:there", asyncio.Protocol)
+            with pytest.raises(ConnectionLost, match="raise its limit of open files") as told:
+                await log.connect("unix:here", asyncio.Protocol)
+            assert "nobody hosts" not in told.value.text
+    await listener.close()
+    with pytest.raises(ConnectionLost, match="nobody hosts the embedded log"):
+        await log.connect("unix:here", asyncio.Protocol)
 
 
 async def test_a_name_is_for_one_listener_and_nobody_else_answers(deep: Path, host: RealHost) -> None:

@@ -15,7 +15,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, KEY, Maker, crcs, simulate
+from rigs.log import DIRECTORY, KEY, Maker, Open, crcs, in_one_life, simulate
 from rigs.scenarios import runs_tests
 
 
@@ -53,6 +53,16 @@ async def test_what_was_used_longest_ago_is_closed_and_opened_again_when_it_is_a
     assert len(files) == 0
     with pytest.raises(Closed):
         await kept[0].read(0, 1)
+
+
+@in_one_life
+async def test_promises_that_are_too_late_for_a_closed_control_file_stop_no_process(
+    machine: Machine, host: Host
+) -> None:
+    opened = await Open.on(host)
+    await opened.close()
+    with pytest.raises(Closed):
+        await opened.slot.save(opened.slot.promises)
 
 
 @on_a_host

@@ -8,6 +8,7 @@ from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
 from polonaise.host import Host
 from polonaise.log.batch import padded
 from polonaise.log.partitionlog import LogSettings
+from polonaise.log.promises import SyncEvidence
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise.simulator.world import Machine
@@ -166,6 +167,29 @@ async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machi
         with pytest.raises(DamageFound) as found:
             await opened.log.cut(sealed.last - 1)
         assert found.value.last_good == sealed.last - 2
+
+
+@simulated
+async def test_a_cut_that_reads_the_segment_again_says_where_batches_became_zeros(machine: Machine) -> None:
+    """The last batch that is to stay was read just before: they become zeros in between."""
+    maker = Maker()
+    made = [*maker.batches(9, size=100), maker.batch(changes=[(b"key", b"value")])]
+
+    async with alive(machine) as host:
+        opened = await Open.on(host)
+        await opened.append_each(made)
+        start = sum(batch.length + FRAME_BYTES for batch in made[5:]) + zeros_at_the_end(machine)
+        start = len(machine.disk.contents(SEGMENT)) - start
+        begin_cut = opened.slot.begin_cut
+
+        async def begun(evidence: SyncEvidence) -> None:
+            await begin_cut(evidence)
+            machine.disk.file(SEGMENT).write(start, bytes(sum(batch.length + FRAME_BYTES for batch in made[5:9])))
+
+        opened.slot.begin_cut = begun  # type: ignore[method-assign]
+        with pytest.raises(DamageFound, match=f"zeros at offset {start}$") as found:
+            await opened.log.cut(made[8].last)
+        assert found.value.last_good == made[4].last
 
 
 @simulated

@@ -100,7 +100,7 @@ def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession,
     assert found.totals == {"extra": 1, "missing": 1}
     assert [str(each) for each in found.differences] == [
         "missing: account 5: 0 rows instead of 1",
-        "extra: account 77: 1 rows instead of 0",
+        "extra: account 77: 1 row instead of 0",
     ]
 
 
@@ -152,6 +152,23 @@ def _planted(rows: pa.Table) -> pa.Table:
     rows = rows.set_column(rows.schema.get_field_index("balance"), "balance", pc.add(rows["balance"], cent))
     kept = rows.filter(pc.not_equal(rows["account"], 2))
     return pa.concat_tables([kept, rows.filter(pc.equal(rows["account"], 4))])
+
+
+def test_somebody_elses_directory_is_audited_and_nothing_is_made_in_it(
+    spark: SparkSession, address: str, tmp_path: Path
+) -> None:
+    lake, everything = tmp_path / "lake", Until(ids={0: COUNT - 1, 1: COUNT - 1})
+    lake.mkdir()
+    names = ("account", "balance", "changes", "largest")
+    rows = pa.table(dict(zip(names, zip(*expected_balances(COUNT, COUNT), strict=True), strict=True)))
+    with pytest.raises(ViewUnfit, match=f"no table in {lake}: Spark finds no Parquet files there"):
+        audit_table(spark, address, balances, f"parquet:{lake}", until=everything)
+    assert list(lake.iterdir()) == []
+    pq.write_table(rows, lake / "rows.parquet")
+    assert audit_table(spark, address, balances, f"parquet:{lake}", until=everything).well
+    with pytest.raises(ViewUnfit, match=f"no view's table in {lake}"):
+        audit_table(spark, address, balances, f"parquet:{lake}")
+    assert [file.name for file in lake.iterdir()] == ["rows.parquet"]
 
 
 def test_only_so_many_are_named_and_all_are_counted(spark: SparkSession, address: str, table: str) -> None:

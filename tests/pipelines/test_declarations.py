@@ -63,12 +63,29 @@ def test_a_file_with_one_view_need_not_say_which(file: Path) -> None:
     assert load_view(str(file)).name == "first"
 
 
+def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+    text = "from polonaise.pipelines.declarations import TableView\none = TableView('one', lambda log: log)\n"
+    files = [tmp_path / "one" / "bank.py", tmp_path / "other" / "bank.py"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(text)
+    modules = [_module_of(file) for file in files]
+    assert [sys.modules[module].__file__ for module in modules] == list(map(str, files))
+    assert _module_of(files[0]) == modules[0], "as before: what was pickled by name is found again"
+
+
+def _module_of(file: Path) -> str:
+    query = load_view(str(file)).query
+    assert not isinstance(query, str)
+    return query.__module__
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("nowhere.py:v", "no file 'nowhere.py'"),
         ("no.such.module:v", "no views in 'no.such.module'"),
-        ("json:v", "which view of json"),
+        ("json:v", "json declares no view"),
         ("", "no views in ''"),
     ],
 )

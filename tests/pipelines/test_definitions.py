@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from polonaise.errors import ViewUnfit
+from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.declarations import TableView, load_view
 from polonaise.pipelines.definitions import Definition, check_same, definition_of, kept_in
 
@@ -101,7 +102,8 @@ def digests(file: Path, text: str) -> dict[str, str]:
         ("amount < 10", "amount < 20", ["short"]),
         ('.select("amount")', '.select("amount", "account")', ["short"]),
         ("\ndef _large", "\nLIMIT = 1\n\ndef _large", []),
-        ("limit=7", "limit=8", []),  # nothing is known of what is no function of Python's: the docs say so
+        ("limit=7", "limit=8", ["some"]),
+        ("amount > limit", "amount >= limit", ["some"]),
     ],
 )
 def test_a_function_is_known_by_its_text(tmp_path: Path, old: str, new: str, changed: list[str]) -> None:
@@ -110,12 +112,32 @@ def test_a_function_is_known_by_its_text(tmp_path: Path, old: str, new: str, cha
     assert [name for name in before if before[name] != after[name]] == changed
 
 
-def test_a_function_whose_text_nobody_has_is_known_by_its_columns() -> None:
+def some(log: Any, *given: Any, **named: Any) -> Any:
+    return log.where("a > 1")
+
+
+def test_a_partial_is_known_by_its_function_and_by_what_it_gives() -> None:
+    def digest(*given: Any, **named: Any) -> str:
+        return definition_of(TableView("v", partial(some, *given, **named)), schema()).digest
+
+    day = date(2026, 1, 31)
+    assert digest(1, {"a": {2, 3}}, b=[day, some]) == digest(1, {"a": {3, 2}}, b=[day, some])
+    assert len({digest(), digest(1), digest("1"), digest(limit=1), digest(some), digest([1]), digest({1: 1})}) == 7
+    assert digest(a=1, b=2) == digest(b=2, a=1)
+
+
+class Query:
+    def __call__(self, log: Any) -> Any:
+        return log
+
+
+def test_a_query_whose_source_nobody_has_is_refused() -> None:
     made: dict[str, Any] = {}
-    exec("one = lambda log: log\ntwo = lambda log: log.where('a > 1')", made)
-    one, two, third = TableView("v", made["one"]), TableView("v", made["two"]), TableView("v", partial(made["one"]))
-    assert definition_of(one, schema()) == definition_of(two, schema()) == definition_of(third, schema())
-    assert definition_of(one, schema()) != definition_of(one, schema(note=StringType()))
+    exec("def one(log): return log\ntwo = lambda log: log", made)
+    one, two = made["one"], made["two"]
+    for query in (one, two, partial(one), partial(some, object()), partial(some, Query()), Query()):
+        with pytest.raises(BadOption, match=r"view v: the query's source can't be read .*: write SQL, a function in a"):
+            definition_of(TableView("v", query), schema())
 
 
 # ------------------------------------------------------------------ refusals
@@ -141,7 +163,8 @@ OURS = Definition("0" * 15, {"account": "int", "balance": "bigint"}, ("account",
     ],
 )
 def test_what_differs_and_what_to_do_is_told_in_one_line(kept: Definition | None, told: str) -> None:
-    with pytest.raises(ViewUnfit, match=f"the table can't be brought up to date: {told}.*; rebuild it with") as error:
+    how = "rebuild it .rebuild.* in Python, --rebuild on the command line"
+    with pytest.raises(ViewUnfit, match=f"the table can't be brought up to date: {told}.*; {how}") as error:
         check_same("the table", kept, OURS)
     assert "\n" not in str(error.value)
     check_same("the table", OURS, OURS)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
 from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
+from polonaise.pipelines import tasks
 from polonaise.pipelines.jobsession import job_session
+from polonaise.pipelines.progress import Silence
 from polonaise.pipelines.sparkerrors import translated
+from polonaise.pipelines.tasks import run_tasks
 from polonaise.spark import sessions
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
@@ -94,3 +99,37 @@ def test_a_master_of_no_kind_that_spark_knows_is_refused_before_java_starts(
 
 def test_an_error_without_words_is_named() -> None:
     assert translated(PySparkException("")).text == "PySparkException"
+
+
+class GoneSpark:
+    """A session whose Java process is gone; with `at` it goes while tasks run."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_jsparkSession":  # else it would be taken for Spark Connect
+            return None
+        if name == self._at or (self._at == "collect" and name == "statusTracker"):
+            raise Py4JNetworkError("Answer from Java side is empty")
+        return self
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self
+
+
+@pytest.mark.parametrize("at", ["range", "setJobGroup", "collect"])
+def test_a_driver_that_is_gone_is_told_by_every_job_that_has_tasks(at: str) -> None:
+    spark: Any = GoneSpark(at)
+    with pytest.raises(SparkFailed, match="Spark's Java process, its driver, is gone"):
+        run_tasks(spark, abs, [1], Silence(), "tasks")
+
+
+def test_what_ended_a_job_is_told_also_if_its_tasks_can_not_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks, "wait", interrupted)
+    spark: Any = GoneSpark("cancelJobGroup")
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(spark, abs, [1], Silence(), "tasks")

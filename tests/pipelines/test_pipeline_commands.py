@@ -65,7 +65,7 @@ def test_a_table_of_the_bank_is_made_and_brought_up_to_date(directory: Path, boo
     assert (status, rebuilt["outcome"]) == (0, "well")
     assert rebuilt["report"]["high_water_marks"] == {"0": 999}
     status, output, _ = pipeline(*of_table)
-    assert "updated, 1,050 transactions, 1 commits" in output
+    assert "updated, 1,050 transactions, 1 commit\n" in output
     rows = pq.read_table(directory / "balances" / "current").to_pylist()
     assert {row["account"]: row["balance"] for row in rows} == balances_of(book)
     changes = Counter(account for payment in book.payments for account in payment.accounts)

@@ -72,6 +72,12 @@ def test_appends_that_were_refused_are_counted(spark: SparkSession, tmp_path: Pa
     report(spark, address, str(tmp_path / "out"))
     (partition,) = rows(tmp_path / "out", "partitions")
     assert (partition["transactions"], partition["refused"]) == (2, 3)
+    page = tmp_path / "out" / "report.html"
+    assert ">refused</th>" in page.read_text()
+    report(spark, address, str(tmp_path / "out"), HowToReport(options={"Headers": "0"}))
+    assert [row["refused"] for row in rows(tmp_path / "out", "partitions")] == [None]
+    assert ">refused</th>" not in page.read_text()
+    assert "Refused appends are not counted" in page.read_text()
 
 
 def test_fragments_alone_and_a_range_of_ids_are_enough(spark: SparkSession, address: str, tmp_path: Path) -> None:

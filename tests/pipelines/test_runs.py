@@ -16,6 +16,7 @@ from rich.console import Console
 from polonaise.cli.pipeline import Output, run_job, settings_of
 from polonaise.cli.progressbars import ProgressBars
 from polonaise.errors import BadOption, StoreUnavailable
+from polonaise.node.addresses import absolute_address
 from polonaise.pipelines.joblog import full_address, tasks_address
 from polonaise.pipelines.progress import JobProgress
 
@@ -89,6 +90,11 @@ def test_settings_are_key_and_value() -> None:
     for wrong in ("a", "=1"):
         with pytest.raises(BadOption, match="such as a=1"):
             settings_of([wrong], "--conf", "a=1")
+
+
+@pytest.mark.parametrize("address", ["embedded:", "embedded:?partitions=2", "file:", "file", "embedded"])
+def test_an_address_without_a_path_does_not_become_the_working_directory(address: str) -> None:
+    assert absolute_address(address) == address
 
 
 def test_tasks_do_not_host_an_embedded_log_and_have_its_whole_path(

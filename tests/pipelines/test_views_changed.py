@@ -93,7 +93,9 @@ def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
     table = table_of(kind, tmp_path)
     update(spark, address, view, table)
     more(log, FEW, 2)
-    assert "rebuild it with --rebuild" in refused(spark, address, changed, table, told)
+    assert "rebuild it (rebuild(...) in Python, --rebuild on the command line)" in refused(
+        spark, address, changed, table, told
+    )
     assert audit_table(spark, address, view, table).behind == 4, "nothing was written"
     assert update(spark, address, view, table).transactions == 4, "the definition of before goes on"
     assert "--rebuild" in refused(spark, address, changed, table, told), "also when there is nothing new"

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
@@ -22,11 +22,15 @@ from sqlalchemy.engine import make_url
 import polonaise
 from polonaise.cli import main
 from polonaise.cli.application import application
-from polonaise.errors import PolonaiseError
+from polonaise.errors import BadOption, PolonaiseError
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
-from polonaise.pipelines.copies import FragmentCopy, ServedCopy
+from polonaise.pipelines import runs
+from polonaise.pipelines.copies import FragmentCopy, ServedCopy, StorageCopy
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.report import HowToReport
+from polonaise.pipelines.source import LogSource
 from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.redaction import HIDDEN, redacted
 from polonaise.spark.options import ReadOptions, WriteOptions, read_options, write_options
@@ -34,6 +38,10 @@ from polonaise.spark.queryhistory import QueryHistory
 from polonaise.storage.files import find
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from rigs.tableviews import bank_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECRET = "s3cr3tpa55"
 
@@ -44,6 +52,7 @@ DATABASES = [
     "postgresql+psycopg://bank:{}@127.0.0.1:port/db",
     "postgresql+psycopg://bank:{}@127.0.0.1:1/db?no_such_option=1",
     "postgresql+psycopg://bank:p@{}/x@127.0.0.1:1/db",
+    "postgresql+psycopg://bank:p@{}@127.0.0.1:1/db",
     "mariadb+pymysql://bank:{}@127.0.0.1:1/db",
     "mariadb+nodriver://bank:{}@127.0.0.1:1/db",
     "oracle://bank:{}@127.0.0.1:1/db",
@@ -171,6 +180,15 @@ CALLS: list[tuple[Callable[[str], Any], list[str]]] = [
     (lambda url: view(make_url(url)), DATABASES[:3]),
     (lambda url: view(create_engine(url)), DATABASES[:3]),
     (target, DATABASES),
+    *(
+        (lambda url, kind=kind: open_target(None, f"{kind}:{url}", None, ""), STORES[:3])
+        for kind in ("parquet", "delta")
+    ),  # type: ignore[arg-type,misc]
+    (lambda url: TableView("v", "SELECT * FROM {log}", read={"fragments": url}), STORES),
+    (lambda url: HowToReport(options={"fragments": url}), STORES),
+    (lambda url: StorageCopy(url, 0).where, STORES[:3]),
+    (lambda url: StorageCopy(url, 0), STORES[:3]),
+    (lambda url: LogSource(url, {"fragments": url}, ""), STORES),
     (store, STORES),
     (late_store, STORES),
     (parse_address, [*LOGS, *STORES]),
@@ -350,6 +368,51 @@ def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> No
         first = process.stdout.readline()
         said, _ = process.communicate(timeout=30)
     assert SECRET not in first + said
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://u:p@s3cr3t@127.0.0.1/db", "postgresql+psycopg://u:p@s3/x@h/db"])
+def test_a_password_with_an_at_sign_in_it_is_refused_before_its_rest_is_taken_for_a_host(url: str) -> None:
+    with pytest.raises(BadOption, match="%40") as refused:
+        Accounts(url).prepare()
+    assert "s3" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_what_a_job_reports_tells_no_secret(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each job does its work with addresses that have a secret: its lines, JSON, `repr` and page have none."""
+    reports: list[Any] = []
+    run = runs.run
+    monkeypatch.setattr(runs, "run", lambda *given: reports.append(run(*given)) or reports[-1])
+    views, secret = tmp_path / "views.py", tmp_path / f"password={SECRET}"
+    views.write_text("from rigs.tableviews import balances\n")
+    secret.mkdir()
+    store, view, page = str(secret / "store"), f"{views}:balances", tmp_path / "page"
+    with bank_log(tmp_path / "log"):
+        pass  # the next one that opens it gives it its store
+    log = f"embedded:{tmp_path / 'log'}?fragments={quote(store, safe='')}"
+    tables = [f"sqlite:///{secret / 'views.db'}", f"parquet:{secret / 'lake'}", f"delta:{secret / 'delta'}"]
+    for number, command in enumerate(
+        [
+            ("archive", log, store, "--rest", "--delta"),
+            *(("views", log, view, table) for table in tables),
+            *(("audit", log, view, table) for table in tables),
+            ("audit", log, "--storage", str(tmp_path / "log" / "storage-0"), "--fragments", store),
+            ("report", log, str(page)),
+            ("report", f"fragments:{store}", str(page)),
+        ]
+    ):
+        file = tmp_path / f"{number}.json"
+        for how in ["--report", str(file)], ["--json"]:
+            monkeypatch.setattr(sys, "argv", ["polonaise", "pipeline", *command, *how])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            said = capfd.readouterr()
+            assert not ended.value.code, said.err
+            told = [said.out, said.err, file.read_text(), repr(reports[-1])]
+            told += [page.joinpath("report.html").read_text()] if page.exists() else []
+            assert [text for text in told if SECRET in text] == []
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,23 @@ async def test_while_it_is_not_mounted_another_directory_is_in_its_place(world: 
 
 
 @in_a_world
+async def test_what_is_mended_while_it_is_not_mounted_stays_damaged(world: World) -> None:
+    store = SimulatedStore(world)
+    await store.put_if_absent("a", bytes(100))
+    store.damage()
+    store.unmounted = True
+    await store.replace("a", bytes(100))
+    store.unmounted = False
+    assert store.damaged == ("a",)
+    assert await store.get("a") != bytes(100)
+    assert world.faults["fragment_mended"] == 0
+    await store.replace("a", bytes(100))
+    assert store.damaged == ()
+    assert await store.get("a") == bytes(100)
+    assert world.faults["fragment_mended"] == 1
+
+
+@in_a_world
 async def test_damage_is_one_bit_until_it_is_restored(world: World) -> None:
     store = SimulatedStore(world)
     await store.put_if_absent("a", bytes(100))

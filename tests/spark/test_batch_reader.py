@@ -30,7 +30,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.store import ObstoreStore
-from polonaise.spark import taskreader
+from polonaise.spark import query, taskreader
 from polonaise.spark.options import microseconds
 from polonaise.spark.protocol.splits import Split
 from rigs.spark import COLUMNS, Filled, batch_reader, columns, filled, ids, rows, table
@@ -308,6 +308,29 @@ def test_a_hole_is_refused_with_its_ids_or_read_around(log: Filled, tmp_path: Pa
     around = ids(f"fragments:{store}", failOnDataLoss=False)
     assert around == [(0, id) for id in range(200) if not first <= id <= last]
     assert len(ids(log.address, fragments=str(store))) == 305, "the servers have what the fragments lack"
+
+
+def test_a_time_that_may_lie_in_a_hole_is_refused_or_read_around(log: Filled, tmp_path: Path) -> None:
+    """What the hole held since that time would be missing without a word."""
+    store = copied(log, tmp_path)
+    moments = [row["timestamp"] for row in rows(f"fragments:{log.store}")]
+    second = sorted(store.rglob("*.parquet"))[1]
+    first, last = (int(part) for part in second.name.split("-")[:2])
+    second.unlink()
+    hole = rf"{first} to {last} of partition 0.*failOnDataLoss"
+    within = moments[last].isoformat()
+    for side in ("startingTimestamp", "endingTimestamp"):
+        with pytest.raises(FragmentMissing, match=hole):
+            batch_reader(f"fragments:{store}", **{side: within}).partitions()
+    with pytest.raises(FragmentMissing, match=hole):
+        query.read(None, f"fragments:{store}", where=f"timestamp >= '{within}'")
+    with pytest.raises(FragmentMissing, match=rf"{first} to {first} of partition 0"):
+        query.read(None, f"fragments:{store}", where=f"timestamp >= '{within}' and transaction_id <= {first}")
+    around = ids(f"fragments:{store}", startingTimestamp=within, failOnDataLoss=False)
+    assert around == [(0, id) for id in range(last + 1, 200)]
+    later = next(id for id in range(last + 1, 200) if moments[id] > moments[last + 1])
+    found = ids(f"fragments:{store}", startingTimestamp=moments[later].isoformat())
+    assert found == [(0, id) for id in range(later, 200)], "this time is not in the hole"
 
 
 def test_a_flipped_byte_is_refused_with_the_fragments_name(log: Filled, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ MICROSECOND = timedelta(microseconds=1)
         ("transaction_id < -5", Ranges(ids=Span(0, -6))),
         ("timestamp >= '2026-01-31T12:00:00Z'", Ranges(since=MOMENT)),
         ("timestamp < timestamp '2026-01-31 13:00:00+01:00'", Ranges(until=MOMENT + MICROSECOND)),
+        ("timestamp <= '9999-12-31T23:59:59.999999Z' and partition = 1", Ranges(frozenset({1}))),
         ("upper(text) = 'A' and partition = 1", Ranges(frozenset({1}))),
         ("text = 'x and partition = 3' and partition = 1", Ranges(frozenset({1}))),
         ("(partition = 3) and header = 2", Ranges(headers=frozenset({2}))),

@@ -33,6 +33,7 @@ WHOLE = columns(
     open=pa.bool_(), rate=pa.float64(), tags=pa.list_(pa.string()),
     owner=pa.struct([("first", pa.string()), ("ages", pa.list_(pa.int32()))]),
 )  # fmt: skip
+ID_STRUCT = pa.struct([("id", pa.int64())])
 CORRUPT = columns(id=pa.int64(), name=pa.string(), _corrupt=pa.binary())
 
 
@@ -172,6 +173,20 @@ def test_invalid_options_of_undecodable_bodies_are_refused(options: dict[str, st
         read_options(texts("embedded:x", {"onUndecodable": "skip"}))
     with pytest.raises(BadOption, match="without the column _decoded"):
         decoded([], columns(data=pa.binary(), _reason=pa.string()), onUndecodable="only")
+
+
+@pytest.mark.parametrize(
+    ("mode", "schema", "said"),
+    [
+        ("fail", CORRUPT, "fail has no column _corrupt: leave it out, or write onUndecodable=column"),
+        ("skip", CORRUPT, "skip has no column _corrupt: leave it out, or write onUndecodable=column"),
+        ("only", columns(_decoded=ID_STRUCT, _corrupt=pa.binary()), "only has no column _corrupt"),
+        ("only", columns(_decoded=ID_STRUCT, name=pa.string()), "only has no column name: .* write it into _decoded"),
+    ],
+)
+def test_a_column_that_the_choice_does_not_fill_is_refused(mode: str, schema: StructType, said: str) -> None:
+    with pytest.raises(BadOption, match=said):
+        decoded([b"{"], schema, onUndecodable=mode)
 
 
 # ------------------------------------------------------------------ NOT NULL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from dataclasses import replace
@@ -27,18 +28,21 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
+from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.protocol.names import FragmentName
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.protocol.conditions import Ranges
 from polonaise.spark.query import _narrowed
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import ddl_of
+from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
 from rigs.spark import COLUMNS, Row, batch_reader, filled, stream_reader, table
 from rigs.spark import columns as columns_named
 from rigs.spark import rows as rows_at
-from rigs.storagefiles import flip, make_storage, promise, segments, work_on
+from rigs.storagefiles import KEY, batch, flip, make_storage, promise, segments, work_on
 
 pytestmark = pytest.mark.usefixtures("connections_closed")
 if TYPE_CHECKING:
@@ -63,7 +67,33 @@ def ids(storage: Path, partition: int = 0, **options: object) -> list[int]:
     return [row["transaction_id"] for row in rows(storage, IDS, partitions=partition, **options)]
 
 
+def archived(store: Path, *, batches: int) -> str:
+    """Put the first batches of partition 0 into a store, and return its address."""
+    writer, crc = FragmentWriter(KEY), 0
+    for number in range(batches):
+        made = batch(2 * number, crc, 0, [], False, None)
+        writer.add(made)
+        crc = made.crc
+    footer, raw = writer.finish()
+    path = store / FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest()).path
+    path.parent.mkdir(parents=True)
+    path.write_bytes(raw)
+    return str(store)
+
+
 # ------------------------------------------------------------------ what is read
+
+
+def test_what_one_replica_can_not_prove_is_told_once_for_each_partition(
+    storage: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SegmentFiles(str(storage))
+    for partition in (0, 1, 0):
+        for span in (Span(0, 5), Span(6, 17)):
+            assert files.extents(partition, span, None)
+    assert len(caplog.messages) == 2
+    for partition, message in enumerate(caplog.messages):
+        assert message.startswith(f"CAUTION: this is one replica of partition {partition},")
 
 
 def test_all_that_a_replica_holds_is_read_with_what_it_knows_of_each(storage: Path) -> None:
@@ -190,6 +220,28 @@ def test_a_conditions_time_before_a_trim_leaves_the_range_where_its_ids_begin(st
     early = Ranges(since=datetime.fromtimestamp(0, UTC))
     assert _narrowed(history, 0, Span(0, 17), early) == (0, 17), "which is refused"
     assert _narrowed(history, 0, Span(6, 17), early) == (6, 17)
+
+
+def test_a_time_that_neither_the_archive_nor_the_replica_holds_is_refused(storage: Path, tmp_path: Path) -> None:
+    work_on(storage, lambda log: log.trim(6))
+    store = archived(tmp_path / "store", batches=2)
+    for second in (4, 6, 7):
+        with pytest.raises(
+            HistoryTrimmed, match=r"below 6 of partition 0: .* names .*store, which lacks 4 to 5: restore"
+        ):
+            ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(second, UTC).isoformat())
+    assert ids(storage, fragments=store, startingTimestamp=datetime.fromtimestamp(8, UTC).isoformat())[0] == 8
+
+
+@pytest.mark.parametrize("second", [1, 7, 17, 18, 19, 20, 21, 24, 30])
+def test_times_divide_also_what_only_the_archive_has(storage: Path, tmp_path: Path, second: int) -> None:
+    """The replica is behind: it ends with id 17, of second 17, and the archive with id 23."""
+    store = archived(tmp_path / "store", batches=12)
+    moment = datetime.fromtimestamp(second, UTC).isoformat()
+    assert ids(storage, fragments=store) == list(range(24))
+    late = ids(storage, fragments=store, startingTimestamp=moment)
+    assert late == [id for id in range(24) if 2 * (id // 2) + 1 >= second]
+    assert ids(storage, fragments=store, endingTimestamp=moment) == [id for id in range(24) if id not in late]
 
 
 @pytest.mark.parametrize(("segment", "missing"), [(0, (0, 5)), (1, (6, 11)), (2, (12, 17))])

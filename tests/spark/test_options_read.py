@@ -71,6 +71,7 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"startingTimestamp": "6", "endingTimestamp": "5"}, "later than endingTimestamp"),
         ({"startingTimestamp": "9" * 20}, "beyond the range of times: write"),
         ({"startingTimestamp": "yesterday"}, "write a time as"),
+        ({"startingTimestamp": "--5"}, "write a time as"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, "without a time zone"),
         ({"headers": "red"}, "32 bits"),
         ({"headers": "99999999999"}, "32 bits"),

@@ -93,7 +93,7 @@ async def bodies(log: Log, partition: int) -> list[bytes]:
 async def progress(log: Log, partition: int = 0) -> SinkProgress:
     held = await log.register(register_key(APP), partition)
     assert held is not None
-    return SinkProgress.parse(held)
+    return SinkProgress.parse(held, APP, partition)
 
 
 async def names(store: ObstoreStore) -> list[str]:
@@ -465,7 +465,7 @@ async def test_a_stored_plan_is_loaded_once_however_often_its_groups_fail() -> N
     plan = plans_of(APP, 1, staged_by([{0: BODIES}], {}, inline=True), SMALL)[0]
     port = FailsForSome(plan, 20)
     await Publication(port, plan, 1, 100.0).run()
-    assert SinkProgress.parse(port.held).finished
+    assert SinkProgress.parse(port.held, APP, 0).finished
     assert (port.loaded, len(port.pauses_s)) == (1, 20)
 
 

@@ -155,11 +155,11 @@ def test_bytes_that_are_no_block_are_refused() -> None:
 
 
 def test_a_register_that_no_sink_wrote_is_refused() -> None:
-    assert SinkProgress.parse((some := SinkProgress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack()) == some
+    assert SinkProgress.parse((some := SinkProgress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack(), "app", 7) == some
     wrong = [SinkProgress(3, 0, 2, 1), SinkProgress(3, 3, 2, 1), SinkProgress(-1, 1, 1, 1), SinkProgress(3, 1, 1, 0)]
     for value in (b"", b"hello", *(progress.pack() for progress in wrong)):
-        with pytest.raises(SinkStateDamaged, match="txnAppId"):
-            SinkProgress.parse(value)
+        with pytest.raises(SinkStateDamaged, match=r"register spark/app of partition 7 holds .* another txnAppId"):
+            SinkProgress.parse(value, "app", 7)
 
 
 @pytest.mark.parametrize(("app", "size"), [("", 0), ("x" * 1_100, 1_100), ("ü" * 600, 1_200)])

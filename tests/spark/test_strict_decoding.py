@@ -305,7 +305,12 @@ def test_a_decoder_that_calls_exit_makes_the_body_undecodable() -> None:
 
 def test_an_interrupt_in_a_decoder_is_no_matter_of_the_body() -> None:
     with pytest.raises(KeyboardInterrupt):
-        decoded_rows([b"interrupt"], columns(a=INT, _corrupt=pa.binary()), decoder=f"{__name__}:leaves")
+        decoded_rows(
+            [b"interrupt"],
+            columns(a=INT, _corrupt=pa.binary()),
+            decoder=f"{__name__}:leaves",
+            onUndecodable="column",
+        )
 
 
 CALLS: list[bytes] = []

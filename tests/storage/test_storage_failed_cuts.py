@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 
 import pytest
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
-from rigs.log import Maker
+from polonaise.wire.messages import Health, HealthIs
+from rigs.log import PARTITION, Maker
 from rigs.storage import Node, Owner, connected, opened, simulate, simulated
 
 pytestmark = pytest.mark.slow
@@ -143,3 +145,25 @@ async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host
     info = await after.fence(4)
     assert info.lost_above == info.max_synced == more[-1].last
     assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]
+
+
+@simulated
+async def test_health_names_the_partition_until_its_log_is_opened_anew(host: Host, node: Node) -> None:
+    async def unavailable() -> dict[str, str]:
+        named: dict[str, str] = json.loads((await owner.ask(Health(), HealthIs)).document)["unavailable"]
+        return named
+
+    owner = await opened(host)
+    for each, batch in enumerate(Maker().batches(10, size=200), 1):
+        await owner.store(each, batch)
+    await owner.fence(2)
+    assert await unavailable() == {}
+    node.fail_at("sync", 2)  # the first one is of the promises
+    with pytest.raises(DiskFailed):
+        await owner.truncate(4)
+    node.mend()
+    named = await unavailable()
+    assert list(named) == [str(PARTITION)]
+    assert "disk_failed" in named[str(PARTITION)]
+    await owner.fence(3)
+    assert await unavailable() == {}

@@ -19,6 +19,7 @@ from polonaise.errors import (
     LockConflict,
     PolonaiseError,
     ProducerFenced,
+    ProducerSequence,
     UnknownPartition,
 )
 from polonaise.terms import BodyForm, FailureReason
@@ -236,6 +237,20 @@ async def test_a_group_fails_as_a_whole() -> None:
         assert (bodies(log), log.registers()) == ([b"a", b"b"], {b"k": b"v"})
 
 
+async def test_a_producer_that_fails_is_told_its_own_numbers() -> None:
+    async with testing.log() as log:
+        await log.append(b"another's")
+        producer = await log.producer("billing")
+        for number in range(3):
+            await producer.append(number, b"%d" % number)
+        log.faults.fail_next_append(FailureReason.PRODUCER_GAP)
+        with pytest.raises(ProducerSequence, match=r"the last is 2$"):
+            await producer.append(3, b"3")
+        log.faults.fail_next_append(FailureReason.PRODUCER_FENCED)
+        with pytest.raises(ProducerFenced, match=f"is in epoch {producer.epoch + 1}:"):
+            await producer.append(3, b"3")
+
+
 async def test_what_is_no_failure_can_not_be_asked_for() -> None:
     async with testing.log() as log:
         for reason in (FailureReason.DUPLICATE, FailureReason.GENERATION):
@@ -307,6 +322,22 @@ async def test_a_delay_holds_decisions_up_in_their_order() -> None:
         assert [receipt.id for receipt in receipts] == [0, 1, 2, 3]
 
 
+async def test_a_delayed_flush_whose_connection_is_lost_is_made_again() -> None:
+    """The loop's exception handler was given what the owner refuses it with."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.delay(0.03)
+        flushing = asyncio.ensure_future(log.flush())
+        await time_passes(0.01)
+        log.faults.lose_connection()
+        log.faults.delay(0)
+        assert await asyncio.wait_for(flushing, 5) == -1
+        await time_passes(0.03)
+    assert not told
+
+
 async def test_a_suspended_feed_hides_what_is_committed() -> None:
     view = Sums()
     async with testing.log(partitions=2, view=view) as log:
@@ -361,6 +392,21 @@ async def test_a_fate_that_is_unknown_is_found_out_later(committed: bool) -> Non
             with pytest.raises(AppendFailed):
                 await receipt
         assert bodies(log) == [b"0", b"?"][: 1 + committed]
+
+
+async def test_an_unknown_fate_leaves_a_suspended_feed_suspended() -> None:
+    async with testing.log() as log:
+        await log.ready()
+        log.faults.suspend_feed()
+        log.faults.unknown_next_append()
+        receipt = log.append(b"?")
+        await time_passes(0.02)
+        log.faults.reconnect()
+        await nothing_happens_for(0.05)
+        assert bodies(log) == [b"?"]
+        assert not receipt.done
+        log.faults.resume_feed()
+        assert (await receipt).id == 0
 
 
 async def test_a_log_that_is_closed_with_an_unknown_fate_says_so() -> None:

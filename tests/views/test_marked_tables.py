@@ -138,6 +138,33 @@ def test_what_the_database_refuses_changes_nothing(url: str) -> None:
     table.close()
 
 
+def test_an_error_of_the_database_says_what_was_being_done(url: str) -> None:
+    table = opened(url)
+    _done(url, "DROP TABLE balances")
+    with pytest.raises(ViewFailed, match=r"table balances: writing rows and marks fails: "):
+        table.merge(rows(change(1, 5)), {}, {0: 9})
+    _done(url, "DROP TABLE balances_marks")
+    with pytest.raises(ViewFailed, match=r"table balances: reading its marks fails: "):
+        table.marks()
+    table.close()
+
+
+def test_a_table_that_can_not_be_made_is_not_told_as_refusing_rows(sqlite_url: str) -> None:
+    _done(sqlite_url, "CREATE TABLE other (id INTEGER)", "CREATE INDEX balances_marks ON other (id)")
+    table = MarkedTable(sqlite_url, BALANCES, LOG, "sums")
+    with pytest.raises(ViewFailed, match=r"table balances: making it and the tables beside it fails: .*already"):
+        table.prepare()
+    table.close()
+
+
+def _done(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as db:
+        for statement in statements:
+            db.execute(text(statement))
+    engine.dispose()
+
+
 def test_a_file_that_is_not_there_is_not_made_by_who_only_reads(tmp_path: Path) -> None:
     file = tmp_path / "typo.db"
     with (

@@ -150,6 +150,10 @@ async def test_a_group_is_done_once_and_what_gives_up_leaves_the_key_free(sqlite
             await log.once("key", stumbles)
         with pytest.raises(Abandoned):
             await log.once("key", lambda tx: tx.abandon("no"))
+        with pytest.raises(Abandoned, match="no"):
+            await log.once("key", lambda tx: tx.abandon("no") or object())  # type: ignore[func-returns-value]
+        with pytest.raises(Abandoned, match="appended nothing"):
+            await log.once("key", lambda tx: object())
         with pytest.raises(BadOption, match="JSON"):
             await log.once("key", lambda tx: tx.append(body(1)) or object())  # type: ignore[func-returns-value]
         first = await log.once("key", several, timeout=10)

@@ -300,6 +300,27 @@ async def test_an_engine_that_commits_by_itself_can_be_used(url: str) -> None:
     check_fold(url, {0: 0})
 
 
+@pytest.mark.parametrize("level", ["AUTOCOMMIT", "READ COMMITTED"])
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_reading_sees_one_state_whatever_the_engine_is_set_to(url: str, level: str, later: bool) -> None:
+    if url.startswith("sqlite") and level == "READ COMMITTED":
+        level = "READ UNCOMMITTED"  # SQLite lacks the other
+    if later:
+        engine = create_engine(url).execution_options(isolation_level=level)
+    else:
+        engine = create_engine(url, isolation_level=level)
+    view = Bank(engine)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(8))
+    for first in (8, 9):  # also with a connection that was used and given back
+        with view.reading() as db:
+            seen = db.execute(select(view.marks.c.high_water_mark)).scalar_one()
+            await view.apply_run(transactions(1, first=first))
+            assert db.execute(select(view.marks.c.high_water_mark)).scalar_one() == seen
+    await view.close()
+    engine.dispose()
+
+
 async def test_an_sqlite_engine_that_begins_by_itself_can_be_used(sqlite_url: str) -> None:
     """SQLAlchemy's own advice for transactions that include SELECT and DDL."""
     with engine_at(sqlite_url) as engine:
@@ -337,8 +358,9 @@ def test_engines_that_cannot_serve_are_refused(engine: str, words: str) -> None:
 async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Any, views: Callable[..., Bank]) -> None:
     for url in (f"sqlite:///{tmp_path}/nowhere/x.db", f"postgresql+psycopg://postgres@/x?host={tmp_path}"):
         view = views(url)
-        with pytest.raises(ViewUnavailable, match="can't connect"):
+        with pytest.raises(ViewUnavailable, match="can't connect") as told:
             await view.high_water_mark(0)
+        assert told.value.text.startswith("can't connect"), "once, and not within another error's text"
         with pytest.raises(ViewUnavailable, match="can't connect"), view.reading():
             pass
 

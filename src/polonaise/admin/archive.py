@@ -131,6 +131,10 @@ async def own_fragments_of(
 async def init(log: Log, store: ObjectStore) -> None:
     """Mark a store as this log's, whether it is empty or holds fragments. Done again, it changes nothing.
 
+    Of each partition's fragments only those that reach farthest are compared with the cluster key: their names do not
+    hold it, and each footer takes a request. That finds a wrong address. Readers, `trim`, `verify` and a restore
+    compare the key of every fragment that they use.
+
     Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
     and `FragmentDamaged` for a mark or a latest fragment that can't be read.
     """

@@ -261,8 +261,8 @@ async def read(
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
     Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
-    it goes on for ever, but for the reading of a single partition with `until`; old transactions and new ones of
-    several partitions are then merged in the order of their arrival. Raises `BadOption` for `since` together with
+    old transactions and new ones of several partitions are merged in the order of their arrival, and the end is when
+    every partition has reached `until`; without `until` there is none. Raises `BadOption` for `since` together with
     `after` or `until`, and what `Log.read` raises.
     """
     if since is not None and (after != -1 or until is not None):
@@ -281,15 +281,15 @@ async def read(
 async def tail(
     log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
 ) -> AsyncGenerator[Transaction, None]:
-    """Yield the transactions with the last `count` ids of each partition; with `follow`, then those committed later.
+    """Yield the last `count` transactions of each partition; with `follow`, then those committed later.
 
-    They are fewer where own transactions have some of these ids. Merged as `read` says.
+    Merged as `read` says.
     """
     marks = await log.high_water_marks(partitions, timeout=timeout_s)
     readings = [
         log.read(
             partition,
-            after=max(-1, mark - count),
+            after=await _before_last(log, partition, mark, count, timeout_s),
             until=None if follow else mark,
             follow=follow,
             timeout=timeout_s,
@@ -299,6 +299,31 @@ async def tail(
     async with aclosing(_all(readings, follow=follow)) as transactions:
         async for tx in transactions:
             yield tx
+
+
+async def _before_last(
+    log: Log, partition: PartitionId, mark: TransactionId, count: int, timeout_s: float
+) -> TransactionId:
+    """Return the id after which there are `count` transactions up to `mark`, not counting the library's own."""
+    upto, step = mark, count
+    while count and upto >= 0:
+        after = max(-1, upto - step)
+        ids: list[TransactionId] = []
+        async with aclosing(
+            log.read_batches(partition, after=after, until=upto, with_data=False, timeout=timeout_s)
+        ) as batches:
+            async for batch in batches:
+                ids += [
+                    batch.first + index
+                    for index, generation in enumerate(batch.generations.tolist())
+                    if generation >= 0 and after < batch.first + index <= upto
+                ]
+        if len(ids) >= count:
+            return ids[-count] - 1
+        # Only now further back, for what is further back may have been trimmed; and ever further, for the library may
+        # have written many in a row.
+        count, upto, step = count - len(ids), after, 2 * step
+    return upto
 
 
 async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) -> AsyncGenerator[Transaction, None]:
@@ -314,27 +339,32 @@ async def _all(readings: Sequence[AsyncIterator[Transaction]], *, follow: bool) 
 
 
 async def _merged(readings: Sequence[AsyncIterator[Transaction]]) -> AsyncGenerator[Transaction, None]:
-    """Yield what any of the readings brings, in the order of arrival. Raises what any of them raises.
+    """Yield what any of the readings brings, in the order of arrival, until all have ended.
 
-    For readings that never end: it waits for the next transaction even if all of them have ended.
+    Raises what any of them raises.
     """
-    # Bounded: a reading that brings more than is taken has to wait.
-    arrived: asyncio.Queue[Transaction | BaseException] = asyncio.Queue(_MERGED_MAX)
+    # Bounded: a reading that brings more than is taken has to wait. None is the end of a reading.
+    arrived: asyncio.Queue[Transaction | BaseException | None] = asyncio.Queue(_MERGED_MAX)
 
     async def pump(reading: AsyncIterator[Transaction]) -> None:
         try:
             async for tx in reading:
                 await arrived.put(tx)
+            await arrived.put(None)
         except Exception as error:  # noqa: BLE001 - raised below, in the reader's task
             await arrived.put(error)
 
     pumps = [asyncio.create_task(pump(reading)) for reading in readings]
+    going_on = len(pumps)
     try:
-        while True:
+        while going_on:
             arrival = await arrived.get()
             if isinstance(arrival, BaseException):
                 raise arrival
-            yield arrival
+            if arrival is None:
+                going_on -= 1
+            else:
+                yield arrival
     finally:
         for task in pumps:
             task.cancel()

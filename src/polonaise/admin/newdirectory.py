@@ -31,10 +31,12 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
     `embedded` says whether an embedded log is made, which ends with a file of its own, or the directory of a cluster.
 
     From before anything is removed or made until the block has ended well, a file in the directory says that it is no
-    log. Raises `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log,
-    `DirectoryInUse`, and faults of the disk.
+    log. Raises `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log (from
+    which that file is removed first, if a restore was killed just before it would have done so), `DirectoryInUse`, and
+    faults of the disk.
     """
     await disk.make_directory(directory)
+    await _end_restore(disk, directory)
     await _check(disk, directory)
     lock = await disk.lock(lock_path(directory))
     try:
@@ -53,6 +55,33 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
         lock.release()
 
 
+async def _end_restore(disk: Disk, directory: str) -> None:
+    """Do the last step of a restore that was killed before it, and raise `AlreadyInitialized`: the log is whole.
+
+    Does nothing for any other directory.
+    """
+    if not await _lacks_only_end(disk, directory):
+        return
+    lock = await disk.lock(lock_path(directory))
+    try:
+        # Again under the lock: that restore may have been under way, and have ended by now.
+        if await _lacks_only_end(disk, directory):
+            await disk.remove(posixpath.join(directory, RESTORING))
+            await disk.sync_directory(directory)
+            raise AlreadyInitialized(
+                f"{directory} holds a whole log already: a restore into it lacked only its last step, the removal of "
+                f"{RESTORING}, which was done now; use the log, or restore into a new or an empty directory"
+            )
+    finally:
+        lock.release()
+
+
+async def _lacks_only_end(disk: Disk, directory: str) -> bool:
+    """Whether an unfinished restore lacks only its last step, so that the log may be in use already."""
+    names = await disk.list(directory)
+    return RESTORING in names and (MARKER in names or await _is_cluster(disk, directory))
+
+
 async def _check(disk: Disk, directory: str) -> list[str]:
     """Return the names that an unfinished restore has left. Raises `AlreadyInitialized` or `BadOption` for all else."""
     names = set(await disk.list(directory))
@@ -67,7 +96,7 @@ async def _check(disk: Disk, directory: str) -> list[str]:
 
 
 async def _is_cluster(disk: Disk, directory: str) -> bool:
-    """Whether an unfinished restore lacks only its last step, so that the restored cluster may be in use already.
+    """Whether an unfinished restore has made all of a cluster.
 
     False for an embedded log: it can't be opened before its own file is written, after the coordinator's values.
     """

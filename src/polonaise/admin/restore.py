@@ -154,8 +154,8 @@ async def restore(
 
     Whole batches are restored: those that end at or below the given ids, and are not later than the given time. Until
     this has returned, a file in the directory says that it holds no log. The restore may be killed at any time and run
-    again, and then begins anew; where only the removal of that file was left to do for a cluster, it raises
-    `AlreadyInitialized`, as the cluster may be in use.
+    again, and then begins anew; where only the removal of that file was left to do, it removes the file and raises
+    `AlreadyInitialized`, as the log is whole and may be in use.
 
     Raises, with nothing written: `BadOption` for invalid options and for a directory that holds anything else,
     `HistoryIncomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a

@@ -64,7 +64,10 @@ class SegmentReport:
     first_commit_time_us: int = 0
     last_commit_time_us: int = 0
     unsynced_bytes: int = 0
-    """Bytes at the end that were not synced: a write under way, or cut off when the node died. Never acknowledged."""
+    """Bytes at the end of which no frame in this file says that they were synced: normally an unfinished write.
+
+    The control file may know better: see the partition's `damages`.
+    """
     removed: bool = False
     """Whether the segment is no longer part of the log, and only its name came back after a crash."""
     damage: SegmentDamage | None = None
@@ -90,8 +93,9 @@ class PartitionReport:
 async def verify(files: Files) -> PartitionReport:
     """Check that all is as it was written: every CRC, the order of ids, the chains of batches and of segments.
 
-    Damage is reported, not raised. Raises `WrongClusterKey` for a segment of another cluster, `UnsupportedFormat`, and
-    `ControlFileDamaged` if the control file is damaged when it is read again.
+    Damage to segments is reported, not raised. Where some is found, the segments and the control file are read a second
+    time, because a write may have been under way. Raises `WrongClusterKey` for a segment of another cluster,
+    `UnsupportedFormat`, and `ControlFileDamaged` for a control file that is damaged in that second reading.
     """
     report = await _verify(files)
     return await _verify(found_again(files)) if report.damages else report

@@ -48,6 +48,8 @@ async def trim(
     not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed segment that
     lies wholly below, nothing is dropped, and the report says so.
 
+    `timeout` bounds each request to the log, in seconds; None for no bound, but 300 s for each answer to a trim.
+
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.
     """
@@ -64,7 +66,7 @@ async def trim(
     below = min(archived + 1, committed) if before is None else before
     names = [piece.fragment for piece in cover(fragments, Span(0, below - 1)).pieces]
     await _check_all(log, store, names)
-    limit_s = timeout or _TRIM_S_MAX
+    limit_s = _TRIM_S_MAX if timeout is None else timeout
     # Below id 0 there is nothing to drop: the answer only tells what the storage nodes hold.
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
     while True:

@@ -214,7 +214,8 @@ class ZooKeeperEnsemble:
         if servers > 1:
             peers = zip(free[servers : 2 * servers], free[2 * servers :], strict=True)
             self._lines += [
-                f"server.{number}={first.host}:{peer}:{election}" for number, (peer, election) in enumerate(peers, 1)
+                f"server.{number}={HostPort(first.host, peer)}:{election}"
+                for number, (peer, election) in enumerate(peers, 1)
             ]
         self.servers = [
             ZooKeeperServer(number, directory / f"zookeeper-{number}", HostPort(first.host, port), java)
@@ -224,7 +225,7 @@ class ZooKeeperEnsemble:
     @property
     def hosts(self) -> str:
         """The addresses of all servers, joined by commas."""
-        return ",".join(f"{server.address.host}:{server.address.port}" for server in self.servers)
+        return ",".join(str(server.address) for server in self.servers)
 
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all servers, and return when each serves.
@@ -233,7 +234,7 @@ class ZooKeeperEnsemble:
         """
         for server in self.servers:
             _check_free(server.address)
-        with_own_errors(str(self._directory), self._make_directory)
+        with_own_errors(str(self._directory), partial(self._directory.mkdir, parents=True, exist_ok=True))
         # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
         self._lock = try_lock(str(self._directory / "lock"))
         for server in self.servers:
@@ -248,9 +249,6 @@ class ZooKeeperEnsemble:
         for server in self.servers:
             if not server.running:
                 raise server.ended("ended")
-
-    def _make_directory(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
 
     def stop(self) -> None:
         """Stop all servers."""

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -90,8 +90,8 @@ class Background:
         """Call `make` in the background thread, await what it returns, and return the result.
 
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
-        raises; `WrongThread` if called in the background thread, which would wait for itself; `Forked` in a child
-        process; and `Closed` once `close` was called.
+        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for
+        itself; `Forked` in a child process; and `Closed` once `close` was called.
         """
         return self.begin(make).result()
 
@@ -106,7 +106,7 @@ class Background:
 
         def start() -> None:
             call.task = self._loop.create_task(_awaited(make))
-            call.task.add_done_callback(lambda done: _hand_over(done, call.waiting))
+            call.task.add_done_callback(lambda done: self._hand_over(done, call.waiting))
 
         self._ask(call.waiting, start)
         return call
@@ -131,7 +131,7 @@ class Background:
                 _settle(waiting, result)
 
         self._ask(waiting, start)
-        return _result(waiting)
+        return waiting.result()
 
     def post(self, do: Callable[[], object]) -> None:
         """Run a function in the background thread without waiting for it.
@@ -149,11 +149,22 @@ class Background:
             raise forked_log()
         with self._guard:
             if self._closed:
-                raise Closed("this log was closed: connect a new one")
+                raise _closed()
             self._waiting.add(waiting)
             waiting.add_done_callback(self._waiting.discard)
             # Under the guard: `close` ends the loop after whatever was asked before it.
             self._loop.call_soon_threadsafe(start)
+
+    def _hand_over(self, task: asyncio.Task[T], waiting: Future[T]) -> None:
+        """Give the task's result or error to the thread that waits for it."""
+        if task.cancelled():
+            # By `close`, or else by itself: what the application's code awaited was cancelled.
+            closed = _closed()
+            _settle(waiting, error=closed if self._closed else asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            _settle(waiting, error=error)
+        else:
+            _settle(waiting, task.result())
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
@@ -176,7 +187,7 @@ class Background:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
         # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
-            _settle(waiting, error=Closed("this log was closed: connect a new one"))
+            _settle(waiting, error=_closed())
         if first and self._failure is not None:
             raise self._failure
 
@@ -203,7 +214,7 @@ class Call(Generic[T]):
         If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled.
         """
         try:
-            return _result(self.waiting)
+            return self.waiting.result()
         except BaseException:
             if not self.waiting.done():
                 self.give_up()
@@ -214,25 +225,14 @@ class Call(Generic[T]):
         self._background.post(lambda: self.task.cancel() if self.task is not None else None)
 
 
-def _result(waiting: Future[T]) -> T:
-    try:
-        return waiting.result()
-    except CancelledError:
-        raise Closed("this log was closed: connect a new one") from None
+def _closed() -> Closed:
+    """Return the error for a call of a log that this process has closed."""
+    return Closed("this log was closed: connect a new one")
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
     """Call `make` within the task, so that what it raises at once is the task's error, too."""
     return await make()
-
-
-def _hand_over(task: asyncio.Task[T], waiting: Future[T]) -> None:
-    if task.cancelled():
-        _settle(waiting, error=CancelledError())
-    elif (error := task.exception()) is not None:
-        _settle(waiting, error=error)
-    else:
-        _settle(waiting, task.result())
 
 
 def _settle(waiting: Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:

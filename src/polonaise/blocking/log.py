@@ -333,8 +333,8 @@ class Log:
     def call(self, ask: Callable[[AsynchronousLog], Awaitable[T]]) -> T:
         """Await `ask(log)` in the background thread, with this log's asynchronous face, and return its result.
 
-        For code that makes many requests at the same time. `ask` must not block. Raises what `ask` raises,
-        `WrongThread`, `Forked` and `Closed`.
+        For code that makes many requests at the same time. `ask` must not block. Raises what `ask` raises
+        (`asyncio.CancelledError` if it is cancelled), `WrongThread`, `Forked` and `Closed`.
 
         ::
 

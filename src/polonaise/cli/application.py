@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
+from polonaise.cli import inputs, pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.log import log
@@ -179,9 +179,7 @@ def server_run(
     if until_stdin_ends:
         _stop_when_stdin_ends()
     _log_to_stderr(verbose)
-    nodes = tuple(address.strip() for address in storage.split(",") if address.strip())
-    if len(set(nodes)) != len(nodes):
-        raise BadOption("--storage has an address twice: each replica needs a storage node of its own")
+    nodes = inputs.nodes_of(storage, "--storage")
     settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
     run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
 

@@ -112,13 +112,16 @@ def run(
 
 
 def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
-    """Print ids that no fragment held before this run, although later ones were archived."""
+    """Print ids that no fragment held before this run, although later ones were archived.
+
+    One command prints it before it writes these ids, another one afterwards.
+    """
     if as_json:
         say_json({"partition": number, "missing": span._asdict()}, now=True)
         return
     say(
-        f"partition {number}: no fragment holds {span.first} to {span.last}, although later ids are archived: "
-        "a fragment was removed, or another archiver is writing it; these ids are written again",
+        f"partition {number}: no fragment held {span.first} to {span.last} when this run began, although later ids "
+        "were archived: a fragment had been removed, or another archiver was writing it; this run writes them again",
         now=True,
     )
 
@@ -356,7 +359,7 @@ def _how_to_restore(
         raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
     return HowToRestore(
         storage=storage,
-        nodes=tuple(nodes.split(",")) if nodes else (),
+        nodes=inputs.nodes_of(nodes, "--nodes") if nodes else (),
         partitions=partitions,
         until=None if until is None else inputs.ids_of(until),
         until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),

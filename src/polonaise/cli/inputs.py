@@ -66,6 +66,17 @@ def address_of(argument: str | None, option: str | None) -> str:
     return address
 
 
+def nodes_of(text: str, option: str) -> tuple[str, ...]:
+    """Return the addresses of storage nodes that are written as A,B,C; blanks around them are left out.
+
+    Raises `BadOption` for an address that is there twice; `option` is for its message.
+    """
+    nodes = tuple(address.strip() for address in text.split(",") if address.strip())
+    if len(set(nodes)) != len(nodes):
+        raise BadOption(f"{option} has an address twice: each replica needs a storage node of its own")
+    return nodes
+
+
 def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:
     """Return the log's address and the body (None: not given) from the arguments of `append`.
 

@@ -16,9 +16,9 @@ import shutil
 import stat
 import sys
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import typer
 
@@ -36,29 +36,52 @@ _UNLIMITED: Final = 1_000_000
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Let a command end without a traceback on Ctrl-C, and when its output can't be written.
+    """Let a command end without a traceback on Ctrl-C, and when its output can't be written, which is flushed here.
 
-    Raises `typer.Exit` for Ctrl-C and for a reader that went away, and `DiskFailed` if the output can't be written.
+    Raises `typer.Exit` for Ctrl-C, and what `_writing` raises. Other faults of the work come out as they are.
     """
+    _output()  # raises for a closed one: better before the work than after it
     # A body may have characters that the terminal's encoding lacks: better escaped than a traceback.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         yield
-        sys.stdout.flush()  # in here, so that what fails only now ends the command in the same way
-    except BrokenPipeError:
-        _discard_output()
-        raise typer.Exit(ExitStatus.READER_GONE) from None
-    except OSError as error:
-        _discard_output()
-        raise DiskFailed(f"standard output can't be written: {error.strerror or error}") from error
+        with _writing():
+            _output().flush()
     except KeyboardInterrupt:
         raise typer.Exit(ExitStatus.INTERRUPTED) from None
 
 
+def _output() -> TextIO:
+    """Return standard output. Raises `DiskFailed` if it was closed when the process started (`>&-`)."""
+    if sys.stdout is None:
+        raise DiskFailed("standard output can't be written: it is closed; redirect it to a file or a pipe")
+    return sys.stdout
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Write to standard output, and nothing else: any `OSError` in here is taken for one of the output.
+
+    Raises `typer.Exit` for a reader that went away, and `DiskFailed` if the output can't be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise _reader_gone() from None
+    except OSError as error:
+        _discard_output()
+        raise DiskFailed(f"standard output can't be written: {error.strerror or error}") from error
+
+
+def _reader_gone() -> typer.Exit:
+    _discard_output()
+    return typer.Exit(ExitStatus.READER_GONE)
+
+
 def judge(work: Coroutine[Any, Any, bool]) -> None:
     """Do the work of a command that checks something: exit status 1 unless `work` returns true."""
-    with tidy():
+    with closing(work), tidy():  # `tidy` may refuse before the work has begun
         passed = asyncio.run(work)
     if not passed:
         raise typer.Exit(ExitStatus.FAILED)
@@ -67,7 +90,7 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
 async def while_read(work: Coroutine[Any, Any, None]) -> None:
     """Do the work as long as the output has a reader: `… --follow | head` ends when `head` does.
 
-    Raises `BrokenPipeError` as soon as the reader goes away, also while nothing is written.
+    Raises `typer.Exit` as soon as the reader goes away, also while nothing is written.
     """
     task = asyncio.ensure_future(work)
     reader_gone = False
@@ -77,7 +100,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
         reader_gone = True
         task.cancel()
 
-    loop, output = asyncio.get_running_loop(), sys.stdout.fileno()
+    loop, output = asyncio.get_running_loop(), _output().fileno()
     is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
     if is_pipe:
         # The writing end of a pipe never has anything to read. It becomes readable only when its reader is gone.
@@ -86,7 +109,7 @@ async def while_read(work: Coroutine[Any, Any, None]) -> None:
         await task
     except asyncio.CancelledError:
         if reader_gone:
-            raise BrokenPipeError from None
+            raise _reader_gone() from None
         raise
     finally:
         if is_pipe:
@@ -114,14 +137,15 @@ def _discard_output() -> None:
 
 def say(line: str, *, now: bool = False) -> None:
     """Print a line; with `now`, at once, because somebody may be waiting for it."""
-    sys.stdout.write(line + "\n")
-    if now:
-        sys.stdout.flush()
+    with _writing():
+        _output().write(line + "\n")
+        if now:
+            _output().flush()
 
 
 def say_row(row: str, *, now: bool = False) -> None:
     """Print a row of a table that is printed as its rows come; on a terminal, cut to one line."""
-    if sys.stdout.isatty():
+    if _output().isatty():
         width = shutil.get_terminal_size().columns
         row = row if len(row) <= width else row[: width - 1] + "…"
     say(row, now=now)
@@ -145,10 +169,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
         table.add_column(column, justify="right" if index in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_shown, row))
-    console = Console(markup=False, highlight=False, emoji=False)
+    # Printed by `say`: rich would end the process by itself when the reader has gone away.
+    printed = io.StringIO()
+    console = Console(
+        file=printed, force_terminal=_output().isatty() or None, markup=False, highlight=False, emoji=False
+    )
     if not console.is_terminal:
         console.width = _UNLIMITED
     console.print(table)
+    say(printed.getvalue().removesuffix("\n"))
 
 
 def _shown(cell: object) -> str:

@@ -37,7 +37,7 @@ ReportFile = Annotated[
 
 
 class Output(NamedTuple):
-    """Where the report of a job's run goes."""
+    """How the result of a job's run is put out: as tables or JSON on standard output, and perhaps into a file."""
 
     as_json: bool
     """Whether the report is printed as JSON, and not as tables."""

@@ -8,7 +8,7 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.archive import Store, Until, UntilTime, say_cut, say_missing
-from polonaise.cli.output import print_table, say
+from polonaise.cli.output import counted, print_table, say
 from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
 from polonaise.errors import BadOption
 
@@ -68,9 +68,8 @@ def _show_archived(report: ArchiveReport) -> None:
         say_cut(each.partition, each.batch_left_out, "archives")
     if report.delta is not None:
         version, added, overlapping = report.delta
-        say(
-            f"Delta table: version {version}, {added} fragments added, {len(overlapping)} left out because they overlap"
-        )
+        left_out = f"{len(overlapping):,} left out because of an overlap"
+        say(f"Delta table: version {version}, {counted(added, 'fragment')} added, {left_out}")
 
 
 def restore() -> None:

@@ -61,6 +61,14 @@ def audit(
     """
     output = Output(as_json, report)
     if view is None:
+        from polonaise.spark.options import FRAGMENTS
+
+        if address.startswith(FRAGMENTS):
+            store = redacted(address.removeprefix(FRAGMENTS))
+            raise BadOption(
+                f"a store alone is compared with nothing: write polonaise pipeline audit LOG --fragments {store}, or "
+                f"polonaise archive verify {store}; or name a view and its table, to compare the table with the store"
+            )
         if any(option is not None for option in (marks, until, until_time, on_undecodable)):
             raise BadOption(
                 "--marks, --until, --until-time and --on-undecodable are for a table: give its view and the table, too"
@@ -104,7 +112,7 @@ def audit(
 def _show_table(report: AuditReport) -> None:
     comparison = report.found
     upto = ", ".join(f"{partition}={id}" for partition, id in sorted(report.marks.items()))
-    say(f"{report.view} in {report.table}, up to {upto} ({report.behind:,} transactions behind)")
+    say(f"{report.view} in {report.table}, up to {upto} ({counted(report.behind, 'transaction')} behind)")
     rows = [["rows", f"{comparison.rows:,}", f"{comparison.rows_expected:,}"]]
     rows += [[f"sum of {name}", str(actual), str(right)] for name, (actual, right) in comparison.sums.items()]
     print_table(["", "in the table", "according to the log"], rows, right=(1, 2))

@@ -9,7 +9,7 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.archive import Until, UntilTime
-from polonaise.cli.output import print_table, printable, say, say_json
+from polonaise.cli.output import counted, print_table, printable, say, say_json
 from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_on_spark
 from polonaise.errors import BadOption
 
@@ -125,7 +125,7 @@ def _say_commit(commit: Commit, as_json: bool) -> None:
         say_json({"transactions": commit.transactions, "high_water_marks": marks, "undecodable": undecodable}, now=True)
     else:
         reached = ", ".join(f"{partition}={id}" for partition, id in sorted(commit.after.items()))
-        say(f"{commit.transactions:,} transactions, up to {reached}", now=True)
+        say(f"{counted(commit.transactions, 'transaction')}, up to {reached}", now=True)
         say_undecodable(commit.undecodable, "left out", now=True)
 
 
@@ -141,9 +141,8 @@ def say_undecodable(letters: Letters, where: str, *, now: bool = False) -> None:
 
 
 def _show(report: ViewReport) -> None:
-    say(
-        f"{report.view} in {report.table}: {report.how}, {report.transactions:,} transactions, {report.commits} commits"
-    )
+    done = f"{counted(report.transactions, 'transaction')}, {counted(report.commits, 'commit')}"
+    say(f"{report.view} in {report.table}: {report.how}, {done}")
     print_table(
         ["partition", "up to date with"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
     )

@@ -16,6 +16,7 @@ from typer import Argument, Option
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.log import After, Json, Limit, OnePartition
 from polonaise.cli.output import (
+    counted,
     judge,
     limited,
     print_table,
@@ -87,7 +88,7 @@ def _verdict_fields(report: PartitionReport) -> dict[str, Any]:
 
 def _verdict_row(report: PartitionReport) -> list[object]:
     unsynced = sum(each.unsynced_bytes for each in report.segments)
-    verdict = "good" if not unsynced else f"good; {unsynced} bytes of an unfinished write at its end"
+    verdict = "good" if not unsynced else f"good; {counted(unsynced, 'byte')} of an unfinished write at its end"
     if report.damages:
         damage = report.damages[0]
         verdict = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from threading import get_ident
 from typing import Final, NamedTuple
 
+from polonaise.client import waiting
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft, bytes_of
@@ -54,6 +56,7 @@ class PartitionAppends(PartitionCondition):
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
+        self._process, self._thread = waiting.process, get_ident()
         self._waiting_for_mount: list[asyncio.Future[None]] = []
         self._flushes: dict[int, tuple[int, asyncio.Future[TransactionId] | None]] = {}
         """The flushes under way, by request number: the highest sequence that each covers, and the future of its caller
@@ -108,9 +111,11 @@ class PartitionAppends(PartitionCondition):
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
         The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
-        error that stopped the partition, and as `check_loop`, which is not called while a sending is scheduled already.
+        error that stopped the partition, and as `check_loop`.
         """
-        if not self._sends_soon:  # once for all appends of a turn
+        # Once for all appends of a turn, as it costs a system call. Thread and process are compared each time: a
+        # sending stays scheduled for as long as the server does not read.
+        if not self._sends_soon or get_ident() != self._thread or waiting.process is not self._process:
             check_loop(self.loop)
         self._check_accepts()
         size = len(body) + len(locks)
@@ -242,8 +247,8 @@ class PartitionAppends(PartitionCondition):
         self._window.open(window_bytes)
         self.generation = generation
         self._settled(self._outstanding.passed(sent_before, self._cause()))
-        waiting, self._waiting_for_mount = self._waiting_for_mount, []
-        wake(waiting)
+        mounted, self._waiting_for_mount = self._waiting_for_mount, []
+        wake(mounted)
         self._send()
 
     def shut(self) -> None:

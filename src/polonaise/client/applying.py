@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Iterator
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
@@ -30,6 +30,8 @@ from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, 
 T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.client")
+
+_A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
 class MarkOnly:
@@ -172,9 +174,12 @@ class Applier:
             self._mark.reach(through)
             return
         try:
-            reached = cast(RunView, self._view).apply_run(run)
-            if not isinstance(reached, int):
-                reached = await self._until_applied(reached, run[0].id, run[-1].id)
+            applied: Any = cast(RunView, self._view).apply_run(run)
+            if hasattr(applied, "__await__"):
+                applied = await self._until_applied(applied, run[0].id, run[-1].id)
+            if not isinstance(applied, int) or applied < NO_TRANSACTION:
+                raise wrong(f"the view's apply_run on partition {self._partition}", applied, _A_MARK)
+            reached: TransactionId = applied
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
@@ -325,8 +330,7 @@ class Applier:
                 self._mark.trouble = ViewFailed(text)
             else:
                 if not isinstance(mark, int) or mark < NO_TRANSACTION:
-                    wanted = "the id of the last transaction that was applied, -1 for none"
-                    raise wrong(f"the view's high_water_mark({self._partition})", mark, wanted)
+                    raise wrong(f"the view's high_water_mark({self._partition})", mark, _A_MARK)
                 return mark
             await self._pause()
 

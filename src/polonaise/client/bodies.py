@@ -11,7 +11,7 @@ from polonaise.checksum import crc32
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import Closed, DataDamaged, PolonaiseError, ProtocolError
+from polonaise.errors import BadOption, Closed, DataDamaged, PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
@@ -95,15 +95,22 @@ class BodyFetcher:
     def begin(self, batch: Batch, after: TransactionId) -> BodyFetch:
         """Begin to fetch the bodies of a batch that came without data, as far as the application wants them.
 
-        Bodies of transactions up to id `after` are left out: these are applied already.
+        Bodies of transactions up to id `after` are left out: these are applied already. If the application's `wants`
+        raises, the fetch has failed with `BadOption`.
         """
         ends, crcs, first = batch.data_ends.tolist(), batch.data_crcs.tolist(), batch.first
-        wants = self._wants
-        positions = [
-            position
-            for position, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
-            if first + position > after and (self._own if generation < 0 else wants is None or wants(header))
-        ]
+        try:
+            positions = self._wanted(batch, after)
+        except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
+            # Not raised here, where a message is received: the connection would end, for all its partitions.
+            fetch = BodyFetch([], [], [])
+            failure = BadOption(
+                f"wants= failed on a header among transactions {first} to {batch.last} of partition "
+                f"{self._partition}: {error!r}: it has to accept or refuse each header"
+            )
+            failure.__cause__ = error
+            fetch.fail(failure)
+            return fetch
         lengths = [ends[position] - (ends[position - 1] if position else 0) for position in positions]
         fetch = BodyFetch(
             [first + position for position in positions], lengths, [crcs[position] for position in positions]
@@ -114,6 +121,15 @@ class BodyFetcher:
         else:
             fetch.succeed({})
         return fetch
+
+    def _wanted(self, batch: Batch, after: TransactionId) -> list[int]:
+        """Return the positions in the batch of the bodies to fetch. Raises what the application's `wants` raises."""
+        wants, first = self._wants, batch.first
+        return [
+            position
+            for position, (header, generation) in enumerate(zip(batch.headers, batch.generations, strict=True))
+            if first + position > after and (self._own if generation < 0 else wants is None or wants(header))
+        ]
 
     def _start(self) -> None:
         while self._waiting and self._running < self._settings.fetches_max:

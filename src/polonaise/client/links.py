@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import Closed, ConnectionLost, InvariantViolated, PolonaiseError, ProtocolError
+from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
@@ -51,14 +51,8 @@ class Stream:
     def received(self, _: Connection, message: Message, request: int, partition: int) -> None:
         """Pass a message to its partition; drop it if the partition is not mounted here any more."""
         mounted = self.partitions.get(partition)
-        if mounted is None:
-            return
-        try:
+        if mounted is not None:
             mounted.receive(self, message, request)
-        except InvariantViolated as error:
-            # A mistake of this client: all of it has to end, and not this connection alone.
-            self._host.fail(error)
-            raise
 
     def closed(self, _: Connection, error: PolonaiseError) -> None:
         """Tell every partition on this stream that the connection has closed."""

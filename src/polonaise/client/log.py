@@ -81,7 +81,7 @@ class Log(ReadableLog):
     - `bodies`: how bodies travel to the view. `BodyForm.INLINE`: with the feed. `LAZY`: fetched for the headers that
       `wants` accepts (without `wants`, for all), and empty for the others. `FILTERED`: with the feed, all bodies of
       each batch in which `header & mask == value` for some header, given `header_filter=(mask, value)`; of other
-      batches as `LAZY`.
+      batches as `LAZY`. A partition on whose header `wants` raises stops with `BadOption`.
 
     Raises `BadOption` for an invalid option.
     """

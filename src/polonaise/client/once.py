@@ -82,7 +82,7 @@ async def run_once(
         if earlier is not None:
             raise _UsedBefore(*earlier)
 
-    async def guarded(tx: Draft, *args: Any) -> str:
+    async def guarded(tx: Draft, *args: Any) -> Any:
         tx.write_lock(LOCK, key)
         await look_up()  # after the mark was taken: a record that is applied later is a conflict of the lock
         try:
@@ -94,9 +94,10 @@ async def run_once(
             raise
         if tx.abandoned is not None:
             await look_up()  # the reason to give up may be what was done under this key since it was looked up
+        if tx.abandoned is not None or not tx.bodies:
+            return value  # no record is made of it, so JSON need not hold it
         encoded = encoded_value(value)
-        if tx.bodies:
-            append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), encoded).pack())
+        append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), encoded).pack())
         return encoded
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,6 +20,17 @@ T = TypeVar("T")
 _processes: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, int]] = WeakKeyDictionary()
 """The id of the process that each client's event loop runs in. After a fork the child has the loops, too, but they do
 not run there."""
+
+process = object()
+"""An object that stands for this process: a forked child has another one. Compared faster than process ids."""
+
+
+def _new_process() -> None:
+    global process
+    process = object()
+
+
+os.register_at_fork(after_in_child=_new_process)
 
 
 def own_loop() -> asyncio.AbstractEventLoop:
@@ -196,7 +207,9 @@ class Admission:
     def __init__(self, is_open: Callable[[int], bool]) -> None:
         self._is_open = is_open
         """A function that is given the number of slots taken, and returns whether one more may be taken."""
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # An `OrderedDict`, because a wait may be given up anywhere in the row, and a dict finds its first only slowly
+        # after many removals in front.
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._stopped: PolonaiseError | None = None
         self.taken = 0
         """The number of slots taken."""
@@ -221,10 +234,11 @@ class Admission:
         if self.take_now():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
+        self._waiting[future] = None
         try:
             await until(future, deadline_s)
         except BaseException:
+            self._waiting.pop(future, None)
             # Let in and cancelled in the same turn of the loop: the slot is taken, and would never be used.
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.give_back()
@@ -248,16 +262,16 @@ class Admission:
         """
         waiting = self._waiting
         while waiting:
-            if waiting[0].done():
-                waiting.popleft()
-            elif self._is_open(self.taken):
+            first = next(iter(waiting))
+            if not first.done():  # else it was given up just now
+                if not self._is_open(self.taken):
+                    return
                 self.taken += 1
-                waiting.popleft().set_result(None)
-            else:
-                return
+                first.set_result(None)
+            del waiting[first]
 
     def stop(self, error: PolonaiseError) -> None:
         """End every wait with this error, now and from now on: the partition has stopped."""
         self._stopped = error
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, OrderedDict()
         fail_all(waiting, error)

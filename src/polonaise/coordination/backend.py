@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged
+from polonaise.errors import CoordinatorDamaged, UnsupportedFormat
 
 
 class Entry(NamedTuple):
@@ -61,7 +61,10 @@ class Backend(Protocol):
         """
 
     async def renew(self, name: str) -> None:
-        """Raise the version of one's own name. Does nothing when another process has it by now."""
+        """Show that this process lives, by raising the version of a name that it has registered.
+
+        Does nothing when another process has the name by now. May take the name again if it was lost meanwhile.
+        """
 
     async def leave(self, name: str) -> None:
         """Give up one's own name. Does nothing when another process has it by now."""
@@ -81,6 +84,14 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session"
+    )
+
+
+def unsupported(place: str, found: str, known: int) -> UnsupportedFormat:
+    """Return the error for an entry of another format than this version reads."""
+    return UnsupportedFormat(
+        f"{place} is of coordinator format {found}; this version of Polonaise reads format {known}: "
+        "run the version that wrote it, or a newer one"
     )
 
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
-from polonaise.coordination.backend import Entry, damaged
+from polonaise.coordination.backend import Entry, damaged, unsupported
+from polonaise.coordination.values import DESCRIPTION
 from polonaise.errors import (
     CoordinatorDamaged,
     CoordinatorUnavailable,
@@ -23,7 +24,6 @@ from polonaise.errors import (
     DiskFull,
     NotFound,
     PolonaiseError,
-    UnsupportedFormat,
     fresh,
 )
 from polonaise.host import DirectoryLock, Host
@@ -33,6 +33,8 @@ from polonaise.log.openfiles import SharedSync
 FORMAT: Final = 1
 UNFINISHED: Final = ".new"
 """The suffix of the name of a value that is being written."""
+INITIALIZING: Final = "initializing"
+"""The name of the file that is there while a cluster is made, until its description is in place."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
@@ -66,10 +68,7 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
     if words[0] != _MAGIC or len(words) < 2:
         raise damaged(path, "it is not a coordinator's file")
     if words[1] != str(FORMAT):
-        raise UnsupportedFormat(
-            f"{path} is of coordinator format {words[1]}; this version of Polonaise reads format {FORMAT}: "
-            "run the version that wrote it, or a newer one"
-        )
+        raise unsupported(path, words[1], FORMAT)
     try:
         _, _, key, named, version, _, _ = words
         entry = Entry(bytes.fromhex(key), int(version), payload)
@@ -314,9 +313,15 @@ class ValueDirectory:
 
     async def _sweep(self) -> None:
         """Remove what crashed changes left. Only with the change lock held, so that no change under way is swept."""
-        for name in await self.names():
+        names = await self.names()
+        for name in names:
             if name.endswith(UNFINISHED):
                 await self.disk.remove(self.path(name))
+        # Beside a description it was left by a crash. If it stayed, the loss of the description would look like a
+        # cluster that was never made.
+        if INITIALIZING in names and DESCRIPTION in names:
+            await self.sync()  # the description first: it may not be durable yet
+            await self.disk.remove(self.path(INITIALIZING))
         self._swept = True
 
     async def settle_abandoned(self) -> None:

@@ -5,7 +5,7 @@
     <directory>/
       description · assignment · unique-id · partition-<p>    one value each, replaced whole
       <value>.new                                             a change that was not finished; swept
-      initializing                                            the cluster is being made: no description yet
+      initializing                                            the cluster is being made: no description yet; swept
       change.lock · members.lock                              held while a value, or the membership, changes
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
@@ -30,7 +30,15 @@ from typing import Final, NamedTuple
 
 from polonaise.coordination.backend import Entry, damaged, missing
 from polonaise.coordination.coordinator import Coordinator
-from polonaise.coordination.directory import CHANGE_LOCK, MEMBERS_LOCK, ValueDirectory, seal, translated_errors, unseal
+from polonaise.coordination.directory import (
+    CHANGE_LOCK,
+    INITIALIZING,
+    MEMBERS_LOCK,
+    ValueDirectory,
+    seal,
+    translated_errors,
+    unseal,
+)
 from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.errors import (
     BadOption,
@@ -45,7 +53,6 @@ from polonaise.errors import (
 from polonaise.host import DirectoryLock, Host
 from polonaise.host.wholefiles import opened_file
 
-_INITIALIZING: Final = "initializing"
 _SYNC_TRIES: Final = 3
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
@@ -123,14 +130,14 @@ class FileBackend:
         description = entries[DESCRIPTION]
         # Durable before the first value: values without this file and without a description are a cluster that has lost
         # its description, and are refused.
-        await self._values.put(_INITIALIZING, seal(_INITIALIZING, description.cluster_key, 0, b"{}"))
+        await self._values.put(INITIALIZING, seal(INITIALIZING, description.cluster_key, 0, b"{}"))
         await self._values.sync()
         others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
         while part := dict(islice(others, _PUTS_MAX)):
             await self._values.put_all(part)
         await self._values.sync()
         await self._replace(DESCRIPTION, description)
-        await self._disk.remove(self._values.path(_INITIALIZING))
+        await self._disk.remove(self._values.path(INITIALIZING))
         await self._values.sync()
         return True
 
@@ -193,7 +200,7 @@ class FileBackend:
         # Names first: another process may finish making the cluster between the two.
         names = await self._values.names()
         raw = await self._values.load(DESCRIPTION)
-        if raw is None and _INITIALIZING not in names and any(map(is_key, names)):
+        if raw is None and INITIALIZING not in names and any(map(is_key, names)):
             raise damaged(self.place(DESCRIPTION), "it is missing, and other values of its cluster are there")
         return raw
 

@@ -60,7 +60,7 @@ class CoordinatorValue:
             value = cls._of(json.loads(raw))
             if value.encode() != raw:
                 raise ValueError("not in the form in which it is written")
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CoordinatorDamaged(f"it is no valid {cls.__name__}: {error}") from error
         return value
 
@@ -108,12 +108,11 @@ class PartitionValue(CoordinatorValue):
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        following = fields["next"]
         return cls(
             generation=int(fields["generation"]),
             session=int(fields["session"]),
-            members=_names(fields["members"]),
-            next=None if following is None else _names(following),
+            members=_names(fields, "members"),
+            next=None if fields["next"] is None else _names(fields, "next"),
             engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
         )
 
@@ -156,7 +155,7 @@ class ClusterDescription(CoordinatorValue):
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields["storage"]))
+        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields, "storage"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +195,11 @@ class Versioned(Generic[V]):
     value: V
 
 
-def _names(listed: Any) -> tuple[str, ...]:
-    """Return the storage nodes' names as a tuple. Raises `TypeError` for anything but a list of texts."""
+def _names(fields: Any, key: str) -> tuple[str, ...]:
+    """Return the storage nodes' names under this key. Raises `TypeError` for anything but a list of texts."""
+    listed = fields[key]
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
-        raise TypeError(f"{listed!r} stands where storage nodes have to be listed")
+        raise TypeError(f"{key} is {listed!r} instead of a list of storage nodes' names")
     return tuple(listed)
 
 

@@ -36,9 +36,9 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from polonaise.coordination.backend import Entry, damaged, missing
+from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.values import DESCRIPTION
-from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable, UnsupportedFormat
+from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable
 
 SESSION_S: Final = 6.0
 """Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
@@ -282,10 +282,7 @@ class ZooKeeperBackend:
         if not newline or words[0] != _MAGIC or len(words) < 2:
             raise damaged(self.place(key), "it is not a coordinator's value")
         if words[1] != str(FORMAT):
-            raise UnsupportedFormat(
-                f"{self.place(key)} is of coordinator format {words[1]}; this version of Polonaise reads format "
-                f"{FORMAT}: run the version that wrote it, or a newer one"
-            )
+            raise unsupported(self.place(key), words[1], FORMAT)
         try:
             _, _, cluster_key, first = words
             return Entry(bytes.fromhex(cluster_key), int(first) + node.version, contents)
@@ -295,14 +292,12 @@ class ZooKeeperBackend:
     async def _get(self, key: str, *, fresh: bool = False, watch: Callable[..., None] | None = None) -> _Node | None:
         """Return a node; None without it. With `fresh`, the server catches up with the leader first."""
         path = self._path(key)
-
-        def begin(client: KazooClient) -> Any:
-            if fresh:
-                client.sync_async(path)  # requests of one session are carried out in order
-            return client.get_async(path, watch)
-
         try:
-            data, stat = await self._ask(f"reading {self.place(key)}", begin)
+            data, stat = await self._ask(
+                f"reading {self.place(key)}",
+                lambda client: client.get_async(path, watch),
+                catch_up=path if fresh else None,
+            )
         except NoNodeError:
             return None
         return _Node(data, stat.version, stat.ephemeralOwner)
@@ -336,22 +331,26 @@ class ZooKeeperBackend:
         await self._ask(f"creating {path}", lambda client: client.ensure_path_async(path), changes=True)
 
     async def _children(self, path: str, *, fresh: bool = False) -> list[str]:
-        """Return the names of the nodes below this one; none without it."""
-
-        def begin(client: KazooClient) -> Any:
-            if fresh:
-                client.sync_async(path)
-            return client.get_children_async(path)
-
+        """Return the names of the nodes below this one; none without it. With `fresh` as `_get`."""
         try:
-            return list(await self._ask(f"listing {path}", begin))
+            return list(
+                await self._ask(
+                    f"listing {path}",
+                    lambda client: client.get_children_async(path),
+                    catch_up=path if fresh else None,
+                )
+            )
         except NoNodeError:
             return []
 
     # -------------------------------------------------------------- requests
 
-    async def _ask(self, what: str, begin: Callable[[KazooClient], Any], *, changes: bool = False) -> Any:
-        """Send a request and return its answer. Raises `CoordinatorUnavailable` when there is none in time.
+    async def _ask(
+        self, what: str, begin: Callable[[KazooClient], Any], *, changes: bool = False, catch_up: str | None = None
+    ) -> Any:
+        """Send a request and return its answer; the server first catches up with the leader about the node `catch_up`.
+
+        Raises `CoordinatorUnavailable` when there is none in time, or ZooKeeper refuses or fails; `Closed`.
 
         What kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
         """
@@ -361,7 +360,7 @@ class ZooKeeperBackend:
             async with asyncio.timeout(self._session_s):
                 await session.live.wait()
                 is_sent = True
-                return await session.ask(begin)
+                return await session.ask(begin, catch_up)
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
         except (NoAuthError, AuthFailedError) as error:
@@ -416,8 +415,8 @@ class _Session:
         client_id = self._client.client_id
         return -1 if client_id is None else int(client_id[0])
 
-    async def ask(self, begin: Callable[[KazooClient], Any]) -> Any:
-        """Send a request and return its answer, or raise what kazoo says."""
+    async def ask(self, begin: Callable[[KazooClient], Any], catch_up: str | None = None) -> Any:
+        """Send a request and return its answer, or raise what kazoo says. `catch_up` as in `ZooKeeperBackend._ask`."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(result: Any) -> None:
@@ -428,6 +427,8 @@ class _Session:
             else:
                 answer.set_exception(result.exception)
 
+        if catch_up is not None:
+            self._client.sync_async(catch_up)  # requests of one session are carried out in order
         begin(self._client).rawlink(lambda result: self._in_loop(settle, result))
         return await answer
 

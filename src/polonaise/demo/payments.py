@@ -84,7 +84,8 @@ def read_payments(path: Path) -> Book:
     unchained: set[int] = set()
     lines: dict[int, int] = {}
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        # A byte that is not UTF-8 makes its row a bad one. Raised by the file, it would take what was read ahead along.
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             rows = csv.DictReader(file)
             missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
             if missing:
@@ -111,7 +112,7 @@ def read_payments(path: Path) -> Book:
                 book.payments.append(payment)
     except csv.Error as error:
         raise BadOption(f"{path} can't be read: line 1: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise BadOption(f"{path} can't be read: {error}") from error
     book.unchained = sorted(unchained)
     book.bank_balances = {account: balance for account, balance in last.items() if account not in unchained}
@@ -120,6 +121,9 @@ def read_payments(path: Path) -> Book:
 
 def _payment(row: dict[str, str | None]) -> tuple[Payment, int, int]:
     """Return a row's payment, the balance after it, and its account. Raises `ValueError`, in plain words."""
+    for column, text in row.items():
+        if isinstance(text, str) and not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
+            raise ValueError(f"{column} is not UTF-8")
     account = _whole(row, "account_id", 1, _ACCOUNT_MAX)
     amount = _hundredths(row, "amount")
     direction = _text(row, "direction")

@@ -21,12 +21,12 @@ import polonaise
 from polonaise.client.log import Log
 from polonaise.demo.bank import ALREADY_MADE, NO_MONEY, PARTITION, Accounts, transfer
 from polonaise.demo.payments import Payment
-from polonaise.errors import Abandoned, AppendUnknown
+from polonaise.errors import Abandoned, AppendUnknown, PolonaiseError
 
 REPORT_S: Final = 0.1
 """Seconds between two reports."""
 _PATIENCE_S: Final = 60.0
-"""Seconds that one payment may take before the teller gives up. Passing faults take a second or two."""
+"""Seconds that one attempt at a payment may take before the teller gives up. Passing faults take a second or two."""
 
 
 @dataclass
@@ -155,24 +155,41 @@ class Teller:
     async def _make(self, payment: Payment) -> None:
         began_s = time.perf_counter()
         receipt: polonaise.Receipt | None = None
-        try:
-            receipt = await self._log.run(self._transfer, payment, partition=PARTITION, timeout=_PATIENCE_S)
-        except Abandoned as error:
-            if error.text == ALREADY_MADE:
-                self._news.found_made.append(payment.id)
-            elif error.text == NO_MONEY:
-                self._news.refused.append(payment.id)
-            else:
-                raise  # not a refusal by the bank: counted as one, it would hide a fault
-        except AppendUnknown as error:
-            async with asyncio.timeout(_PATIENCE_S):
-                receipt = await error.receipt
-            self._news.unknown += 1
+        while receipt is None:
+            try:
+                receipt = await self._log.run(self._transfer, payment, partition=PARTITION, timeout=_PATIENCE_S)
+            except Abandoned as error:
+                if error.text == ALREADY_MADE:
+                    self._news.found_made.append(payment.id)
+                elif error.text == NO_MONEY:
+                    self._news.refused.append(payment.id)
+                else:
+                    raise  # not a refusal by the bank: counted as one, it would hide a fault
+                break
+            except AppendUnknown as error:
+                receipt = await self._fate(error.receipt)
         self._news.latencies_s.append(time.perf_counter() - began_s)
         if receipt is not None:
             self._news.made.append(payment.id)
             # The next payment of its accounts depends on this one: begun earlier, it would be refused and run again.
             await receipt.applied(timeout=_PATIENCE_S)
+
+    async def _fate(self, receipt: polonaise.Receipt) -> polonaise.Receipt | None:
+        """Wait until the fate of an append is known. Return its receipt, or None if it is certainly not in the log.
+
+        Raises `AppendUnknown` if nobody can find out any more, and `TimeoutError`.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                await receipt
+        except AppendUnknown:
+            raise
+        except PolonaiseError:
+            fate = None  # the payment can be made again: it is judged anew
+        else:
+            fate = receipt
+        self._news.unknown += 1
+        return fate
 
     def _transfer(self, tx: polonaise.Draft, payment: Payment) -> None:
         self._news.runs += 1

@@ -49,7 +49,10 @@ class TellerProcess:
         return self._process.pid if self._process is not None else None
 
     async def work(self) -> None:
-        """Run until every payment has an outcome, in one process or in several. Raises `TellerFailed`."""
+        """Run the teller's process until every payment has an outcome; after a `kill`, another one for what is left.
+
+        Raises `TellerFailed`.
+        """
         while True:
             await self._live()
             if not self._killed:

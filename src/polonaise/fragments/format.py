@@ -293,7 +293,7 @@ def row_group(file: Any, number: int) -> pa.RecordBatch:
     with readable(f"row group {number}"):
         table = file.read_row_group(number, use_threads=False)
         if table.schema.remove_metadata() != SCHEMA:
-            raise FragmentDamaged(f"its columns are not those of a fragment: {table.schema.names}")
+            raise FragmentDamaged(f"the file's columns are not those of a fragment: {table.schema.names}")
         (group,) = table.combine_chunks().to_batches()
     return group
 

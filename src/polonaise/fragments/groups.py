@@ -35,7 +35,7 @@ def last_time_us_of_group(metadata: Any, number: int) -> int:
 def _statistics(metadata: Any, number: int, column: str) -> Any:
     """Return Parquet's statistics of a column of a row group, with its least and greatest value."""
     if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
-        raise FragmentDamaged("its columns are not those of a fragment")
+        raise FragmentDamaged("the file's columns are not those of a fragment")
     statistics = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
     if statistics is None or not statistics.has_min_max:
         raise FragmentDamaged(f"row group {number} has no statistics of {column}")

@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -90,12 +91,16 @@ class _Opened:
     """Whether all its bytes were read, and have the digest in its name."""
 
 
+class _Refused(Exception):
+    """A fragment can't be used, and is among the refused ones from now on."""
+
+
 class FragmentHistory:
     """The fragments of one cluster in one store. Shared by all partitions of a server.
 
     Keeps the batches of the row groups that were read last in memory, and the bytes of one row group while it is
-    decoded. Each call may raise `StoreUnavailable`, `AccessDenied`, `WrongClusterKey` for a mark or a fragment of
-    another cluster, and `FragmentDamaged` for a mark that can't be read.
+    decoded. Each call may raise `AccessDenied`, `StoreUnavailable`, also for a mark that is missing or unreadable, and
+    `WrongClusterKey` for a mark or a fragment of another cluster.
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
@@ -118,18 +123,20 @@ class FragmentHistory:
 
     # ------------------------------------------------------------------ what it reaches
 
-    async def highest(self, partition: PartitionId) -> TransactionId:
+    async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
 
-        Reads the footer of the fragment with that id. Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if
-        that fails.
+        If it is above `closing`, reads the footer of the fragment with that id. Raises `FragmentDamaged`,
+        `UnsupportedFormat` or `NotFound` if that fails.
         """
         listing = await self._listed(partition)
         if not listing.fragments:
             return NO_TRANSACTION
         name = max(listing.fragments, key=lambda each: each.last)
-        # A name alone proves nothing: another cluster's fragment has the same kind of name.
-        await self._open(name, listing.fragments[name])
+        # The names alone tell that no more was archived: rot in a footer must not keep a partition from starting. That
+        # more was committed, a name does not prove: another cluster's fragment has the same kind of name.
+        if name.last > closing:
+            await self._open(name, listing.fragments[name])
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
@@ -183,13 +190,12 @@ class FragmentHistory:
                     if first_at_time > first:
                         first = first_at_time
                         continue
-                opened = await self._verified(name, size)
-                number = max(bisect_right(opened.firsts, first) - 1, 0)
-                batches = await self._group(opened, number)
-            except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
-                # Another fragment may hold the same ids. If none does, `_holding` raises this error in the next round.
-                refused[name] = error
-                self._forget(name, error)
+                with self._refusing(name, refused):
+                    opened = await self._verified(name, size)
+                    number = max(bisect_right(opened.firsts, first) - 1, 0)
+                    batches = await self._group(opened, number)
+            except _Refused:
+                # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
             return _span(batches, first, last, bytes_max, after_time_us)
 
@@ -211,7 +217,7 @@ class FragmentHistory:
             if pieces:
                 return pieces[0].fragment, listing.fragments[pieces[0].fragment]
         for name, error in refused.items():
-            if name.first <= transaction <= name.last:
+            if name.partition == partition and name.first <= transaction <= name.last:
                 if isinstance(error, NotFound):
                     break
                 raise error
@@ -225,12 +231,12 @@ class FragmentHistory:
         partition: PartitionId,
         first: TransactionId,
         time_us: int,
-        refused: Mapping[FragmentName, PolonaiseError],
+        refused: dict[FragmentName, PolonaiseError],
     ) -> TransactionId | None:
         """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
 
         None if there is none. Goes by metadata alone, so that few fragments are read: the row group that is found is
-        checked like every other when its batches are read.
+        checked like every other when its batches are read. Raises `_Refused` if one of them can't be opened.
         """
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
@@ -240,7 +246,9 @@ class FragmentHistory:
         low, high = 0, len(pieces)
         while low < high:
             middle = (low + high) // 2
-            opened = await self._open(pieces[middle].fragment, listing.fragments[pieces[middle].fragment])
+            name = pieces[middle].fragment
+            with self._refusing(name, refused):
+                opened = await self._open(name, listing.fragments[name])
             if last_time_us_of_group(opened.metadata, len(opened.firsts) - 1) < time_us:
                 low = middle + 1
             else:
@@ -250,7 +258,9 @@ class FragmentHistory:
             if hole is not None:
                 await self._holding(partition, hole, refused)
             return None
-        opened = await self._open(pieces[low].fragment, listing.fragments[pieces[low].fragment])
+        name = pieces[low].fragment
+        with self._refusing(name, refused):
+            opened = await self._open(name, listing.fragments[name])
         reaches = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
         return max(opened.firsts[reaches.index(True)], pieces[low].span.first)
 
@@ -310,6 +320,16 @@ class FragmentHistory:
         now = asyncio.get_running_loop().time()
         self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
         return {name: error for name, (_, error) in self._damaged.items()}
+
+    @contextmanager
+    def _refusing(self, name: FragmentName, refused: dict[FragmentName, PolonaiseError]) -> Iterator[None]:
+        """If this fragment can't be used, add it to `refused` with the error, and raise `_Refused`."""
+        try:
+            yield
+        except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
+            refused[name] = error
+            self._forget(name, error)
+            raise _Refused from error
 
     def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
         """Forget what was read of a fragment; remember it as damaged, unless the error is that it does not exist."""
@@ -418,7 +438,12 @@ class FragmentHistory:
 
     async def _check_mark(self) -> None:
         """Raise `StoreUnavailable` for a store without the mark: one that is not mounted may miss everything."""
-        if not await self._asked(is_marked(self._store, self._cluster_key)):
+        try:
+            marked = await self._asked(is_marked(self._store, self._cluster_key))
+        except FragmentDamaged as error:
+            # It would be taken for damage of the fragment that is being read.
+            raise StoreUnavailable(error.text) from error
+        if not marked:
             raise StoreUnavailable(
                 f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it "
                 f"is new, declare it once: {INIT}"
@@ -451,7 +476,9 @@ def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _O
             )
         metadata = file.metadata
         return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except (FragmentDamaged, UnsupportedFormat, WrongClusterKey) as error:
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
+    except (UnsupportedFormat, WrongClusterKey) as error:
         raise type(error)(f"{name.path}: {error.text}") from error
 
 

@@ -57,9 +57,11 @@ class RangeFile(_ObjectFile):
     being announced is fetched then, and not kept. For one thread at a time; `close` it.
     """
 
-    def __init__(self, fetch: Fetch, size: int) -> None:
+    def __init__(self, fetch: Fetch, size: int, name: str = "an object") -> None:
+        """Read an object of this size (bytes); errors call it `name`."""
         super().__init__(size)
         self._fetch = fetch
+        self._name = name
         self._fetching = ThreadPoolExecutor(1, "fragment ranges")
         self._announced: list[tuple[list[Range], Future[list[bytes]]]] = []
         # Every reader of Parquet begins with the footer, in several small reads.
@@ -84,7 +86,9 @@ class RangeFile(_ObjectFile):
         if data is None:
             (data,) = self._fetch([asked])
         if len(data) != asked.stop - asked.start:
-            raise StoreUnavailable(f"the store returned {len(data)} of {asked.stop - asked.start} bytes: try again")
+            raise StoreUnavailable(
+                f"the store returned {len(data)} of {asked.stop - asked.start} bytes of {self._name}: try again"
+            )
         self._at = stop
         return data
 

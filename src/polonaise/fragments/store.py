@@ -217,7 +217,7 @@ class ObstoreStore:
         """
         if self._directory is not None:
             return str(self._directory / path)
-        return RangeFile(partial(self._get_ranges, path), size)
+        return RangeFile(partial(self._get_ranges, path), size, f"{path!r} in {self}")
 
     def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
         """Fetch ranges of an object; blocks."""
@@ -338,13 +338,22 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
 
 
 def _make_durable(directory: Path, path: str) -> None:
-    """Sync an object of a directory, and the names on the way to it: the library leaves that to the kernel."""
+    """Sync an object of a directory, and the names on the way to it: the library leaves that to the kernel.
+
+    That includes the name of the directory and of those above it, which a process that has died may have made.
+    """
     file = directory / path
     for name in (file, *file.parents):
-        descriptor = os.open(name, os.O_RDONLY)
+        above = name != directory and directory.is_relative_to(name)
+        try:
+            descriptor = os.open(name, os.O_RDONLY)
+        except PermissionError:
+            if not above:
+                raise
+            continue  # whoever made a directory there had rights that this process does not have
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        if name == directory:
-            return
+        if (above or name == directory) and name.is_mount():
+            return  # a mount point was there before what was made in it

@@ -48,6 +48,21 @@ def parse_address(text: str) -> Address:
             f"{redacted(text)!r} is not an address: an IPv6 host is written in brackets, [::1]:9000, "
             "and commas separate addresses"
         )
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    # The length first: Python refuses to make a number of thousands of digits.
+    if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
         raise BadOption(f"{redacted(text)!r} is not an address: write host:port (port 0 to 65535) or unix:/path")
+    if not _may_be_host(host):
+        raise BadOption(
+            f"{redacted(text)!r} is not an address: no host has this name; write host:port, where the parts of host "
+            "between dots have 1 to 63 letters each"
+        )
     return HostPort(host, int(port))
+
+
+def _may_be_host(host: str) -> bool:
+    """Return whether a host's name can be encoded for look-up. A socket would raise `ValueError` for another one."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return "\0" not in host

@@ -130,6 +130,11 @@ class RealDisk:
             lock.release()
 
 
+def names_in(directory: str) -> list[str]:
+    """Return the names in a directory, sorted. Raises `NotFound`, `AccessDenied` and other faults of the disk."""
+    return with_own_errors(directory, lambda: sorted(os.listdir(directory)))
+
+
 def identity(path: str) -> Identity | None:
     """Return the identity of the file at this path, for `Disk.identity`; None if it does not exist."""
     try:

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from polonaise.errors import BadOption, ConnectionLost
+from polonaise.errors import BadOption, ConnectionLost, TooManyOpenFiles
 from polonaise.host import Listener, Network, ProtocolFactory
 from polonaise.host.address import UnixPath, parse_address
+from polonaise.host.filelimits import too_many_open
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _PATH_BYTES_MAX: Final = 103
@@ -45,8 +46,11 @@ class SocketDirectory:
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection to a name in the directory; see `Network.connect`."""
         name = _name(address)
-        with _short_path(self._directory) as directory:
-            return await self._network.connect(_address_in(directory, name), factory)
+        try:
+            with _short_path(self._directory) as directory:
+                return await self._network.connect(_address_in(directory, name), factory)
+        except TooManyOpenFiles as error:
+            raise ConnectionLost(error.text) from error
 
 
 def _name(address: str) -> str:
@@ -61,7 +65,7 @@ def _name(address: str) -> str:
 def _short_path(directory: str) -> Iterator[str]:
     """Yield a short path to the directory, valid until the end of the block; its own path where the system has none.
 
-    Raises `ConnectionLost` if the directory can't be opened.
+    Raises `ConnectionLost` if the directory can't be opened, or `TooManyOpenFiles`.
     """
     if not os.path.isdir(_DESCRIPTORS):
         yield directory
@@ -69,7 +73,8 @@ def _short_path(directory: str) -> Iterator[str]:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ConnectionLost(f"no sockets in {directory!r}, which can't be opened: {error.strerror}") from error
+        what = f"no sockets in {directory!r}, which can't be opened"
+        raise too_many_open(error, what) or ConnectionLost(f"{what}: {error.strerror}") from error
     try:
         yield f"{_DESCRIPTORS}/{descriptor}"
     finally:

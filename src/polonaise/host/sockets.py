@@ -1,4 +1,4 @@
-"""TCP and Unix sockets through the running event loop, with `OSError` translated here.
+"""TCP and Unix sockets through the running event loop, with `OSError` and `ValueError` translated here.
 
 asyncio and uvloop both set TCP_NODELAY: a message is sent when it is written.
 """
@@ -45,6 +45,8 @@ class RealNetwork:
                 f"cannot listen on {address!r}: {error.strerror or error}: name an address of this machine that this "
                 "process may take"
             ) from error
+        except ValueError as error:
+            raise BadOption(f"cannot listen on {address!r}: {error}") from error
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; see `Network.connect`."""
@@ -56,7 +58,11 @@ class RealNetwork:
             return await loop.create_connection(factory, parsed.host, parsed.port)
         except OSError as error:
             exhausted = too_many_open(error, f"cannot connect to {address!r}")
-            raise ConnectionLost(exhausted.text if exhausted else f"cannot connect to {address!r}: {error}") from error
+            if exhausted is not None:
+                raise ConnectionLost(exhausted.text) from exhausted
+            raise ConnectionLost(f"cannot connect to {address!r}: {error}") from error
+        except ValueError as error:  # such as a name that can't be encoded
+            raise BadOption(f"cannot connect to {address!r}: {error}") from error
 
 
 async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: HostPort) -> _RealListener:
@@ -141,7 +147,7 @@ def _bind_unix(path: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
-    except OSError:
+    except (OSError, ValueError):
         bound.close()
         raise
     return bound

@@ -335,9 +335,14 @@ class ControlFile:
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
 
     async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
-        """Write a copy of a partition's promises into sector `position` (0 or 1). On failure the process stops."""
+        """Write a copy of a partition's promises into sector `position` (0 or 1).
+
+        A failure stops the process, except that the file was closed.
+        """
         try:
             await self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector])
+        except Closed:
+            raise  # closed by this process, on its way out: nothing has failed
         except PolonaiseError as error:
             self._host.fail(error)
             raise

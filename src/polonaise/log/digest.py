@@ -17,15 +17,18 @@ async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -
 
     Each batch is verified. May run while the log is changed. Raises `OutOfOrder` unless a batch begins at `first` and
     one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `PartitionUnavailable` as
-    `PartitionLog.read` does.
+    `PartitionLog.read` does. With `first` above `last` nothing is looked at or raised: returns 0 and the digest of
+    nothing.
     """
     total = hashlib.sha256()
     following, crc = first, 0
     cuts = log.slot.cuts
     while following <= last:
         batches = await log.read(following, last, _READ_BYTES)
-        if not batches or log.slot.cuts != cuts:
-            raise OutOfOrder(f"no batch ends at {last}")
+        if log.slot.cuts != cuts:
+            raise OutOfOrder("no digest: the log was cut while it was read: ask again")
+        if not batches:
+            raise OutOfOrder(f"no digest up to {last}: no batch of this copy ends there")
         if batches[0].first != following:
             raise OutOfOrder(f"no batch begins at {following}")
         for batch in batches:

@@ -3,12 +3,15 @@
 Each batch may keep what its transactions were judged by: the client high-water mark and the locks. A transaction is
 built on fresh state iff for each lock that it checks nobody raised that lock between its mark and its id.
 
-Batches do not say which transactions form a group. So where one transaction of a group raises a lock that a later one
-of it checks, the later one is reported, although the owner judges a group as one and lets it in.
+The owner judges a group as one: what its own transactions raise is not in their way. Batches do not say which
+transactions form a group, only which may: those of one client with successive sequences and the same mark, one after
+the other in one batch. These are judged as one here, too. So of separate appends of one client that follow each other
+in this way, one that is stale only by another of them is not found.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from polonaise.log.batch import Batch
@@ -45,14 +48,30 @@ class SerializabilityCheck:
             return
         self.judged += batch.count
         marks = evidence.client_high_water_marks
-        for position in range(batch.count):
-            transaction = batch.first + position
-            locks = evidence.locks(position)
-            # All checks before any raise: a transaction that names a lock twice is not in its own way.
-            for lock, mode in locks:
-                raised = self._raised.get(lock, -1)
-                if mode != LockMode.APPEND and raised > marks[position]:
-                    self.stale.append(StaleTransaction(transaction, lock, marks[position], raised))
-            for lock, mode in locks:
-                if mode != LockMode.READ:
-                    self._raised[lock] = transaction
+        for run in _possible_groups(batch, marks):
+            # All checks before any raise: neither a group nor a transaction that names a lock twice is in its own way.
+            for position in run:
+                for lock, mode in evidence.locks(position):
+                    raised = self._raised.get(lock, -1)
+                    if mode != LockMode.APPEND and raised > marks[position]:
+                        self.stale.append(StaleTransaction(batch.first + position, lock, marks[position], raised))
+            for position in run:
+                for lock, mode in evidence.locks(position):
+                    if mode != LockMode.READ:
+                        self._raised[lock] = batch.first + position
+
+
+def _possible_groups(batch: Batch, marks: memoryview) -> Iterator[range]:
+    """Yield the batch's positions, divided wherever one group can't go on."""
+    client_ids, sequences = batch.client_ids, batch.sequences
+    start = 0
+    for position in range(1, batch.count):
+        before = position - 1
+        if (client_ids[position], sequences[position], marks[position]) != (
+            client_ids[before],
+            sequences[before] + 1,
+            marks[before],
+        ):
+            yield range(start, position)
+            start = position
+    yield range(start, batch.count)

@@ -220,7 +220,8 @@ class Tail:
             self.scanned = empty_scan(self.header, await read_preamble(self.file, self.header))
             await scan(self.file, self.header, self.scanned, end)
             if self.scanned.last != last:
-                raise DamageFound(self.scanned.bad, self.scanned.last)
+                # To a scan, zeros are the end of the bytes. Here they were batches.
+                raise DamageFound(self.scanned.bad or f"zeros at offset {self.scanned.end}", self.scanned.last)
             return
         self.index.cut(count)
         self.scanned = Scan(self.index, end, last, last_crc, registers=scanned.registers, changed=scanned.changed)

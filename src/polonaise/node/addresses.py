@@ -30,12 +30,14 @@ _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
 def absolute_address(address: str) -> str:
     """Return a log's address with absolute paths: that of `embedded:PATH?…` or `file:PATH`, and of its fragment store.
 
-    So it means the same to a process with another working directory. An address of another kind is returned as it is.
+    So it means the same to a process with another working directory. An address of another kind, or without a path, is
+    returned as it is.
     """
     scheme, _, rest = address.partition(":")
-    if scheme not in ("embedded", "file"):
-        return address
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
+    # Without a path it is refused where it is opened: it does not mean the working directory.
+    if scheme not in ("embedded", "file") or not path:
+        return address
     options = [
         (name, absolute_store(value) if name == "fragments" and value else value)
         for name, value in parse_qsl(query, keep_blank_values=True)

@@ -28,7 +28,7 @@ from polonaise.errors import (
     Retry,
     fresh,
 )
-from polonaise.node.addresses import coordinator_at
+from polonaise.node.addresses import LOG_SCHEMES, coordinator_at
 from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
@@ -138,7 +138,7 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
         from polonaise.node.attachment import attached  # loads a server: not for a client of a cluster
 
         location = attached(address, settings)
-    elif scheme in ("file", "zookeeper"):
+    elif scheme in LOG_SCHEMES:
         location = _cluster(address, settings)
     else:
         raise BadOption(

@@ -38,6 +38,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
     Retry,
+    TooManyOpenFiles,
     UnsupportedFormat,
     fresh,
 )
@@ -144,7 +145,8 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
     text = options.get(option)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+    # The length first: Python refuses to make a number of thousands of digits.
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
         raise BadOption(f"{redacted(address)!r}: invalid {option}={text}: write a number from 1 to {most}")
     return int(text)
 
@@ -322,6 +324,8 @@ class EmbeddedSockets(SocketDirectory):
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:
+            if isinstance(error.__cause__, TooManyOpenFiles):
+                raise  # that says nothing of the host
             raise ConnectionLost(
                 f"nobody hosts the embedded log in {self._log_directory} at the moment; an application that has it "
                 f"open without host=no takes over within about a second ({error.text})"

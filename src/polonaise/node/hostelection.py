@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Final
 
-from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, PolonaiseError, Retry
+from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, NotFound, PolonaiseError, Retry
 from polonaise.host import Identity
 from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
@@ -260,10 +260,16 @@ _elections: dict[Identity, HostElection] = {}
 def take(address: EmbeddedAddress) -> HostElection:
     """Take part in the election at an existing directory until `leave`.
 
-    All callers in this process share one `HostElection` for each directory.
+    All callers in this process share one `HostElection` for each directory. Raises `NotFound` if it can't be found.
     """
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
-    status = os.stat(address.directory)
+    try:
+        status = os.stat(address.directory)
+    except OSError as error:
+        raise NotFound(
+            f"the directory of the log, {address.directory!r}, can't be found: {error.strerror}: if it was removed or "
+            "moved just now, open the log again"
+        ) from error
     identity = (status.st_dev, status.st_ino)
     with _guard:
         election = _elections.get(identity)

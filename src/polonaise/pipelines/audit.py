@@ -17,6 +17,7 @@ from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.tablecomparison import Comparison, compare, plain
 from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
+from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class AuditReport:
 
     view: str
     table: str
+    """The table's address, redacted: a report is printed and kept."""
     marks: dict[PartitionId, TransactionId]
     """Last id of each partition up to which the table was compared."""
     behind: int
@@ -100,7 +102,7 @@ def audit_table(
         source = ViewSource(spark, log, view, policy)
         committed = source.marks()
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
-        target.prepare(source.rows({}, nothing).schema)
+        target.expect(source.rows({}, nothing).schema)
         progress.begin("comparing", 1)
         with target.state(with_marks=until is EVERYTHING) as state:
             marks = state.marks if state.marks is not None else source.marks(until)
@@ -114,7 +116,7 @@ def audit_table(
         with source.letters({}, upto) as letters:
             undecodable = letters.and_then(NO_LETTERS)
     behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
-    return AuditReport(view.name, table, upto, behind, comparison, undecodable)
+    return AuditReport(view.name, redacted(table), upto, behind, comparison, undecodable)
 
 
 if __name__ == "__main__":

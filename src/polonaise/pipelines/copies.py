@@ -84,6 +84,7 @@ class FragmentCopy(NamedTuple):
                 raise FragmentDamaged(f"{name.path}: {error.text}") from error
 
 
+@redacted_repr
 class StorageCopy(NamedTuple):
     """A partition in a storage node's directory on this machine. The node may be running."""
 
@@ -92,7 +93,7 @@ class StorageCopy(NamedTuple):
 
     @property
     def where(self) -> str:
-        return f"storage node {self.directory}"
+        return f"storage node {redacted(self.directory)}"
 
     def batches(self, span: Span) -> Iterator[Batch]:
         for files in self._files():

@@ -15,6 +15,7 @@ A declaration is a value in a Python file of the user's, which need not be impor
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -23,6 +24,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -68,7 +70,7 @@ class TableView:
     query: Query
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
-    read: Mapping[str, str] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and the decoder's
     options."""
     whole: bool = False
@@ -167,8 +169,10 @@ def load_view(text: str) -> TableView:
     module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
     named = [view for variable, view in views.items() if name in (variable, view.name, "")]
+    if not views:
+        raise BadOption(f"{origin} declares no view: assign a TableView to a variable in it")
     if len({id(view) for view in named}) != 1:
-        declared = ", ".join(views) or "none"
+        declared = ", ".join(views)
         raise BadOption(f"which view of {origin}? It declares {declared}: write {origin}:NAME")
     return named[0]
 
@@ -243,12 +247,15 @@ def _file_module(file: str) -> ModuleType:
     path = Path(file).absolute()
     if not os.path.isfile(path):  # also for a name that no file can have
         raise BadOption(f"no file {file!r}: write FILE.py:NAME or module:NAME")
-    spec = importlib.util.spec_from_file_location(f"polonaise_views_{path.stem}", path)
+    # A name for each path: two files of one name would replace each other in `sys.modules`.
+    name = f"polonaise_views_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+    loader = SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # Compiled anew each time: kept bytecode is chosen by the file's second and size, and an edit may change neither.
+    exec(loader.source_to_code(loader.get_data(str(path)), str(path)), module.__dict__)
     # Workers do not have the file to import functions from: they get them by value.
     pickle: Any = cloudpickle
     pickle.register_pickle_by_value(module)

@@ -12,10 +12,14 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from decimal import Decimal
+from functools import partial
+from operator import itemgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from polonaise.errors import ViewUnfit
+from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 
 if TYPE_CHECKING:
@@ -45,11 +49,13 @@ class Definition(NamedTuple):
 
 
 def definition_of(view: TableView, schema: StructType) -> Definition:
-    """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter."""
+    """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter.
+
+    Raises `BadOption` for a query whose source can't be read, such as an object with `__call__`.
+    """
     columns, key = columns_of(schema), tuple(sorted(view.key))
     options = sorted(_deciding_options(view.read))
-    query = ["SQL", view.query] if isinstance(view.query, str) else ["function", _source_of(view.query)]
-    parts = [query, key, sorted(view.merge.items()), view.whole, options, sorted(columns.items())]
+    parts = [_query_of(view), key, sorted(view.merge.items()), view.whole, options, sorted(columns.items())]
     return Definition(hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:DIGITS], columns, key)
 
 
@@ -91,7 +97,8 @@ def check_same(table: str, kept: Definition | None, declared: Definition) -> Non
     else:
         difference = other_shape(kept, declared) or "it was made by another query, key, merge or read of its view"
     raise ViewUnfit(
-        f"{table} can't be brought up to date: {difference}; rebuild it with --rebuild, or choose another table"
+        f"{table} can't be brought up to date: {difference}; rebuild it (rebuild(...) in Python, "
+        "--rebuild on the command line), or choose another table"
     )
 
 
@@ -110,21 +117,46 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
     return None
 
 
-def _source_of(function: Callable[..., Any]) -> str:
-    """Return a function's source text; of a lambda, the lines of its statement.
+def _query_of(view: TableView) -> list[Any]:
+    """Return the view's query as values of JSON. Raises `BadOption` if it is a callable that has no source."""
+    if isinstance(view.query, str):
+        return ["SQL", view.query]
+    try:
+        return ["function", _source_of(view.query)]
+    except (OSError, TypeError, SyntaxError) as error:
+        raise BadOption(
+            f"view {view.name}: the query's source can't be read ({error}), so its table could not tell this "
+            "definition from another: write SQL, a function in a file, or a functools.partial of one with plain values"
+        ) from error
 
-    Empty if it can't be read, and for a callable that is no function, such as a `functools.partial`: a definition can't
-    tell two of these apart.
+
+def _source_of(function: Callable[..., Any]) -> str | list[Any]:
+    """Return a function's source text; of a lambda, the lines of its statement; of a partial, also what it gives.
 
     The file's other text is left out: another view in it may change. Functions that are called, and values that are
-    captured, are left out, too.
+    captured, are left out, too. Raises `OSError`, `TypeError` or `SyntaxError` if there is no source.
     """
-    try:
-        if isinstance(function, FunctionType) and function.__name__ == "<lambda>":
-            return _statement_around(function)
-        return inspect.getsource(function)
-    except (OSError, TypeError, SyntaxError):
-        return ""
+    if isinstance(function, partial):
+        return ["partial", _source_of(function.func), _given(function.args), _given(function.keywords)]
+    if isinstance(function, FunctionType) and function.__name__ == "<lambda>":
+        return _statement_around(function)
+    return inspect.getsource(function)
+
+
+def _given(value: Any) -> Any:
+    """Return an argument as a value of JSON that is the same in every process. Raises what `_source_of` raises."""
+    match value:
+        case list() | tuple():
+            return [_given(each) for each in value]
+        case dict():
+            return sorted(([repr(key), _given(each)] for key, each in value.items()), key=itemgetter(0))
+        case set() | frozenset():
+            return sorted(map(repr, value))
+        case None | str() | bytes() | int() | float() | Decimal() | date() | timedelta():
+            return repr(value)
+        case _ if callable(value):
+            return _source_of(value)
+    raise TypeError(f"an argument is a {type(value).__name__}")
 
 
 def _statement_around(function: FunctionType) -> str:

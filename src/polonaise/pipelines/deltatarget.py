@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 import pyarrow.dataset as ds
 from pyspark.sql.types import StructType
 
-from polonaise.errors import ExtraMissing, ViewUnfit
+from polonaise.errors import DiskFailed, ExtraMissing, ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import DIGITS, Definition, check_same, columns_of, is_same
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState, disk_faults
 from polonaise.spark.paths import written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -38,7 +38,7 @@ if find_spec("deltalake") is None:
     raise ExtraMissing("Delta tables need delta-rs: pip install 'polonaise[delta]'")
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 Mode: TypeAlias = Literal["append", "overwrite"]
 
@@ -64,11 +64,12 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 
 
 class DeltaTarget(DirectoryTarget):
-    """A Delta table in a directory that Spark's driver and tasks both reach. One process writes at a time.
+    """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
     The driver looks up the marks and commits on the version that it has seen: of two drivers that write the same range,
     delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
-    of another view or log, and `DirectoryInUse` while another run writes to it.
+    of another view or log, `DirectoryInUse` while another run, of this process or another, writes to it, and
+    `DiskFailed` if its directory or its `_delta_log` can't be read or written.
     """
 
     kind: ClassVar = "delta"
@@ -80,7 +81,8 @@ class DeltaTarget(DirectoryTarget):
     def prepare(self, schema: StructType) -> None:
         super().prepare(schema)
         if self._table() is None:
-            self._check_unused(f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
+            with disk_faults(self._directory):
+                self._check_unused(f"{_STAGING}*", "_delta_log", "*.parquet", LETTERS)
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         table = self._table()
@@ -181,21 +183,22 @@ class DeltaTarget(DirectoryTarget):
     ) -> bool:
         if ({} if table is None else self._marks_of(table)) != dict(before):
             return False
-        self._directory.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(str(self._directory / LOCK))
-        try:
-            # The rows were computed from `table`: if it has changed since, they are stale, whatever the marks say.
-            now = self._table()
-            if (None if table is None else table.version()) != (None if now is None else now.version()):
+        with _delta_faults(self._directory):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(str(self._directory / LOCK))
+            try:
+                # The rows were computed from `table`: if it has changed since, they are stale, whatever the marks say.
+                now = self._table()
+                if (None if table is None else table.version()) != (None if now is None else now.version()):
+                    return False
+                # Letters first: until the view's table names their new version, they do not count.
+                counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
+                transactions = self._transactions({**before, **after}, counts)
+                self._write(table if table is not None else self._directory, rows, mode, transactions)
+            except CommitFailedError:
                 return False
-            # Letters first: until the view's table names their new version, they do not count.
-            counts = self._write_letters(self._letters_in(table), letters, replaces=replaces)
-            transactions = self._transactions({**before, **after}, counts)
-            self._write(table if table is not None else self._directory, rows, mode, transactions)
-        except CommitFailedError:
-            return False
-        finally:
-            lock.release()
+            finally:
+                lock.release()
         return True
 
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
@@ -241,4 +244,19 @@ class DeltaTarget(DirectoryTarget):
 
 
 def _opened(directory: Path) -> DeltaTable | None:
-    return DeltaTable(str(directory)) if DeltaTable.is_deltatable(str(directory)) else None
+    with _delta_faults(directory):
+        return DeltaTable(str(directory)) if DeltaTable.is_deltatable(str(directory)) else None
+
+
+@contextmanager
+def _delta_faults(directory: Path) -> Iterator[None]:
+    """Do what `disk_faults` does, also with errors of delta-rs, such as for a damaged `_delta_log`."""
+    try:
+        with disk_faults(directory):
+            yield
+    except DeltaError as error:
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise DiskFailed(
+            f"the Delta table in {directory} can't be read or written: {what}; restore its _delta_log, or rebuild the "
+            "view in another directory"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -74,6 +74,7 @@ class LogAuditReport:
     """The result for a log: the servers' copy, and each other copy that the audit was given, read as far as it goes."""
 
     log: str
+    """The log's address, redacted: a report is printed and kept."""
     partitions: tuple[PartitionAudit, ...]
 
     @property
@@ -121,13 +122,19 @@ def audit_log(
     request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments, what
-    `find` raises for a directory, and what reading and Spark raise, except damage.
+    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments and for
+    segments that do not say their partition, what `find` raises for a directory, and what reading and Spark raise,
+    except damage.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)
     for directory in storage:
-        find(directory)  # raises for a path without files of a storage node, before anything is read
+        # Raises for a path without files of a storage node, before anything is read.
+        if any(files.partition is None for files in find(directory)):
+            raise BadOption(
+                f"can't tell to which partition {redacted(directory)} belongs: name a storage directory, or one "
+                "partition's directory in it"
+            )
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
@@ -142,14 +149,21 @@ def audit_log(
                 archived, fragment_troubles[number] = _archived(url, number, committed[number], log.cluster_key)
                 copies[number].append(archived)
             copies[number] += [StorageCopy(directory, number) for directory in storage]
+        # Before the walks: a running node goes on syncing, and only what it had synced by now has to be found.
+        synced = {
+            copy: copy.synced()
+            for of_partition in copies.values()
+            for copy in of_partition
+            if isinstance(copy, StorageCopy)
+        }
         walks = _walked(spark, copies, committed, progress)
         return LogAuditReport(
-            full,
+            redacted(full),
             tuple(
                 PartitionAudit(
                     number,
                     committed[number],
-                    _judged(copies[number], walks[number], committed[number], fragment_troubles[number]),
+                    _judged(copies[number], walks[number], committed[number], fragment_troubles[number], synced),
                 )
                 for number in numbers
             ),
@@ -232,9 +246,16 @@ def _walk(task: _AuditTask) -> Walk:
 
 
 def _judged(
-    copies: Sequence[PartitionCopy], walks: Sequence[Walk], committed: TransactionId, fragment_troubles: Sequence[str]
+    copies: Sequence[PartitionCopy],
+    walks: Sequence[Walk],
+    committed: TransactionId,
+    fragment_troubles: Sequence[str],
+    synced: Mapping[StorageCopy, TransactionId],
 ) -> tuple[CopyReport, ...]:
-    """Return the report on each copy. The first copy is the servers', with which the others are compared."""
+    """Return the report on each copy. The first copy is the servers', with which the others are compared.
+
+    `synced` has the last id that each storage directory had synced before the walks.
+    """
     reports = []
     for copy, walked in zip(copies, walks, strict=True):
         troubles = [walked.trouble] if walked.trouble else []
@@ -247,8 +268,8 @@ def _judged(
         else:
             troubles += filter(None, [_fork(copies[0], walks[0], copy, walked)])
         last = _last(walked)
-        if isinstance(copy, StorageCopy) and not walked.trouble and last < (synced := min(copy.synced(), committed)):
-            troubles.append(f"it ends with {last}, but {synced} was synced")
+        if isinstance(copy, StorageCopy) and not walked.trouble and last < (due := min(synced[copy], committed)):
+            troubles.append(f"it ends with {last}, but {due} was synced")
         reports.append(
             CopyReport(copy.where, walked.transactions, last, committed - last, walked.digest, tuple(troubles))
         )

@@ -21,12 +21,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from polonaise.errors import DiskFailed, ViewUnfit
+from pyspark.errors import AnalysisException
+
+from polonaise.errors import ViewUnfit
 from polonaise.host.files import try_lock
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import check_same, is_same, kept_in
 from polonaise.pipelines.source import Marks
-from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState
+from polonaise.pipelines.targets import LOCK, DirectoryTarget, TableState, disk_faults
 from polonaise.spark.paths import read_from, written_to
 from polonaise.terms import PartitionId, TransactionId
 
@@ -45,10 +47,10 @@ KEEP_S: Final = 600.0
 
 
 class ParquetTarget(DirectoryTarget):
-    """A table in a directory that Spark's driver and tasks both reach. One process writes at a time.
+    """A table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
-    Raises `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and
-    `DiskFailed` if the directory can't be written to.
+    Raises `DirectoryInUse` while another run, of this process or another, writes to it, `ViewUnfit` for the table of
+    another view or log, and `DiskFailed` if the directory can't be written to.
     """
 
     kind: ClassVar = "parquet"
@@ -62,7 +64,7 @@ class ParquetTarget(DirectoryTarget):
 
     def prepare(self, schema: StructType) -> None:
         super().prepare(schema)
-        with _faults(self._directory):
+        with disk_faults(self._directory):
             if not self._versions.is_dir():
                 self._check_unused()
             self._versions.mkdir(parents=True, exist_ok=True)
@@ -96,14 +98,21 @@ class ParquetTarget(DirectoryTarget):
         files = version or self._directory
         if not files.is_dir():
             raise ViewUnfit(f"no table in {self._directory}: there is no such directory; correct the path")
-        yield TableState(self._marks_of(files) if with_marks else None, self._spark.read.parquet(read_from(files)))
+        marks = self._marks_of(files) if with_marks else None
+        try:
+            rows = self._spark.read.parquet(read_from(files))
+        except AnalysisException as error:
+            raise ViewUnfit(
+                f"no table in {self._directory}: Spark finds no Parquet files there; correct the path of the table"
+            ) from error
+        yield TableState(marks, rows)
 
     # ------------------------------------------------------------------ writing
 
     def _commit(
         self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None, *, replaces: bool
     ) -> bool:
-        with _faults(self._directory):
+        with disk_faults(self._directory):
             lock = try_lock(str(self._directory / LOCK))
             try:
                 # Looked up under the lock, so that nobody can commit between this and our own commit.
@@ -213,11 +222,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _faults(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DiskFailed(f"the table in {directory} can't be written: {error.strerror or error}") from error

@@ -24,6 +24,7 @@ from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
+from polonaise.redaction import redacted
 from polonaise.spark.decoders import imported
 from polonaise.spark.options import FRAGMENTS
 
@@ -42,7 +43,7 @@ class HowToReport:
     """Options of the job: what the report is about, and what it contains."""
 
     title: str = "What the log holds"
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
     period: str | None = None
     """The period that is summed up, one of `summaries.PERIODS`; None for one that fits the length of the history."""
@@ -104,7 +105,7 @@ def _written(snapshot: Snapshot, directory: Path, how: HowToReport, progress: Jo
     progress.begin("parts of the report", 3)
     summaries = summed_up(snapshot, how.period)
     tables = {"partitions": summaries.partitions, "periods": summaries.periods}
-    page = ReportPage(how.title, f"{snapshot.cluster}, {_ids_of(snapshot)}")
+    page = ReportPage(how.title, f"{redacted(snapshot.cluster)}, {_ids_of(snapshot)}")
     _sum_up(page, snapshot, summaries)
     progress.done(1)
     if how.keys:
@@ -186,7 +187,8 @@ def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
     drawn = sorted(order[:_HEADERS_DRAWN])
     series = [Series(f"header {header}", [(at, totals[header][at]) for at in times]) for header in drawn]
     left_out = len(totals) - len(drawn)
-    note = f"{left_out} headers with fewer transactions are not drawn." if left_out else ""
+    headers = "1 header is" if left_out == 1 else f"{left_out} headers are"
+    note = f"{headers} not drawn, with fewer transactions." if left_out else ""
     return Lines(f"Transactions per {period}, by header", series, unit="transactions", note=note)
 
 
@@ -207,12 +209,16 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     # Partitions without transactions have no row among the sums.
     sums: dict[int, Mapping[str, Any]] = {number: {"partition": number} for number in snapshot.spans}
     sums |= {row["partition"]: row for row in partitions}
-    rows = [[row.get(column) for column in _PARTITION_COLUMNS.values()] for row in sums.values()]
     note = (
         "Refused: appends that are not in the log (conflicts, failed expectations, given up), by the gaps in the "
         "clients' numbers. Those before a client's first and after its last transaction are not counted."
     )
-    return Table("Partitions", list(_PARTITION_COLUMNS), rows, note=note)
+    columns = dict(_PARTITION_COLUMNS)
+    if not snapshot.any_header:
+        del columns["refused"]
+        note = "Refused appends are not counted: they can't be told from transactions with headers that are not read."
+    rows = [[row.get(column) for column in columns.values()] for row in sums.values()]
+    return Table("Partitions", list(columns), rows, note=note)
 
 
 def _tell_values(page: ReportPage, values: pa.Table, keys: Sequence[str]) -> None:

@@ -28,7 +28,10 @@ class Snapshot:
         self.spark = spark
         self.cluster = cluster if cluster.startswith(FRAGMENTS) else full_address(cluster)
         given = dict(options or {})
-        self.spans: Mapping[PartitionId, Span] = QueryHistory(read_options({"cluster": self.cluster, **given})).wanted()
+        parsed = read_options({"cluster": self.cluster, **given})
+        self.any_header = parsed.headers is None
+        """Whether transactions with any header are read; False with the option `headers`."""
+        self.spans: Mapping[PartitionId, Span] = QueryHistory(parsed).wanted()
         """First and last id of each partition; the last is below the first if the partition has nothing."""
         # What was selected by time or as "latest" is evaluated only once.
         others = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}

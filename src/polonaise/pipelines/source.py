@@ -12,6 +12,7 @@ from polonaise.errors import BadOption
 from polonaise.fragments.objects import footer_of
 from polonaise.node.addresses import absolute_store
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
+from polonaise.redaction import redacted_repr
 from polonaise.spark import clusters
 from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.queryhistory import QueryHistory
@@ -43,6 +44,7 @@ class Until:
 EVERYTHING: Final = Until()
 
 
+@redacted_repr
 class LogSource(NamedTuple):
     """One log, or store of fragments. Made by `open_source`."""
 

@@ -47,7 +47,7 @@ def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
     if period is not None and period not in PERIODS:
         raise BadOption(f"period {period!r}: write one of {', '.join(PERIODS)}")
     with _by_second(snapshot) as seconds:
-        partitions = _partitions(seconds).toArrow()
+        partitions = _partitions(seconds, any_header=snapshot.any_header).toArrow()
         chosen = period or _fitting(partitions)
         return Summaries(partitions, chosen, _periods(seconds, chosen).toArrow())
 
@@ -92,14 +92,15 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
         grouped.unpersist()
 
 
-def _partitions(seconds: DataFrame) -> DataFrame:
+def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
     """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log.
 
     These are conflicts, failed expectations, and appends that were given up. Each append has a sequence number of its
     client's, so one that is not in the log leaves a gap between the client's first and last transaction. Gaps before
-    the first and after the last can't be seen. Known only where whole partitions are read: if only some headers are,
-    the clients' transactions with other headers count as refused.
+    the first and after the last can't be seen. Null unless transactions with any header are read: those with other
+    headers leave gaps, too.
     """
+    refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (
         seconds.groupBy("partition", "client")
         .agg(
@@ -107,7 +108,7 @@ def _partitions(seconds: DataFrame) -> DataFrame:
             (F.max("last_sequence") - F.min("first_sequence") + 1).alias("made"),
         )
         .groupBy("partition")
-        .agg(F.count(F.lit(1)).alias("clients"), F.sum(F.col("made") - F.col("count")).alias("refused"))
+        .agg(F.count(F.lit(1)).alias("clients"), refused.alias("refused"))
     )
     busiest = (
         seconds.groupBy("partition", "second")

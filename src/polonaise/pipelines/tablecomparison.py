@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType, TimestampType
 from pyspark.storagelevel import StorageLevel
@@ -51,7 +53,7 @@ class RowDifference(NamedTuple):
                 for name, (actual, right) in self.values.items()
             )
         else:
-            what = f"{self.rows} rows instead of {self.rows_expected}"
+            what = f"{self.rows} row{'' if self.rows == 1 else 's'} instead of {self.rows_expected}"
         return f"{self.kind}: {key}: {what}"
 
     def fields(self) -> dict[str, Any]:
@@ -89,20 +91,25 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
 
     Without a `key`, whole rows are compared, as if each column were of the key. Floating-point values outside the key
     may differ by a billionth of their size. Raises `ViewUnfit` for a table that lacks columns, or has them with other
-    types; types of numbers are converted to each other.
+    types. Numbers of different types are equal only if their values are, so 1.7 is not 1.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
     with _persisted(_fitted(table, expected.schema)) as actual, _persisted(expected) as right:
-        same_key = [F.col(f"t_{name}").eqNullSafe(F.col(f"e_{name}")) for name in keys]
+        same_key = [_same(name, actual.schema[name].dataType, expected.schema[name].dataType) for name in keys]
         joined = _grouped(actual, keys, values, "t").join(
             _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
         )
-        differing = joined.withColumn("kind", _kind(values, expected.schema)).where(F.col("kind").isNotNull())
+        differs = {
+            name: _differs(name, actual.schema[name].dataType, expected.schema[name].dataType) for name in values
+        }
+        which = F.array_compact(F.array(*(F.when(differs[name], F.lit(name)) for name in values)))
+        differing = joined.withColumns({"kind": _kind(list(differs.values())), "differing": which})
+        differing = differing.where(F.col("kind").isNotNull())
         with _persisted(differing) as differences:
             totals = {row["kind"]: row["count"] for row in differences.groupBy("kind").count().collect()}
             first = differences.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
-            named = tuple(_difference(row.asDict(), keys, values, expected.schema) for row in first.collect())
+            named = tuple(_difference(row.asDict(), keys, expected.schema) for row in first.collect())
         summed = [
             each.name for each in expected.schema if each.name not in key and isinstance(each.dataType, NumericType)
         ]
@@ -127,7 +134,7 @@ def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
-    """Return the table's columns in the order and types of the schema. Raises `ViewUnfit`, see `compare`."""
+    """Return the table's columns in the order of the schema. Raises `ViewUnfit`, see `compare`."""
     types = {each.name: each.dataType for each in table.schema}
     for each in schema:
         if each.name not in types:
@@ -137,44 +144,54 @@ def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
             raise ViewUnfit(
                 f"column {each.name} of the table is {kind.simpleString()} and has to be {each.dataType.simpleString()}"
             )
-    return table.select([F.col(each.name).cast(each.dataType) for each in schema])
+    return table.select(schema.names)
 
 
 def _grouped(frame: DataFrame, keys: Sequence[str], values: Sequence[str], side: str) -> DataFrame:
     """Return a row for each key, with the number of rows that have this key, and the other columns of one of them."""
     named = frame.select([F.col(name).alias(f"{side}_{name}") for name in frame.columns])
     samples = [F.first(f"{side}_{name}").alias(f"{side}_{name}") for name in values]
-    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"{side}_rows"), *samples)
+    return named.groupBy(*(f"{side}_{name}" for name in keys)).agg(F.count(F.lit(1)).alias(f"rows_{side}"), *samples)
 
 
-def _kind(values: Sequence[str], schema: StructType) -> Column:
-    differs = [_differs(name, schema[name].dataType) for name in values]
-    kind = F.when(F.col("e_rows").isNull(), EXTRA).when(F.col("t_rows").isNull(), MISSING)
-    kind = kind.when(F.col("t_rows") > F.col("e_rows"), REPEATED).when(F.col("t_rows") < F.col("e_rows"), MISSING)
+def _kind(differs: Sequence[Column]) -> Column:
+    kind = F.when(F.col("rows_e").isNull(), EXTRA).when(F.col("rows_t").isNull(), MISSING)
+    kind = kind.when(F.col("rows_t") > F.col("rows_e"), REPEATED).when(F.col("rows_t") < F.col("rows_e"), MISSING)
     return kind.when(reduce(lambda one, other: one | other, differs), DIFFERENT) if differs else kind
 
 
-def _differs(name: str, kind: DataType) -> Column:
+def _same(name: str, kind: DataType, expected: DataType) -> Column:
+    """Compare a column of both sides, exactly, whatever types of numbers `kind` (the table's) and `expected` are."""
     actual, right = F.col(f"t_{name}"), F.col(f"e_{name}")
-    differs = ~actual.eqNullSafe(right)
-    if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+    same = actual.eqNullSafe(right)  # in the wider type, which has fractions if one of them has
+    # Spark takes a floating-point type for wider than any other, though it rounds large integers.
+    return same & actual.try_cast(expected).eqNullSafe(right) if _floats(kind) and not _floats(expected) else same
+
+
+def _differs(name: str, kind: DataType, expected: DataType) -> Column:
+    """Compare a column outside the key: as `_same`, but floating-point values may differ a little."""
+    actual, right = F.col(f"t_{name}"), F.col(f"e_{name}")
+    differs = ~_same(name, kind, expected)
+    if _floats(expected):
         apart = F.abs(actual - right) > _TOLERANCE * F.greatest(F.abs(actual), F.abs(right))
         return differs & F.coalesce(apart, F.lit(True))
     return differs
 
 
-def _difference(
-    row: Mapping[str, Any], keys: Sequence[str], values: Sequence[str], schema: StructType
-) -> RowDifference:
+def _floats(kind: DataType) -> bool:
+    return isinstance(kind, FractionalType) and not isinstance(kind, DecimalType)
+
+
+def _difference(row: Mapping[str, Any], keys: Sequence[str], schema: StructType) -> RowDifference:
     row = {name: _in_utc(value, schema, name) for name, value in row.items()}
-    side = "t" if row["e_rows"] is None else "e"
+    side = "t" if row["rows_e"] is None else "e"
     kind = str(row["kind"])
-    differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in values if row[f"t_{name}"] != row[f"e_{name}"]}
+    differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in row["differing"]}
     return RowDifference(
         kind,
         {name: row[f"{side}_{name}"] for name in keys},
-        row["t_rows"] or 0,
-        row["e_rows"] or 0,
+        row["rows_t"] or 0,
+        row["rows_e"] or 0,
         differing if kind == DIFFERENT else {},
     )
 
@@ -206,9 +223,24 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold: times in ISO 8601, decimals as texts, bytes in hexadecimal."""
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    return bytes(value).hex() if isinstance(value, bytes | bytearray) else value
+    """Return a value that JSON can hold: times in ISO 8601, bytes in hexadecimal, structs and maps as objects.
+
+    Decimals, and whatever else JSON has no form for, such as `NaN`, become texts.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+        case datetime() | date():
+            return value.isoformat()
+        case bytes() | bytearray():
+            return bytes(value).hex()
+        case Row():
+            return {name: plain(each) for name, each in value.asDict().items()}
+        case dict():
+            return {str(plain(key)): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case _:
+            return str(value)

@@ -7,16 +7,19 @@ the table or belong to another one, and rows of two definitions never mix.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from polonaise.errors import BadOption, ViewUnfit
+from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 LOCK: Final = ".lock"
 """Name of the lock file in a table's directory, held by the one process that writes the table."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TableState(NamedTuple):
@@ -43,20 +47,26 @@ class Target(ABC):
     """
 
     _schema: StructType
-    """Columns of the view's rows. Set by `prepare`, as is the definition."""
+    """Columns of the view's rows. Set by `expect`."""
     _definition: Definition
+    """Set by `prepare`."""
 
     def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
         self._spark = spark
         self._view = view
         self._cluster = cluster
 
-    def prepare(self, schema: StructType) -> None:
-        """Set the columns of the view's rows. Called before any other method but `close`.
-
-        Raises `ViewUnfit` if there is no table yet and its directory holds other files.
-        """
+    def expect(self, schema: StructType) -> None:
+        """Set the columns of the view's rows. That is enough before `state`, and changes nothing."""
         self._schema = schema
+
+    def prepare(self, schema: StructType) -> None:
+        """Set the columns of the view's rows, and make ready to write. Called before any method but `state`, `close`.
+
+        Raises `ViewUnfit` if there is no table yet and its directory holds other files, and `BadOption` for a query
+        without a source.
+        """
+        self.expect(schema)
         self._definition = definition_of(self._view, schema)
 
     @abstractmethod
@@ -69,7 +79,10 @@ class Target(ABC):
 
     @abstractmethod
     def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Add rows, or with a key merge them with the table's; add the letters; move the marks to those in `after`."""
+        """Add rows, or with a key merge them with the table's; move the marks to those in `after`.
+
+        `letters` are rows to add to the dead-letter table.
+        """
 
     @abstractmethod
     def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
@@ -100,7 +113,9 @@ class DirectoryTarget(Target):
 
     def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
         if not directory or "://" in directory:
-            raise BadOption(f"{self.kind}:{directory}: name a directory of a file system that all of Spark reaches")
+            raise BadOption(
+                f"{self.kind}:{redacted(directory)}: name a directory of a file system that all of Spark reaches"
+            )
         super().__init__(spark, view, cluster)
         self._directory = Path(directory).absolute()
 
@@ -115,3 +130,18 @@ class DirectoryTarget(Target):
                 raise ViewUnfit(
                     f"{self._directory} holds {name}, and no table of kind {self.kind}: choose a new or empty directory"
                 )
+
+
+@contextmanager
+def disk_faults(directory: Path) -> Iterator[None]:
+    """Translate errors of the operating system inside the `with` statement. Raises `DiskFailed`."""
+    try:
+        yield
+    except OSError as error:
+        # delta-rs draws a tree in colours, whose last line is the system's.
+        lines = _COLOUR.sub("", str(error)).strip(" \n↳").splitlines() or [type(error).__name__]
+        what = error.strerror or lines[-1].strip(" ↳")
+        raise DiskFailed(
+            f"the table in {directory} can't be read or written: {what}; correct its path, its rights or its disk, and "
+            "run this again"
+        ) from error

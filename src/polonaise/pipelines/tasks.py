@@ -9,14 +9,14 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 
 from polonaise.pipelines.progress import JobProgress
-from polonaise.pipelines.sparkerrors import translated
+from polonaise.pipelines.sparkerrors import SPARKS, translating
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,20 +47,18 @@ def run_tasks(
     if not items:
         return []
     calls: Any = partial(_call, function, items)
-    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(calls, "item long, result binary")
     group = f"polonaise-{uuid.uuid4()}"
-    with ThreadPoolExecutor(1, "polonaise job") as thread:
+    with translating(), ThreadPoolExecutor(1, "polonaise job") as thread:
+        frame = spark.range(0, len(items), 1, len(items)).mapInArrow(calls, "item long, result binary")
         collecting = thread.submit(_collected, spark, group, frame)
         try:
             while not wait([collecting], _LOOK_S).done:
                 progress.done(_tasks_done(spark, group))
         except BaseException:
-            _cancel(spark, group)
+            with suppress(*SPARKS):  # a driver that is gone has nothing left to cancel, and is no reason to hide why
+                _cancel(spark, group)
             raise
-    try:
         rows = collecting.result()
-    except PySparkException as error:
-        raise translated(error) from error
     progress.done(len(items))
     return [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.item)]
 

@@ -21,6 +21,7 @@ from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
+from polonaise.redaction import redacted
 from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -56,6 +57,7 @@ class ViewReport:
 
     view: str
     table: str
+    """The table's address, redacted: a report is printed and kept."""
     how: str
     """What the run has done: `rebuilt` or `updated`."""
     marks: dict[PartitionId, TransactionId]
@@ -197,7 +199,7 @@ def _report(
 ) -> ViewReport:
     return ViewReport(
         view.name,
-        table,
+        redacted(table),
         how,
         target.marks(),
         len(commits),

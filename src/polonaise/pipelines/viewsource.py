@@ -18,7 +18,7 @@ from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.spark import query
-from polonaise.spark.options import microseconds, range_options, read_options
+from polonaise.spark.options import FRAGMENTS, microseconds, range_options, read_options
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import REASON
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -34,6 +34,7 @@ _WAIT_S: Final = 1.0
 _STORE_WAIT_S: Final = 5.0
 """Seconds between two looks at a store of fragments, which does not tell when it grows."""
 _OPTION: Final = "onUndecodable"
+_STORE: Final = "fragments"
 _OLDER: Final = "failondecodeerror"
 _IN_ROWS: Final = ("column", "only")
 """Values of `onUndecodable` with which the view's query itself sees undecodable bodies."""
@@ -124,11 +125,14 @@ class ViewSource:
         self._source = source
         self._view = view
         self.policy = policy
-        self._read = {
+        # One rule for marks and rows, which else could come of two stores: the job's store counts, then the view's.
+        jobs = {name.lower() for name in source.options} | ({_STORE} if source.address.startswith(FRAGMENTS) else set())
+        own = {
             name: value
             for name, value in view.read.items()
-            if name.lower() != _OPTION.lower() or str(value).strip().lower() in _IN_ROWS
+            if name.lower() not in jobs and (name.lower() != _OPTION.lower() or str(value).strip().lower() in _IN_ROWS)
         }
+        self._read = {**own, **source.options}
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
         """Return the last id to read of each partition that the view's query reads, as `until` says; -1 for none.
@@ -136,7 +140,7 @@ class ViewSource:
         Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed, and
         what reading raises.
         """
-        options = read_options({"cluster": self._source.address, **self._source.options, **self._read})
+        options = read_options({"cluster": self._source.address, **self._read})
         if until.time is not None:
             options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
         committed = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
@@ -208,5 +212,5 @@ class ViewSource:
         spans = {
             partition: Span(after.get(partition, NO_TRANSACTION) + 1, upto[partition]) for partition in sorted(upto)
         }
-        options = {**read, **how, **self._source.options, **range_options(spans)}
+        options = {**read, **how, **range_options(spans)}
         return query.read(self._spark, self._source.address, **options)

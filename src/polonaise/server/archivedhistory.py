@@ -7,12 +7,14 @@ from typing import NamedTuple, Protocol
 
 from polonaise.errors import (
     AccessDenied,
+    FragmentDamaged,
     FragmentsAhead,
     HistoryTrimmed,
     NotJoined,
     PolonaiseError,
     ProtocolError,
     StoreUnavailable,
+    UnsupportedFormat,
 )
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
@@ -29,10 +31,11 @@ class ArchivedHistory(Protocol):
     `AccessDenied` and, for the fragments of another cluster, `WrongClusterKey`.
     """
 
-    async def highest(self, partition: PartitionId) -> TransactionId:
+    async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store at this moment; -1 for none.
 
-        Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if the fragment with that id can't be opened.
+        Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if it is above `closing`, and the fragment with that
+        id can't be opened.
         """
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
@@ -173,10 +176,16 @@ async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, clos
     `ArchivedHistory.highest` raises; the caller tries again.
     """
     try:
-        highest = await history.highest(partition)
+        highest = await history.highest(partition, closing)
     except (StoreUnavailable, AccessDenied) as error:
         raise type(error)(
             f"partition {partition} takes no appends until its fragment store tells how far it reaches: {error.text}"
+        ) from error
+    except (FragmentDamaged, UnsupportedFormat) as error:
+        raise type(error)(
+            f"partition {partition}: by its name a fragment in {history} reaches above {closing}, where the replicas' "
+            f"log ends, but it can't be opened: {error.text}. Nothing is appended. Restore the fragment from a copy; "
+            f"or, to go on without the ids above {closing}, move the fragments that reach above it out of the store"
         ) from error
     if highest > closing:
         raise FragmentsAhead(

@@ -45,7 +45,7 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, Hea
 
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
-"""The most requests of one connection that are answered at the same time."""
+"""The most unanswered requests of one connection: while it has so many, nothing is read from it."""
 _ANSWERS_MAX = 2
 """The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
@@ -434,7 +434,7 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class _ServerRequests:
-    """Counts the requests of one connection, and gives their answers turns."""
+    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
 
     waiting: int = 0
     """The number of requests that are not answered yet."""

@@ -339,6 +339,7 @@ class ServedPartition:
             try:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
+                # It can only be a replica's: batches from fragments have just been made again, with their own CRCs.
                 _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
                 break
             offset += batch.length

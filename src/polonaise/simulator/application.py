@@ -15,6 +15,9 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""
+HEADER_FILTER = (3, 1)
+"""The mask and value of the headers whose bodies come with a filtered feed: not all that are wanted, and none that is
+not, so that bodies are fetched and left."""
 
 
 class ViewTrouble(Exception):

@@ -322,7 +322,7 @@ class Cluster:
         return server is not None and any(served.owner.session is not None for served in server.partitions.values())
 
     def rush(self, seconds: float) -> None:
-        """Let applications take their steps without pauses for `seconds`."""
+        """Let applications take additional steps for `seconds`, and all steps almost without pauses."""
         self._rush_until_s = max(self._rush_until_s, self.world.now + seconds)
         self.rushing.set()
         self.world.loop.call_later(seconds, self._calm)

@@ -281,7 +281,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "store-without-its-mark-believed": Mutation(
         "polonaise.fragments.history",
-        "        if not await self._asked(is_marked(self._store, self._cluster_key)):\n",
+        "        if not marked:\n",
         "        if False:\n",
         "P13: replicas that were all set back to an earlier day go on while the fragment store is not mounted",
     ),

@@ -61,10 +61,11 @@ class SimulatedStore:
 
     async def replace(self, path: str, data: bytes) -> None:
         await self._travel()
-        if path in self._sound:
+        visible = self._visible
+        visible[path] = bytes(data)
+        # While the store is not mounted, the damaged object stays as it is: the new one is in another directory.
+        if visible is self._objects and self._sound.pop(path, None) is not None:
             self._faults.count("fragment_mended")
-        self._visible[path] = bytes(data)
-        self._sound.pop(path, None)
         await self._travel()
 
     async def make_durable(self, path: str) -> None:

@@ -22,7 +22,7 @@ from polonaise.client.log import Log
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.host import Host
 from polonaise.simulator import workload
-from polonaise.simulator.application import UNWANTED_HEADER, Application
+from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
@@ -363,7 +363,7 @@ class Schedule:
             if source.random() < 0.3:
                 form, wants = BodyForm.LAZY, _wants
                 if source.random() < 0.5:
-                    form, header_filter = BodyForm.FILTERED, (1, 1)
+                    form, header_filter = BodyForm.FILTERED, HEADER_FILTER
             ledger = application.ledger
             ledger.leaves_bodies = wants is not None
             ledger.slow_s = source.choice((0.0, 0.0, 0.05))

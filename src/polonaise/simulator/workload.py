@@ -362,7 +362,7 @@ async def read_since(session: ClientLife, partition: PartitionId) -> None:
                 reading = ReadCheck(session.history, "a reader by time", partition, tx.id - 1)
                 before = seen.get(tx.id - 1)
                 if tx.commit_time_us < since or (before is not None and before.commit_time_us >= since):
-                    session.history.violated("P3 order", f"the first since {since}", f"{tx.id} was given")
+                    session.history.violated("P3 order and density", f"the first since {since}", f"{tx.id} was given")
             reading.take(tx)
 
 

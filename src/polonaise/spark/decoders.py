@@ -293,7 +293,10 @@ def _protobuf_rows(options: Mapping[str, str]) -> DecodeRow:
         )
     message = imported("decoder.message", options["message"], "write module:Name")
     if not hasattr(message, "FromString"):
-        raise BadOption(f"decoder.message={options['message']!r} is no Protocol Buffers message")
+        raise BadOption(
+            f"decoder.message={options['message']!r} is no Protocol Buffers message: write module:Name of a class that "
+            "protoc made"
+        )
 
     def decode(body: bytes) -> Mapping[str, Any]:
         found = message.FromString(body)

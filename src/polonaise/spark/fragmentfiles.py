@@ -53,11 +53,12 @@ def first_at(
     time_us: int,
     end: TransactionId,
     cluster_key: bytes | None,
-) -> TransactionId:
-    """Return the first transaction below `end` that was committed at `time_us` (microseconds UTC) or later, or `end`.
+) -> Span:
+    """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
 
-    `fragments` are those of one partition, with their sizes in bytes. Ids that none of them holds are passed over.
-    Commit times never decrease, so a few reads are enough.
+    That is one id, or `end` if there is none. But it may be among the ids before that one which no fragment holds: then
+    these are in the result as well, because nobody knows their times. `fragments` are those of one partition, with
+    their sizes in bytes. Commit times never decrease, so a few reads are enough.
     """
 
     def times(piece: FragmentRange, span: Span) -> Any:
@@ -68,11 +69,13 @@ def first_at(
     def last_time(piece: FragmentRange) -> int:
         return int(times(piece, Span(piece.span.last, piece.span.last))[0])
 
-    pieces = cover(fragments, Span(0, end - 1)).pieces
+    pieces, holes = cover(fragments, Span(0, end - 1))
     index = bisect_left(pieces, time_us, key=last_time)
-    if index == len(pieces):
-        return end
-    return pieces[index].span.first + int(np.searchsorted(times(pieces[index], pieces[index].span), time_us))
+    found = end
+    if index < len(pieces):
+        span = pieces[index].span
+        found = span.first + int(np.searchsorted(times(pieces[index], span), time_us))
+    return Span(next((hole.first for hole in holes if hole.last == found - 1), found), found)
 
 
 @contextmanager

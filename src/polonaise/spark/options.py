@@ -373,7 +373,7 @@ def _position(value: Any) -> TransactionId:
 
 def _time_us(text: str) -> int:
     """Parse an ISO 8601 time with its zone, or milliseconds since 1970 UTC; return microseconds UTC."""
-    if text.strip().lstrip("-").isdecimal():
+    if text.strip().removeprefix("-").isdecimal():
         if abs(int(text)) > INT64_MAX // 1_000:
             raise ValueError("milliseconds beyond the range of times: write 2026-01-31T12:00:00Z")
         return 1_000 * int(text)

@@ -218,7 +218,7 @@ class Publication:
         if value != self._register:  # another driver made progress, or an append of ours whose answer was lost
             self._patience.renew()
         self._register = value
-        progress = None if self._register is None else SinkProgress.parse(self._register)
+        progress = None if self._register is None else SinkProgress.parse(self._register, own.app, own.partition)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
             # Stored before a register can name it. A single group needs no stored plan: its rows, and the register
@@ -390,7 +390,7 @@ async def _progress_in(port: PublicationPort, app: str, partitions: int) -> dict
     """Return the application's progress in each partition that has any."""
     key = register_key(app)
     values = await asyncio.gather(*(port.register(key, partition) for partition in range(partitions)))
-    return {number: SinkProgress.parse(value) for number, value in enumerate(values) if value is not None}
+    return {number: SinkProgress.parse(value, app, number) for number, value in enumerate(values) if value is not None}
 
 
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
@@ -411,7 +411,7 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
     value = await log.register(register_key(plan.app), plan.partition)
     if value is None:
         return False
-    progress = SinkProgress.parse(value)
+    progress = SinkProgress.parse(value, plan.app, plan.partition)
     return progress.plan == name and not progress.finished
 
 

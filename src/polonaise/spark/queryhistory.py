@@ -211,23 +211,43 @@ class QueryHistory:
         if position in (EARLIEST, LATEST):
             return 0 if position == EARLIEST else end
         if position > end:
+            advice = "write latest to read to the end" if side == "ending" else f"give an id up to {end}, or earliest"
             raise BeyondLog(
                 f"{side}Transactions: {position} in partition {partition}, whose next transaction will be {end}: "
-                "write latest to read to the end"
+                f"{advice}"
             )
         return position
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the first transaction committed at `time_us` (microseconds UTC) or later; `end` if there is none.
+        """Return the id at which a range of all transactions before a time (microseconds UTC) ends.
 
-        Raises `HistoryTrimmed` if the servers have dropped it, and can't read it from fragments, and the query names no
-        store. For a replica without a store, transactions that were trimmed are passed over: see `start_at`.
+        That is the first transaction committed at that time or later, or `end` if there is none. Raises
+        `HistoryTrimmed` if the servers have dropped it, and can't read it from fragments, and the query names no store.
+        If it may be among ids that are missing, these are in the range, which `splits` refuses then.
+        """
+        return self._sought(partition, time_us, end).last
+
+    def start_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+        """Return the id from which a range of all transactions since a time begins. Otherwise as `first_at`."""
+        return self._sought(partition, time_us, end).first
+
+    def _sought(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
+        """Return the ids of which one is the first committed at `time_us` or later. Otherwise as `first_at`.
+
+        Several if it may be missing: one that no fragment holds, or that a replica has trimmed and the query names no
+        store.
         """
         if self.replica is not None:
             first_held = self.replica.first_at(partition, time_us, end)
+            if self.store is not None and first_held >= self.replica.end(partition):
+                # All that the replica holds is earlier: the archive may reach farther.
+                return self._first_archived_at(partition, time_us, end)
+            if first_held > self.replica.begin(partition):
+                return Span(first_held, first_held)
             # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
-            trimmed = self.store is not None and first_held <= self.replica.begin(partition)
-            return self._first_archived_at(partition, time_us, first_held) if trimmed else first_held
+            if self.store is None:
+                return Span(0, first_held)
+            return self._first_archived_at(partition, time_us, first_held)
         if self.log is None:
             return self._first_archived_at(partition, time_us, end)
         try:
@@ -239,20 +259,10 @@ class QueryHistory:
             # Archived history has no gap at its beginning: what the servers still hold begins at its end, or before.
             archived = archived_up_to(self.fragments(partition))
             return self._first_archived_at(partition, time_us, min(archived + 1, end))
-        return end if first is None else min(first.id, end)
+        found = end if first is None else min(first.id, end)
+        return Span(found, found)
 
-    def start_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the id from which a range of all transactions since a time begins. Otherwise as `first_at`.
-
-        0 if one that a replica has trimmed may be among them, and the query names no store: a range that begins so low
-        is refused by `splits`, instead of beginning with the replica's first transaction.
-        """
-        first = self.first_at(partition, time_us, end)
-        if self.replica is not None and self.store is None and first <= self.replica.begin(partition):
-            return 0
-        return first
-
-    def _first_archived_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
+    def _first_archived_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
         assert self.store is not None
         return fragmentfiles.first_at(self.store, self.fragments(partition), time_us, end, self.cluster_key)
 
@@ -293,7 +303,7 @@ class QueryHistory:
 
         Raises `SegmentDamaged` for ids that neither holds, unless `failOnDataLoss` is false.
         """
-        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest)]
+        extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:
                 raise SegmentDamaged(replica.missing(partition, lacking))

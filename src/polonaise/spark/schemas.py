@@ -126,7 +126,7 @@ class Projection:
         _check_names(wanted.names, known)
         self._columns = known
         self._from_log = [name for name in wanted.names if name in known]
-        extra = {CORRUPT, *_EXTRA.get(options.on_undecodable, ())}
+        extra = _EXTRA.get(options.on_undecodable, ())
         self.extra = frozenset(name for name in wanted.names if name in extra)
         """The wanted columns that tell of undecodable bodies."""
         self.decoded = StructType([field for field in wanted.fields if field.name not in {*known, *extra}])
@@ -142,6 +142,12 @@ class Projection:
         if options.decoder is None and self.decodes:
             name = next(name for name in wanted.names if name not in known)
             raise BadOption(f"there is no column {name!r}: there are {', '.join(known)}; a decoder can add others")
+        only = options.on_undecodable is OnUndecodable.ONLY
+        for name in wanted.names:
+            if name not in known and name not in extra and (only or name == CORRUPT):
+                instead = "onUndecodable=column" if name == CORRUPT else f"it into {DECODED}"
+                mode = options.on_undecodable.value
+                raise BadOption(f"onUndecodable={mode} has no column {name}: leave it out, or write {instead}")
         for name in self._from_log:
             _check_type(name, known[name], wanted[name].dataType)
         if options.decoder is not None:

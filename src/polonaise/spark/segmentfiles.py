@@ -131,18 +131,22 @@ class SegmentFiles:
         """Return the first id of a partition that was not trimmed."""
         return self._examined(partition).begin
 
-    def extents(self, partition: PartitionId, span: Span) -> list[Extent]:
+    def extents(self, partition: PartitionId, span: Span, archive: object | None) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the result.
 
-        The first call for a partition logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if
-        the range begins with ids that were trimmed.
+        `archive` is the store that the query names, which lacks the range; None if it names none. The first call for a
+        partition logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with
+        ids that were trimmed.
         """
         examined = self._examined(partition)
         if span.first < examined.begin:
+            advice = "name its archive with the option fragments"
+            if archive is not None:
+                lacking = f"{span.first} to {min(span.last, examined.begin - 1)}"
+                advice = f"the option fragments names {archive}, which lacks {lacking}: restore them there from a copy"
             raise HistoryTrimmed(
-                f"{self} has dropped what is below {examined.begin} of partition {partition}: name its archive "
-                "with the option fragments, or read from there on with "
-                f'startingTransactions={{"{partition}": {examined.begin}}}'
+                f"{self} has dropped what is below {examined.begin} of partition {partition}: {advice}, or read from "
+                f'there on with startingTransactions={{"{partition}": {examined.begin}}}'
             )
         if partition not in self._cautioned:
             self._cautioned.add(partition)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
-from polonaise.host.files import ReadOnlyFile
+from polonaise.host.files import ReadOnlyFile, names_in
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, WIPE, decode_header, newest_promises, offset_of
 from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
@@ -57,15 +57,15 @@ def first_of(path: str) -> TransactionId:
 def find(path: str) -> list[Files]:
     """Find the partitions below a path: a storage directory, one partition's directory in it, or one segment file.
 
-    Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing`, `ControlFileDamaged` and
-    `UnsupportedFormat`.
+    Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing`, `ControlFileDamaged`,
+    `UnsupportedFormat`, and `AccessDenied`.
     """
     if os.path.isfile(path):
         first_of(path)
         return [Files(None, (path,), whole=False)]
     if not os.path.isdir(path):
         raise NotFound(f"no file or directory {redacted(path)!r}")
-    names = sorted(os.listdir(path))
+    names = names_in(path)
     partitions = sorted(int(name) for name in names if name.isdecimal() and os.path.isdir(os.path.join(path, name)))
     if CONTROL_FILE in names:
         return [_files_of(path, partition) for partition in partitions]
@@ -101,7 +101,7 @@ def find_partition(path: str, partition: PartitionId) -> Files | None:
 
 def _segments(directory: str) -> tuple[str, ...]:
     """List the segment files of a directory, in the order of their first ids."""
-    names = [name for name in os.listdir(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
+    names = [name for name in names_in(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
     return tuple(os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name[: -len(_SUFFIX)])))
 
 
@@ -127,6 +127,7 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
     """Read the control file's facts about a partition. Raises `ControlFileDamaged` and `UnsupportedFormat`."""
     with ReadOnlyFile(path) as file:
         key = decode_header(file.read_now(0, SECTOR_BYTES), path)
+        # A running node may be writing these sectors: what can't be read now may be whole at the next look.
         for look in range(1, _LOOKS_MAX + 1):
             try:
                 newest = newest_promises(file.read_now(offset_of(partition), PARTITION_BYTES), partition, path)

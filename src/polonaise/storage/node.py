@@ -322,9 +322,9 @@ class StorageNode:
         """
         scrubbed = self.scrubbed
         unavailable = {
-            str(partition): str(replica.unavailable)
+            str(partition): str(fault)
             for partition, replica in sorted(self._partitions.items())
-            if replica.unavailable is not None
+            if (fault := replica.fault) is not None
         }
         return {
             "directory": self._settings.directory,

@@ -225,6 +225,14 @@ class PartitionReplica:
         """Whether the files can't be used until they are opened anew."""
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
+    @property
+    def fault(self) -> PolonaiseError | None:
+        """Why the files can't be used until they are opened anew; None if they can, or are being changed."""
+        # While a cut is under way, its log is broken only in case that it is cut short.
+        if self.unavailable is not None or self._log is None or self._changing.locked():
+            return self.unavailable
+        return self._log.broken
+
     async def _open(self) -> None:
         """Open the files, for the first time or again after they could not be used; the cause may have passed."""
         before, self._log, self._replica = self._log, None, None

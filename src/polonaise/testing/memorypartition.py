@@ -89,7 +89,8 @@ class MemoryPartition:
         self._clock = clock
         self._replica = MemoryReplica()
         self._time_us = BEGINNING_US
-        self._suspended = False
+        self.feed_suspended = False
+        """Whether the feed is withheld, until `resume_feed`."""
         self._withheld: list[Effect] = []
         self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
@@ -142,7 +143,7 @@ class MemoryPartition:
 
     def _carry_out(self, effect: Effect) -> None:
         """Carry out one effect, or withhold it while the feed is suspended."""
-        if self._suspended and _is_of_feed(effect):
+        if self.feed_suspended and _is_of_feed(effect):
             self._withheld.append(effect)
             return
         match effect:
@@ -166,11 +167,11 @@ class MemoryPartition:
 
     def suspend_feed(self) -> None:
         """Withhold the feed, and the answers that promise that everything before them was fed."""
-        self._suspended = True
+        self.feed_suspended = True
 
     def resume_feed(self) -> None:
         """Carry out what was withheld, in its order."""
-        self._suspended = False
+        self.feed_suspended = False
         withheld, self._withheld = self._withheld, []
         self.carry_out(withheld)
 

@@ -10,15 +10,16 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
+from polonaise.log.producers import Produced
 from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import check_bodies, check_frame
-from polonaise.terms import FailureReason, PartitionId
+from polonaise.terms import ChangeKind, FailureReason, PartitionId
 from polonaise.testing.armed import Armed
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.testing.memorypartition import GENERATION, MemoryPartition
-from polonaise.wire.appends import AppendColumns, FailedAppend, ReceivedAppends
+from polonaise.wire.appends import CHANGE, AppendColumns, FailedAppend, ReceivedAppends
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Append, Fetch, Flush, Health, HealthIs, Read
 
@@ -96,7 +97,7 @@ class MemoryServer:
             case Append() if self._is_disturbed(partition):
                 self._append(connection, served, message)
             case Flush() if self._is_disturbed(partition):
-                self._when_due(partition, lambda: self._receive(connection, served, message, request))
+                self._when_due(partition, lambda: self._flush(connection, served, message, request))
             case Read():
                 self._answer(connection, partition, request, self._read(served, message))
             case Fetch():
@@ -106,6 +107,13 @@ class MemoryServer:
 
     def _receive(self, connection: Connection, served: MemoryPartition, message: Message, request: int) -> None:
         served.carry_out(receive(served.owner, connection, message, request, served.now))
+
+    def _flush(self, connection: Connection, served: MemoryPartition, message: Flush, request: int) -> None:
+        """Pass a flush to the owner, perhaps later than it arrived: its mount may have ended; tell the client so."""
+        try:
+            self._receive(connection, served, message, request)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request, partition=served.partition)
 
     async def _read(self, served: MemoryPartition, message: Read) -> Message:
         await served.reader.wait(message)
@@ -176,7 +184,7 @@ class MemoryServer:
             if reason is None:
                 self._order(served, mount, each)
             else:
-                value = served.mark + (reason is FailureReason.EXPECTATION_FAILED)
+                value = _value_of(reason, served, each)
                 failures = [FailedAppend(sequence, value, reason) for sequence in each.sequences.tolist()]
                 served.carry_out([TellFailures(mount, failures)])
 
@@ -186,12 +194,25 @@ class MemoryServer:
 
     def _lose(self, served: MemoryPartition, mount: ClientMount, appends: ReceivedAppends, *, committed: bool) -> None:
         """Break all connections before a client is told the fate of these appends."""
+        suspended = served.feed_suspended
         if committed:
             served.suspend_feed()  # or the feed would tell the client the fate before its connection breaks
             self._order(served, mount, appends)
         self.lose_connections(reachable=False)
-        if committed:
+        if committed and not suspended:  # else the test has suspended it, and resumes it
             served.resume_feed()
+
+
+def _value_of(reason: FailureReason, served: MemoryPartition, appends: ReceivedAppends) -> int:
+    """Return the number to tell with an armed failure; `FailureReason` says what it means."""
+    if reason is FailureReason.EXPECTATION_FAILED:
+        return served.mark + 1
+    if reason not in (FailureReason.PRODUCER_FENCED, FailureReason.PRODUCER_GAP):
+        return served.mark
+    keys = [each.key for each in appends.operations if each.kind == CHANGE + ChangeKind.PRODUCE]
+    register = served.registers.get(keys[0]) if keys else None
+    produced = Produced() if register is None else Produced.parse(register)
+    return produced.epoch + 1 if reason is FailureReason.PRODUCER_FENCED else produced.last_sequence
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:

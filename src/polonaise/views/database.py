@@ -164,14 +164,12 @@ class Database:
             if self.kind == SQLITE:
                 db.begin()
                 _begin_sqlite(db, "BEGIN")
-            elif self._reading_level is not None:
-                db.execution_options(isolation_level=self._reading_level)
+            else:
+                # Set even to what the database's default is: an engine may be set to commit each statement by itself.
+                default = self.engine.dialect.default_isolation_level
+                level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
+                db.execution_options(isolation_level=level)
             yield db
-
-    @property
-    def _reading_level(self) -> str | None:
-        """The isolation level to set so that a transaction's reads see one state; None if the default level does."""
-        return None if self.engine.dialect.default_isolation_level in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
 
     def _connected(self) -> Connection:
         """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`."""
@@ -342,8 +340,8 @@ def _engine_at(url: URL | str) -> Engine:
     """Return a new engine for the URL. Raises `BadOption` for an invalid one."""
     try:
         parsed = make_url(url)
-        if parsed.password is not None and "@" in (parsed.database or ""):
-            # Or the rest of the password would be taken for a host, and looked up by name.
+        if parsed.password is not None and "@" in f"{parsed.host} {parsed.database}":
+            # Or the rest of the password would be taken for a host, looked up by name, and told.
             raise BadOption(f"invalid URL {redacted(url)}: in a password, @ is written %40 and / is written %2F")
         return create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:

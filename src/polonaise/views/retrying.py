@@ -44,6 +44,8 @@ class RetryingWriter:
                     raise
                 if trouble is Trouble.UNAVAILABLE:
                     self.close()
+                    if isinstance(error, ViewUnavailable):  # no connection could be had: it says all of it
+                        raise
                     raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
                 last = error
             self._pause(random.uniform(pause_s / 2, pause_s))

@@ -141,12 +141,18 @@ class MarkedTable:
             self._marks.table.metadata.create_all(db)
             self._kept.table.metadata.create_all(db)
 
-        self._tried(create)
-        self._tried(lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table))
+        self._tried("making it and the tables beside it", create)
+        self._tried(
+            "looking at its columns",
+            lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table),
+        )
 
     def definition(self) -> str | None:
         """Return the view definition that produced the table's rows; None if unset. May be called before `prepare`."""
-        return self._tried(lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None)
+        return self._tried(
+            "reading its definition",
+            lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None,
+        )
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return, by partition, the last id whose rows are in the table; an empty dict for a new table.
@@ -155,7 +161,7 @@ class MarkedTable:
 
         Raises `ViewUnfit` for a table of another log.
         """
-        return self._tried(lambda db: _marks_in(db, self._marks, self._cluster))
+        return self._tried("reading its marks", lambda db: _marks_in(db, self._marks, self._cluster))
 
     def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
@@ -178,11 +184,11 @@ class MarkedTable:
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
         if letters is not None:
-            self._tried(self._letters.prepare)
+            self._tried("making its dead-letter table", self._letters.prepare)
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the marks are not where they should be, and the transaction below says so.
             with contextlib.suppress(_Moved):
-                self._tried(partial(self._begin, partition))
+                self._tried("writing its first mark", partial(self._begin, partition))
 
         def commit(db: Connection) -> bool:
             # In one order everywhere, so that two processes do not wait for each other's rows.
@@ -203,7 +209,7 @@ class MarkedTable:
             return True
 
         try:
-            return self._tried(commit)
+            return self._tried("writing rows and marks", commit)
         except _Moved:
             return False
 
@@ -228,10 +234,10 @@ class MarkedTable:
         self._writer.close()
         self._database.close()
 
-    def _tried(self, work: Callable[[Connection], T]) -> T:
+    def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Return the result of `work(db)`, done in a transaction; see `RetryingWriter.do` for when it is repeated.
 
-        Raises `ViewFailed` for any other error of the database.
+        Raises `ViewFailed` for any other error of the database; `doing` says in it what `work` does.
         """
 
         def in_transaction(connection: WriterConnection) -> T:
@@ -241,7 +247,7 @@ class MarkedTable:
         try:
             return self._writer.do(in_transaction)
         except DBAPIError as error:
-            raise ViewFailed(f"table {self._table.name} refuses the rows: {first_line(error)}") from error
+            raise ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}") from error
 
 
 class _Moved(Exception):

@@ -404,7 +404,7 @@ class Done(Message):
     """The answer to `Truncate`, `Copy`, `Join` and `Confirm`: the end of the log, synced."""
 
     last: I64
-    """The last id."""
+    """The last id that the copy holds."""
     last_crc: U32
     """CRC of the batch that ends there."""
 

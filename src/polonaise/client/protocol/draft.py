@@ -366,7 +366,7 @@ class Draft:
         up to `high_water_mark`, which no append can get any more, and for an id that is still beyond the end of the log
         when the append is ordered. Raises `BadOption` for an invalid id.
         """
-        self._add_operations([Expectation.position(id)], [])
+        self._add_operations([Expectation.position(checked_id("id", id, 0))], [])
         self.position = id
 
     def set(self, key: bytes, value: bytes) -> None:

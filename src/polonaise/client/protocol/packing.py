@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 
 from polonaise.checksum import crc32
+from polonaise.client.protocol.draft import bytes_of
 from polonaise.client.protocol.locks import lock_columns
 from polonaise.client.protocol.outstanding import Pending
 from polonaise.terms import TransactionId
@@ -24,15 +25,15 @@ because there is one for each transaction.
 """
 
 _OPERATION_BYTES: Final = 32
-"""The bytes that an operation counts as where frames are cut: more than the fewest that it takes on the wire, because
-servers bound their number in a frame and make an object of each."""
+"""The bytes that an operation counts as where frames are cut, besides its key and value: more than it takes on the
+wire, because servers bound their number in a frame and make an object of each."""
 
 
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
-    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies and locks.
+    """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks, operations.
 
-    An operation counts as `_OPERATION_BYTES`, however large its key and value. A group is never cut: a larger one gets
-    a frame of its own. Withdrawn appends are left out.
+    An operation counts as its key, its value and `_OPERATION_BYTES`. A group is never cut: a larger one gets a frame of
+    its own. Withdrawn appends are left out.
     """
     live = [out for out in waiting if out[0].failure is None]
     start = 0
@@ -47,7 +48,7 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
         return
     ends = list(
         accumulate(
-            len(body) + len(locks) + _OPERATION_BYTES * len(operations)
+            len(body) + len(locks) + (_bytes_on_the_wire(operations) if operations else 0)
             for _, _, _, _, body, locks, operations, _ in live
         )
     )
@@ -65,6 +66,10 @@ def _cuts(live: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[
             start = group_start
         group_start = position + 1
     yield len(live)
+
+
+def _bytes_on_the_wire(operations: Operations) -> int:
+    return _OPERATION_BYTES * len(operations) + bytes_of(operations)
 
 
 def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:

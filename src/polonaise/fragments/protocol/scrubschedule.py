@@ -87,7 +87,17 @@ Step: TypeAlias = ListStore | Verify | Pause
 class FragmentScrub:
     """The decisions of the scrub. Times are monotonic seconds unless their names say otherwise."""
 
-    __slots__ = ("_again", "_again_s", "_bytes_per_s", "_every_s", "_next_s", "_round_s", "_waiting", "scrubbed")
+    __slots__ = (
+        "_again",
+        "_again_s",
+        "_bytes_per_s",
+        "_every_s",
+        "_next_s",
+        "_round_s",
+        "_unrepaired",
+        "_waiting",
+        "scrubbed",
+    )
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
@@ -106,6 +116,8 @@ class FragmentScrub:
         """The fragments that this round has still to read; the first of them is being read."""
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
         """The fragments to read again apart from the rounds, each with the time from which that may be done."""
+        self._unrepaired: set[FragmentName] = set()
+        """The damaged fragments that are not repaired, also those that are no longer among the latest `damages`."""
         self.scrubbed = FragmentsScrubbed()
 
     def next(self, now_s: float) -> Step:
@@ -132,6 +144,7 @@ class FragmentScrub:
         paths = {name.path for name in fragments}
         damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in paths)
         self._again = {name: again for name, again in self._again.items() if name in fragments}
+        self._unrepaired &= fragments.keys()
         self.scrubbed = replace(
             self.scrubbed, fragments=0, fragments_of=len(fragments), bytes=0, started_us=wall_us, damages=damages,
             trouble="",
@@ -146,7 +159,8 @@ class FragmentScrub:
 
     def good(self, wall_us: int, name: FragmentName) -> None:
         """Note that the fragment is as it was written; if it was damaged before, it was repaired or restored."""
-        if self._is_known(name):
+        if name in self._unrepaired:
+            self._unrepaired.remove(name)
             self._change(name, repaired_us=wall_us, why="")
             self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + 1)
         self._done(wall_us, name)
@@ -155,12 +169,14 @@ class FragmentScrub:
         """Note that the fragment does not exist any more, or is no concern of this server's."""
         damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path != name.path)
         self.scrubbed = replace(self.scrubbed, damages=damages)
+        self._unrepaired.discard(name)
         self._done(wall_us, name)
 
     def damaged(self, wall_us: int, name: FragmentName, what: str) -> None:
         """Note that the fragment is not as it was written. Call `good` or `not_repaired` next."""
-        if self._is_known(name):
+        if name in self._unrepaired:
             return
+        self._unrepaired.add(name)
         damages = (*self.scrubbed.damages, FragmentDamage(name.partition, name.path, what, wall_us))[-DAMAGES_MAX:]
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
 
@@ -187,10 +203,6 @@ class FragmentScrub:
         """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
         self.scrubbed = replace(self.scrubbed, trouble=why)
         self._next_s = now_s + self._again_s
-
-    def _is_known(self, name: FragmentName) -> bool:
-        """Tell whether the fragment is among the damages that are not repaired."""
-        return any(each.path == name.path and not each.repaired_us for each in self.scrubbed.damages)
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
         """Change the record of an unrepaired damage."""

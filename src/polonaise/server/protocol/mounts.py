@@ -93,7 +93,10 @@ class ClientMount:
         return payload
 
     def _reduced(self, batch: Committed) -> bytes:
-        """Return the batch without bodies; the whole of it if the feed is FILTERED and a header matches the filter."""
+        """Return the batch without bodies, or the whole of it if a header matches the filter.
+
+        A batch has all of its bodies or none, so some come that the client did not ask for.
+        """
         parsed = Batch(memoryview(batch.raw))
         if self._form is BodyForm.FILTERED:
             mask, value = self._filter_mask, self._filter_value

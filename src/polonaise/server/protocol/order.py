@@ -328,17 +328,17 @@ class Order:
                     self._take_all(client_id, appends, marks)
                 else:
                     self._take(client_id, appends, marks, positions)
-                self._mark_own(start, end, operations[taken:upto])
+                self._mark_own(end, operations[taken:upto])
             else:
                 rests_on, value, reason = refused
                 refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in positions]
             start, taken = end, upto
         return refusals
 
-    def _mark_own(self, start: int, end: int, operations: list[Operation]) -> None:
+    def _mark_own(self, end: int, operations: list[Operation]) -> None:
         """Mark the library's own transactions in the group that was just let in.
 
-        The group has the places from `start` to before `end` in its frame, and `operations` are those of the group.
+        The group ends before place `end` of its frame, and `operations` are those of the group.
         The mark is the complement of the generation, a column that only the owner fills: nothing that an application
         sends can look like it.
         """

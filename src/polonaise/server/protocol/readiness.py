@@ -26,7 +26,7 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """The reason why the partition is not ready; empty while it is."""
         self.blocked: PolonaiseError | None = None
-        """The reason why nothing is taken until an operator has acted; None if no operator is needed."""
+        """The error with which all requests but health are refused until an operator acts; None if none is needed."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""

@@ -7,6 +7,7 @@ condition in any case. So a range that is missed here costs time, and a range th
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -113,7 +114,8 @@ def _times(terms: list[_Term]) -> tuple[datetime | None, datetime | None]:
             since.append(moment)
         if term.operator in ("<", "<=", "=", "=="):
             # `until` is exclusive, and `<=` needs the moment itself. For `<` it is one too many: Spark filters it out.
-            until.append(moment + timedelta(microseconds=1))
+            with suppress(OverflowError):  # nothing is later than the last moment that there is
+                until.append(moment + timedelta(microseconds=1))
     return max(since, default=None), min(until, default=None)
 
 

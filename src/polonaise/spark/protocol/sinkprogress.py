@@ -71,8 +71,11 @@ class SinkProgress(NamedTuple):
         return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + self.plan.encode()
 
     @classmethod
-    def parse(cls, value: bytes) -> SinkProgress:
-        """Decode a register's value. Raises `SinkStateDamaged` for bytes that no sink has written."""
+    def parse(cls, value: bytes, app: str, partition: PartitionId) -> SinkProgress:
+        """Decode the value of an application's register in a partition.
+
+        Raises `SinkStateDamaged`, which names both, for bytes that no sink has written.
+        """
         try:
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
             name_at = _FIXED.size + runs * _RUN.size
@@ -82,8 +85,8 @@ class SinkProgress(NamedTuple):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
             raise SinkStateDamaged(
-                f"a register {KEY_PREFIX.decode()}… holds {value[:40]!r}, which no sink of this version has "
-                "written; choose another txnAppId"
+                f"the register {KEY_PREFIX.decode()}{app} of partition {partition} holds {value[:40]!r}, which no sink "
+                "of this version has written; choose another txnAppId"
             )
         return progress
 
