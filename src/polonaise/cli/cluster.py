@@ -1,0 +1,91 @@
+"""The `polonaise cluster` commands: run a whole cluster on this machine, and look at a running one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer import Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.output import print_all, say, say_json
+from polonaise.cli.running import Config, UntilStdinEnds, say_now, stop_when_stdin_ends
+
+if TYPE_CHECKING:
+    from polonaise.admin.cluster import ClusterObserver, ClusterStatus
+
+cluster = typer.Typer(
+    help="Run a whole cluster on this machine, and look at a running one.", no_args_is_help=True, epilog=EXIT_STATUS
+)
+
+_STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
+"""The exit status for each `Wellness`."""
+
+
+@cluster.command("status", epilog=EXIT_STATUS)
+def cluster_status(
+    coordinator: looking.CoordinatorOption = None,
+    all_rows: Annotated[bool, Option("--all", help="Show every server, storage node and partition.")] = False,
+    watch: Annotated[bool, Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
+    interval: Annotated[
+        float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How often to look, with --watch.")
+    ] = 2.0,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Show a cluster on one screen: coordinator, servers, storage nodes, partitions, and what is wrong with each.
+
+    Every node is asked, all at the same time; one that does not answer is shown with the reason. Of many, those that
+    are not well come first, and the rest is counted.
+
+    Exit status 1 unless the coordinator is read and all partitions are ready; 3 if they are but something is wrong.
+    """
+
+    async def do(observer: ClusterObserver) -> None:
+        from polonaise.cli.clusterview import ROWS_MAX, screen_of
+
+        if watch:
+            await _watch(observer, interval, all_rows=all_rows, as_json=as_json)
+        status = await observer.look()
+        if as_json:
+            say_json(status.document())
+        else:
+            print_all(screen_of(status, None if all_rows else ROWS_MAX))
+        if status.wellness:
+            raise typer.Exit(_STATUSES[status.wellness])
+
+    looking.with_observer(coordinator, timeout, do)
+
+
+async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool, as_json: bool) -> None:
+    """Look for ever: on a terminal in place, elsewhere one status below the other."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    if as_json or not console.is_terminal:
+        while True:
+            status = await observer.look()
+            if as_json:
+                say_json(status.document(), now=True)
+            else:
+                print_all([_time_line(status), *screen_of(status, None if all_rows else ROWS_MAX)])
+                say("", now=True)
+            await asyncio.sleep(interval_s)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            status = await observer.look()
+            parts = [_time_line(status), *(screen_of(status, None) if all_rows else fitting(status, console.height - 1))]
+            live.update(Group(*(Text(part) if isinstance(part, str) else part for part in parts)), refresh=True)
+            await asyncio.sleep(interval_s)
+
+
+def _time_line(status: ClusterStatus) -> str:
+    return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, asked in {status.took_s:.2f} s"
