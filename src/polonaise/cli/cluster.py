@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,7 +16,7 @@ from typer import Option
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import print_all, say, say_json
-from polonaise.cli.running import Config, UntilStdinEnds, say_now, stop_when_stdin_ends
+from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus
@@ -89,3 +92,81 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
 
 def _time_line(status: ClusterStatus) -> str:
     return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, asked in {status.took_s:.2f} s"
+
+
+@cluster.command("start")
+def cluster_start(
+    directory: Annotated[
+        str | None, Option(help="Directory for all that the cluster keeps; made if missing.", show_default=False)
+    ] = None,
+    storage: Annotated[
+        int | None, Option(min=1, max=30, help="Number of storage nodes of a new cluster. Default: 3.")
+    ] = None,
+    servers: Annotated[
+        int | None, Option(min=1, max=100, help="Number of servers. Default: 2, or as many as last time.")
+    ] = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 4.")
+    ] = None,
+    zookeeper: Annotated[
+        bool | None,
+        Option(
+            "--zookeeper/--file-coordinator",
+            help="Coordinator of a new cluster: a ZooKeeper server, or a directory. Default: ZooKeeper.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        Option(min=1, max=65_000, help="First port of a new cluster; the others follow it. Default: free ones."),
+    ] = None,
+    restart: Annotated[
+        bool | None,
+        Option(
+            "--restart/--no-restart",
+            help="Start nodes again that end by themselves. Default: --restart.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    as_json: looking.Json = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run a whole cluster on this machine until it is interrupted: coordinator, storage nodes and servers.
+
+    For development, tests and demos. Started again on the same directory, it is the same cluster at the same ports.
+    It prints where everybody listens, and `ready` once every partition takes appends. Each node is a process with a log
+    beside its files; one that ends by itself is started again, after a pause that grows. However this command ends, all
+    of them end.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.admin.localcluster import LocalClusterRun, Told
+    from polonaise.admin.localplan import FILE, ZOOKEEPER, Wanted
+
+    kind = None if zookeeper is None else ZOOKEEPER if zookeeper else FILE
+    options = {
+        "directory": directory, "storage": storage, "servers": servers, "partitions": partitions, "coordinator": kind,
+        "port": port, "restart": restart,
+    }  # fmt: skip
+    given = configuration_of("cluster", config, options)
+    for table in ("server", "storage"):
+        configuration_of(table, config, {})  # what is wrong there is said here, and not by each node
+    wanted = Wanted(given["coordinator"], given["storage"], given["servers"], given["partitions"], given["port"])
+
+    def tell(told: Told) -> None:
+        say_now(json.dumps({"event": told.event, **told.fields}) if as_json else told.text)
+
+    run = LocalClusterRun(
+        Path(given.required("directory", "cluster")), wanted, tell,
+        restart=given["restart"], config=None if config is None else os.path.abspath(config), verbose=verbose,
+    )  # fmt: skip
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
+            signal.signal(number, lambda *_: run.stop_soon())
+    if until_stdin_ends:
+        stop_when_stdin_ends()
+    with run:
+        run.start()
+        run.wait_ready()
+        run.follow()

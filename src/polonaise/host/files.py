@@ -205,6 +205,10 @@ class RealLock:
             self._held.add(self)
             registry.add(self)
 
+    def fileno(self) -> int:
+        """Return the descriptor, to be passed on to a child process: that then holds the lock as well."""
+        return self._descriptor
+
     def release(self) -> None:
         """Unlock the file. A second call does nothing."""
         with self._fork_guard:
