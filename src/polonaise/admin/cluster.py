@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -264,11 +263,11 @@ class ClusterObserver:
 
         Takes three times the time limit at most. Raises `NotInitialized` where no cluster is, and `BadOption`.
         """
-        began_s = time.monotonic()
+        began_s = self._host.clock.monotonic_s()
         error = await self._read_coordinator()
         description = self._description
         if description is None:
-            return ClusterStatus(self._address, error, None, [], [], [], time.monotonic() - began_s)
+            return ClusterStatus(self._address, error, None, [], [], [], self._host.clock.monotonic_s() - began_s)
         addresses = {owner.server: owner.address for owner in self._assignment.owners.values()}
         registered = {member.server: member.address for member in self._members}
         addresses |= registered
@@ -285,12 +284,9 @@ class ClusterObserver:
                 ServerStatus(server, addresses[server], server in registered, owned[server], _trouble_in(answer))
                 for server, answer in answers.items()
             ],
-            [
-                _storage_status(name, answer, answers)
-                for name, answer in zip(description.storage, storage, strict=True)
-            ],
+            [_storage_status(name, answer, answers) for name, answer in zip(description.storage, storage, strict=True)],
             [self._partition_status(partition, answers) for partition in range(description.partitions)],
-            time.monotonic() - began_s,
+            self._host.clock.monotonic_s() - began_s,
         )
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
@@ -328,8 +324,12 @@ class ClusterObserver:
 
     async def _ask_server(self, server: ServerId, address: str) -> dict[str, Any] | PolonaiseError:
         answer = await self._ask(address, ROLE_CLIENT, ROLE_SERVER)
-        if isinstance(answer, dict) and not all(isinstance(answer.get(name), dict) for name in ("partitions", "storage")):
-            return ProtocolError("its health says nothing of partitions and storage nodes: it may be of another version")
+        if isinstance(answer, dict) and not all(
+            isinstance(answer.get(name), dict) for name in ("partitions", "storage")
+        ):
+            return ProtocolError(
+                "its health says nothing of partitions and storage nodes: it may be of another version"
+            )
         if isinstance(answer, dict) and answer.get("server") != server:
             return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
         return answer
@@ -365,7 +365,9 @@ class ClusterObserver:
             return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
         answer = answers.get(owner.server)
         if not isinstance(answer, dict):
-            return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not answer: {answer}")
+            return PartitionStatus(
+                partition, owner, None, f"its owner, server {owner.server}, does not answer: {answer}"
+            )
         health = answer["partitions"].get(str(partition))
         if health is None:
             return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not serve it yet")

@@ -1,4 +1,4 @@
-"""Read the settings of a node from its command line, the environment and a configuration file, and say where each is from.
+"""Read the settings of a node from its command line, the environment and a file, and say where each is from.
 
 The command line comes first, then the environment, then the file, then the default.
 """
@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from polonaise.admin.settingkeys import TABLES, Key, Kind
+from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
 from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
@@ -49,10 +49,10 @@ _FLAGS: Final = {
 }  # fmt: skip
 
 
-class Given(NamedTuple):
+class GivenSetting(NamedTuple):
     """A setting's value, and where it is from."""
 
-    key: Key
+    key: SettingKey
     value: Any
     origin: str
     """`default`, `command line`, `environment NAME`, or `file PATH`."""
@@ -65,10 +65,10 @@ class Given(NamedTuple):
         return redacted(_written(self.key.kind, self.value))
 
 
-class Configuration:
+class GivenSettings:
     """The settings of one table: each with its value, and where that is from."""
 
-    def __init__(self, given: Iterable[Given]) -> None:
+    def __init__(self, given: Iterable[GivenSetting]) -> None:
         self.given = {each.key.name: each for each in given}
 
     def __getitem__(self, name: str) -> Any:
@@ -80,8 +80,8 @@ class Configuration:
         if value is None or value == "":
             empty = " is empty" if value == "" else " is not given"
             raise BadOption(
-                f"--{name}{empty}: give --{name}, {variable_of(table, name)} in the environment, or {name} in [{table}] of "
-                "the file that --config names"
+                f"--{name}{empty}: give --{name}, {variable_of(table, name)} in the environment, or {name} "
+                f"in [{table}] of the file that --config names"
             )
         return value
 
@@ -102,7 +102,7 @@ class Configuration:
         return {field.name: self[field.name] for field in fields(settings) if field.name in self.given}
 
 
-class _Source(NamedTuple):
+class _SettingSource(NamedTuple):
     """Where settings come from, and those that are there, unchecked."""
 
     origin_of: Callable[[str], str]
@@ -114,7 +114,7 @@ def configuration_of(
     file: str | None,
     command_line: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
-) -> Configuration:
+) -> GivenSettings:
     """Return the settings of a table: `server`, `storage` or `cluster`.
 
     `command_line` has the options by the names of settings; None stands for one that was not given. `file` is the
@@ -128,16 +128,18 @@ def configuration_of(
     file = file if file is not None else environment.get(CONFIG_VARIABLE) or None
     tables = {} if file is None else _tables_in(file, mistakes)
     sources = [
-        _Source(lambda name: COMMAND_LINE, {name: value for name, value in command_line.items() if value is not None}),
+        _SettingSource(
+            lambda name: COMMAND_LINE, {name: value for name, value in command_line.items() if value is not None}
+        ),
         _environment_of(table, environment, mistakes),
-        _Source(lambda name: f"file {file}", tables.get(table, {})),
+        _SettingSource(lambda name: f"file {file}", tables.get(table, {})),
     ]
     for other, settings in tables.items():  # a typo in another node's table would be found by nobody else today
         if other != table:
-            _checked(other, _Source(lambda name: f"file {file}", settings), mistakes)
+            _checked(other, _SettingSource(lambda name: f"file {file}", settings), mistakes)
     checked = [_checked(table, source, mistakes) for source in sources]
-    configuration = Configuration(
-        next((found[key.name] for found in checked if key.name in found), Given(key, key.default, DEFAULT))
+    configuration = GivenSettings(
+        next((found[key.name] for found in checked if key.name in found), GivenSetting(key, key.default, DEFAULT))
         for key in TABLES[table]
     )
     _check_together(configuration, mistakes)
@@ -188,7 +190,7 @@ def _hint(name: str) -> str:
     return f": there are {', '.join(f'[{table}]' for table in TABLES)}"
 
 
-def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _Source:
+def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:
     """Return the settings of a table that environment variables give."""
     prefix = variable_of(table, "")
     named = {
@@ -199,10 +201,10 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
     # `port` of a cluster reads like a service's: that table is for no container.
     if table == "cluster" and (port := environment.get(f"{prefix}PORT")) is not None:
         named["port"] = port
-    return _Source(lambda name: f"environment {variable_of(table, name)}", named)
+    return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
 
 
-def _checked(table: str, source: _Source, mistakes: list[str]) -> dict[str, Given]:
+def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:
     """Return the valid settings of a source, and note what is wrong with the others."""
     keys = {key.name: key for key in TABLES[table]}
     found = {}
@@ -215,7 +217,7 @@ def _checked(table: str, source: _Source, mistakes: list[str]) -> dict[str, Give
             mistakes.append(f"{origin}: unknown setting {table}.{name}{advice}")
             continue
         try:
-            found[name] = Given(key, _value_of(key, value), origin)
+            found[name] = GivenSetting(key, _value_of(key, value), origin)
         except ValueError:
             mistakes.append(f"{origin}: invalid {table}.{name} {_quoted(value)}: write {_expected(key)}")
     return found
@@ -226,33 +228,33 @@ def _quoted(value: object) -> str:
     return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
 
 
-def _expected(key: Key) -> str:
+def _expected(key: SettingKey) -> str:
     """Say what values a setting takes."""
-    if key.kind in (Kind.TEXT, Kind.LIST, Kind.FLAG):
+    if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
         return key.kind.value
     return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
 
 
-def _value_of(key: Key, value: object) -> Any:
+def _value_of(key: SettingKey, value: object) -> Any:
     """Return a setting's value, of its kind and within its bounds. Raises `ValueError`."""
     match key.kind:
-        case Kind.TEXT:
+        case SettingKind.TEXT:
             if not isinstance(value, str) or "\0" in value:
                 raise ValueError
             return value
-        case Kind.LIST:
+        case SettingKind.LIST:
             return _list_of(value)
-        case Kind.FLAG:
+        case SettingKind.FLAG:
             return value if isinstance(value, bool) else _flag_of(value)
-        case Kind.COUNT:
+        case SettingKind.COUNT:
             number: float = _number_of(value, {"": 1})
-        case Kind.BYTES:
+        case SettingKind.BYTES:
             number = _number_of(value, _BYTE_UNITS)
-        case Kind.SECONDS:
+        case SettingKind.SECONDS:
             number = _number_of(value, _SECOND_UNITS)
-        case Kind.RATIO:
+        case SettingKind.RATIO:
             number = _number_of(value, {"": 1})
-    if key.kind in (Kind.COUNT, Kind.BYTES):
+    if key.kind in (SettingKind.COUNT, SettingKind.BYTES):
         if number != int(number):
             raise ValueError
         number = int(number)
@@ -289,34 +291,36 @@ def _number_of(value: object, units: Mapping[str, float]) -> float:
     return value
 
 
-def _written(kind: Kind, value: Any) -> str:
+def _written(kind: SettingKind, value: Any) -> str:
     """Return a value as it could be written in a file."""
-    if kind is Kind.LIST:
+    if kind is SettingKind.LIST:
         return ",".join(value)
-    if kind is Kind.FLAG:
+    if kind is SettingKind.FLAG:
         return "true" if value else "false"
-    if kind is Kind.BYTES:
+    if kind is SettingKind.BYTES:
         for unit in ("TiB", "GiB", "MiB", "KiB"):
             size = _BYTE_UNITS[unit.lower()]
             if value >= size and value % size == 0:
                 return f"{value // size:g} {unit}"
         return str(int(value))
-    if kind is Kind.COUNT:
+    if kind is SettingKind.COUNT:
         return str(int(value))
-    if kind in (Kind.SECONDS, Kind.RATIO):
+    if kind in (SettingKind.SECONDS, SettingKind.RATIO):
         return f"{value:g}"
     return str(value)
 
 
-def _check_together(configuration: Configuration, mistakes: list[str]) -> None:
+def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
     """Note settings that are right by themselves, and wrong together."""
     given = configuration.given
     if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
         silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]
         mistakes.append(
             f"silence_s_max is {silence.shown} ({silence.origin}) with a heartbeat_s of {heartbeat.shown} "
-            f"({heartbeat.origin}): make it twice as long at least, or peers that live count as dead"
+            f"({heartbeat.origin}): make it at least twice as long, or living peers count as dead"
         )
     if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
         origin = given["coordinator"].origin
-        mistakes.append(f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: zookeeper or file")
+        mistakes.append(
+            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: zookeeper or file"
+        )

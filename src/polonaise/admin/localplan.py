@@ -92,8 +92,8 @@ class LocalPlan:
         for what, is_now, other in is_of:
             if other is not None and other != is_now:
                 raise BadOption(
-                    f"this cluster was made with {what} {is_now}, for good: {other} can't change that; leave it out, or "
-                    "choose another directory"
+                    f"this cluster was made with {what} {is_now}, for good: {other} can't change that; leave it out, "
+                    "or choose another directory"
                 )
         servers = self.addresses.servers
         if wanted.port is not None and str(HostPort(HOST, wanted.port)) != servers[0]:
@@ -141,8 +141,8 @@ class LocalPlan:
 def plan_in(directory: Path) -> LocalPlan | None:
     """Return the plan of the cluster in a directory; None if the directory is missing, empty, or was only locked.
 
-    Raises `BadOption` for a directory that holds anything else, `NotADirectory`, `ClusterFileDamaged`, `UnsupportedFormat`,
-    and other faults of the disk.
+    Raises `BadOption` for a directory that holds anything else, `ClusterFileDamaged`, `UnsupportedFormat`,
+    `NotADirectory`, and other faults of the disk.
     """
     path = directory / PLAN
     if not os.path.lexists(directory):

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.admin.conditions import Condition, condition_of
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError

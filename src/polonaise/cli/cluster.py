@@ -85,7 +85,10 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             status = await observer.look()
-            parts = [_time_line(status), *(screen_of(status, None) if all_rows else fitting(status, console.height - 1))]
+            parts = [
+                _time_line(status),
+                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1)),
+            ]
             live.update(Group(*(Text(part) if isinstance(part, str) else part for part in parts)), refresh=True)
             await asyncio.sleep(interval_s)
 

@@ -23,7 +23,8 @@ def _group() -> None:
 @config.command("show", epilog=EXIT_STATUS)
 def show(
     table: Annotated[
-        str | None, Argument(metavar="[server|storage|cluster]", help="Whose settings. Default: all.", show_default=False)
+        str | None,
+        Argument(metavar="[server|storage|cluster]", help="Whose settings. Default: all.", show_default=False),
     ] = None,
     file: Config = None,
     given: Annotated[bool, Option("--given", help="Only settings that the environment or the file gives.")] = False,

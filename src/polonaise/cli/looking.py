@@ -74,7 +74,11 @@ def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatu
 
 
 def print_rows(
-    each: Sequence[T], rows_of: Callable[[Sequence[T]], Rows], document_of: Callable[[T], dict[str, Any]], *, as_json: bool
+    each: Sequence[T],
+    rows_of: Callable[[Sequence[T]], Rows],
+    document_of: Callable[[T], dict[str, Any]],
+    *,
+    as_json: bool,
 ) -> None:
     """Print servers, storage nodes or partitions as a table, or as one JSON object per line."""
     if as_json:
@@ -125,8 +129,12 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
     session, committed, engaged = "-", "unknown", "-"
     if (condition := each.condition) is not None:
         session = "-" if condition.session is None else str(condition.session)
-        committed = str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
-        left = [f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group]
+        committed = (
+            str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
+        )
+        left = [
+            f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
+        ]
         engaged = ", ".join([str(len(condition.engaged)), *left])
     return (
         each.partition,

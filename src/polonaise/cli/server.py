@@ -9,7 +9,15 @@ from typer import Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.running import Config, Listen, UntilStdinEnds, Verbose, log_to_stderr, say_ready, stop_when_stdin_ends
+from polonaise.cli.running import (
+    Config,
+    Listen,
+    UntilStdinEnds,
+    Verbose,
+    log_to_stderr,
+    say_ready,
+    stop_when_stdin_ends,
+)
 
 server = typer.Typer(
     help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
