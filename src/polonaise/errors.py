@@ -208,6 +208,12 @@ class ControlFileMissing(PolonaiseError):
     code = "control_file_missing"
 
 
+class ClusterFileDamaged(PolonaiseError):
+    """The file that says what a cluster of this machine consists of (`cluster start`) can't be read."""
+
+    code = "cluster_file_damaged"
+
+
 class UnsupportedFormat(PolonaiseError):
     """A file or directory is in a format that this version of Polonaise can't read. The message names both formats."""
 

@@ -233,7 +233,7 @@ class ZooKeeperEnsemble:
         Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
         """
         for server in self.servers:
-            _check_free(server.address)
+            check_free(server.address)
         with_own_errors(str(self._directory), partial(self._directory.mkdir, parents=True, exist_ok=True))
         # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
         self._lock = try_lock(str(self._directory / "lock"))
@@ -266,6 +266,12 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
+def check_installed() -> None:
+    """Raise `JavaMissing` or `ExtraMissing` if what a server needs is not on this machine."""
+    find_java()
+    _class_path()
+
+
 def _class_path() -> list[str]:
     """Return the jars that a server needs. Raises `ExtraMissing` without PySpark."""
     found = find_spec("pyspark")
@@ -284,7 +290,7 @@ def _free_ports(host: str, count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _check_free(address: HostPort) -> None:
+def check_free(address: HostPort) -> None:
     """Raise `AddressInUse` if another process listens at the address."""
     with _bound(address):
         pass

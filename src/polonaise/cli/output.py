@@ -26,6 +26,8 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from polonaise.terms import Transaction
 
 T = TypeVar("T")
@@ -161,14 +163,35 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
 
     On a terminal it is as wide as the terminal; elsewhere as wide as its cells need, so that scripts get them whole.
     """
-    from rich.console import Console
+    print_all([table_of(columns, rows, right=right)])
+
+
+def table_of(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = (), lines: bool = False
+) -> Table:
+    """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        # What names something is not cut: a reader can do without the end of a reason, but not of an address.
+        cut = lines and index == len(columns) - 1
+        table.add_column(
+            column,
+            justify="right" if index in right else "left",
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=lines,
+        )
     for row in rows:
         table.add_row(*map(_shown, row))
+    return table
+
+
+def print_all(parts: Sequence[Table | str]) -> None:
+    """Print tables and lines, one below the other."""
+    from rich.console import Console
+    from rich.text import Text
+
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
     console = Console(
@@ -176,7 +199,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     )
     if not console.is_terminal:
         console.width = _UNLIMITED
-    console.print(table)
+    for part in parts:
+        console.print(Text(printable(part)) if isinstance(part, str) else part)
     say(printed.getvalue().removesuffix("\n"))
 
 

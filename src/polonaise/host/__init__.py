@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -74,6 +74,14 @@ class DirectoryLock(Protocol):
         """Give the lock up. A second call does nothing."""
 
 
+class DiskSpace(NamedTuple):
+    """The room on a disk, in bytes."""
+
+    free_bytes: int
+    """What this process may still write there."""
+    total_bytes: int
+
+
 class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
@@ -97,6 +105,9 @@ class Disk(Protocol):
 
         An open file outlives its name: comparing identities shows that the name was removed or replaced.
         """
+
+    async def space(self, path: str) -> DiskSpace:
+        """Return the room on the disk that holds this file or directory. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""

@@ -51,7 +51,7 @@ _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
-_ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
+_ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node", 4: "operator"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
-from polonaise.host import Buffer, DirectoryLock, File, Identity
+from polonaise.host import Buffer, DirectoryLock, DiskSpace, File, Identity
 from polonaise.simulator.disk import SimulatedDisk, parts_of
 from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
@@ -157,6 +157,15 @@ class DiskPort:
         self.process.check_alive()
         node = self.disk.find(path)
         return None if node is None else (0, id(node))
+
+    async def space(self, path: str) -> DiskSpace:
+        """Return the room on the disk, at once, for the reason that `identity` does."""
+        self.process.check_alive()
+        if self.disk.find(path) is None:
+            raise NotFound(f"no file or directory {path!r}")
+        used, total = self.disk.used_bytes(), self.disk.capacity_bytes
+        total = max(used, 2**40) if total is None else total
+        return DiskSpace(max(0, total - used), total)
 
     async def list(self, directory: str) -> list[str]:
         names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))

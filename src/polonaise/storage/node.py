@@ -36,6 +36,7 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
+    ROLE_OPERATOR,
     ROLE_SERVER,
     ROLE_STORAGE,
     Confirm,
@@ -75,6 +76,8 @@ class StorageNode:
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
         self._connections: dict[Connection, _StorageRequests] = {}
+        self._operators: set[Connection] = set()
+        """The connections that may ask for the node's health, and for nothing else."""
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
         self._scrubbing = Scrubbing(
@@ -212,7 +215,7 @@ class StorageNode:
         connection = Connection(
             self._host,
             hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER, node=self._life),
-            peer_roles=(ROLE_SERVER,),
+            peer_roles=(ROLE_SERVER, ROLE_OPERATOR),
             on_message=self._on_message,
             on_closed=self._on_closed,
             on_greeted=self._on_greeted,
@@ -226,8 +229,11 @@ class StorageNode:
         return connection
 
     def _on_greeted(self, connection: Connection) -> None:
-        """Check the server's cluster; a new node takes over that of the first server."""
+        """Check the server's cluster; a new node takes over that of the first server, and of nobody else."""
         assert connection.peer is not None
+        if connection.peer.role == ROLE_OPERATOR:
+            self._operators.add(connection)
+            return
         key = connection.peer.cluster_key
         if self._cluster_key is None:
             if key == ANY_CLUSTER:
@@ -241,6 +247,7 @@ class StorageNode:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
+        self._operators.discard(connection)
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -249,6 +256,8 @@ class StorageNode:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Bring a server's message to its replica's queue, or answer it beside the queue."""
+        if self._operators and connection in self._operators and not isinstance(message, Health):
+            raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, ReplicaRead):
@@ -316,7 +325,7 @@ class StorageNode:
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts.
+        """Return this node's health as a JSON-ready document: directory, disk, scrub, unusable partitions, and counts.
 
         Of the unusable partitions, the first `_UNAVAILABLE_MAX` are named.
         """
@@ -328,6 +337,8 @@ class StorageNode:
         }
         return {
             "directory": self._settings.directory,
+            "partitions": len(self._known),
+            "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {
                 "bytes_per_s": self._settings.scrub_bytes_per_s,
                 **asdict(scrubbed),

@@ -32,6 +32,8 @@ belongs to the part in which it begins."""
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
+ROLE_OPERATOR: Final = 4
+"""Who asks a storage node for its health, and may ask for nothing else."""
 
 # ------------------------------------------------------------------ common
 

@@ -1,0 +1,515 @@
+"""Look at a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it.
+
+What a node says is its own health document, the one that servers ask storage nodes for and `log health` shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from polonaise.admin.conditions import Condition, condition_of
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import (
+    Assignment,
+    ClusterDescription,
+    Owner,
+    PartitionValue,
+    Registration,
+)
+from polonaise.errors import (
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    NotInitialized,
+    PolonaiseError,
+    ProtocolError,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.host.real import RealHost
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.node.addresses import coordinator_at
+from polonaise.redaction import redacted
+from polonaise.terms import PartitionId, ServerId, SessionId, TransactionId
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
+
+_ASKED_MAX: Final = 64
+"""The most nodes that are asked at the same time."""
+
+
+class Wellness(IntEnum):
+    """How well something is: the worse, the larger."""
+
+    WELL = 0
+    DEGRADED = 1
+    """It works, and something is wrong: one more loss may be too many."""
+    FAILED = 2
+    """It does not work, or nobody can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """A server, as the coordinator and the server itself tell of it."""
+
+    server: ServerId
+    address: str
+    registered: bool
+    """Whether it is registered at the coordinator: one that is not will lose its partitions."""
+    partitions: int
+    """The number of partitions that the assignment gives it."""
+    trouble: str = ""
+    """Why it could not be asked; empty if it answered."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is wrong, line by line."""
+        unregistered = [] if self.registered else ["it owns partitions and is not registered: it stopped, or hangs"]
+        return [*([self.trouble] if self.trouble else []), *unregistered]
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the server is: a cluster goes on without it as long as another takes its partitions."""
+        return Wellness.DEGRADED if self.troubles else Wellness.WELL
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """A storage node, as it tells of itself and as the servers see it."""
+
+    name: str
+    """Its address, by which the cluster knows it."""
+    trouble: str = ""
+    """Why it could not be asked; empty if it answered."""
+    directory: str | None = None
+    partitions: int | None = None
+    """The number of partitions of which it has a replica; None if it did not say."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    """The size of the disk that its directory lies on, in bytes; None if it did not say."""
+    unavailable: Mapping[int, str] = field(default_factory=dict)
+    """What is wrong with partitions whose files it can't use, by partition; the first hundred of them."""
+    not_connected: Mapping[ServerId, str] = field(default_factory=dict)
+    """Why servers have no connection to it, by server."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is wrong, line by line."""
+        lines = [self.trouble] if self.trouble else []
+        lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
+        lines += [f"partition {partition}: {why}" for partition, why in self.unavailable.items()]
+        return lines
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the node is: a cluster goes on without a minority of them."""
+        return Wellness.DEGRADED if self.troubles else Wellness.WELL
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """A partition, as the assignment and its owner tell of it."""
+
+    partition: PartitionId
+    owner: Owner | None
+    """The owner in the assignment; None while nobody owns it."""
+    condition: Condition | None
+    """What its owner says; None if the owner did not answer, or does not serve it."""
+    unknown: str = ""
+    """Why there is no condition; empty if there is one."""
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """The other figures of the owner's health document, such as its mounts and appends."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is wrong, line by line."""
+        return [self.unknown] if self.condition is None else self.condition.troubles
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the partition is."""
+        if self.condition is None or not self.condition.ready:
+            return Wellness.FAILED
+        return Wellness.DEGRADED if self.condition.troubles else Wellness.WELL
+
+    @property
+    def state(self) -> str:
+        """The state in a word or two: ready, degraded, not ready, or unknown."""
+        if self.condition is None:
+            return "unknown"
+        return {Wellness.WELL: "ready", Wellness.DEGRADED: "degraded"}.get(self.wellness, "not ready")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A whole cluster at one moment."""
+
+    coordinator: str
+    """The coordinator's address."""
+    coordinator_error: PolonaiseError | None
+    """Why the coordinator could not be read; None if it was. What it said before is shown then."""
+    description: ClusterDescription | None
+    """None while the coordinator was never read."""
+    servers: list[ServerStatus]
+    storage: list[StorageStatus]
+    partitions: list[PartitionStatus]
+    took_s: float
+    """The seconds that it took to ask everybody."""
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the cluster is: failed unless the coordinator is read and every partition is ready."""
+        if self.coordinator_error or self.description is None:
+            return Wellness.FAILED
+        each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
+        return max(each, default=Wellness.WELL)
+
+    @property
+    def coordinator_trouble(self) -> str:
+        """Why the coordinator could not be read, as text; empty if it was."""
+        return "" if self.coordinator_error is None else str(self.coordinator_error)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """The number of partitions in each state."""
+        return dict(Counter(each.state for each in self.partitions))
+
+    def common_troubles(self, count: int) -> list[tuple[str, int]]:
+        """Return the troubles that most partitions have, with how many have each: `count` of them at most."""
+        return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
+
+    def document(self) -> dict[str, Any]:
+        """Return the status as a JSON-ready document."""
+        description = self.description
+        return {
+            "wellness": self.wellness.name.lower(),
+            "cluster": None if description is None else description.key.hex(),
+            "coordinator": {"address": redacted(self.coordinator), "trouble": self.coordinator_trouble},
+            "servers": [server_document(each) for each in self.servers],
+            "storage": [storage_document(each) for each in self.storage],
+            "partitions": [partition_document(each) for each in self.partitions],
+        }
+
+
+def server_document(status: ServerStatus) -> dict[str, Any]:
+    """Return a server's status as a JSON-ready document."""
+    return {
+        "server": status.server,
+        "address": status.address,
+        "registered": status.registered,
+        "reachable": not status.trouble,
+        "partitions": status.partitions,
+        "troubles": status.troubles,
+    }
+
+
+def storage_document(status: StorageStatus) -> dict[str, Any]:
+    """Return a storage node's status as a JSON-ready document."""
+    return {
+        "name": status.name,
+        "reachable": not status.trouble,
+        "directory": status.directory,
+        "partitions": status.partitions,
+        "free_bytes": status.free_bytes,
+        "total_bytes": status.total_bytes,
+        "troubles": status.troubles,
+    }
+
+
+def partition_document(status: PartitionStatus) -> dict[str, Any]:
+    """Return a partition's status as a JSON-ready document."""
+    owner, condition = status.owner, status.condition
+    told: dict[str, Any] = {"session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}}
+    if condition is not None:
+        told = {
+            "session": condition.session,
+            "committed_high_water_mark": condition.committed_high_water_mark,
+            "engaged": condition.engaged,
+            "behind": condition.behind,
+            "out": condition.out,
+        }
+    return {
+        "partition": status.partition,
+        "state": status.state,
+        "owner": None if owner is None else {"server": owner.server, "address": owner.address},
+        "generation": None if owner is None else owner.generation,
+        **told,
+        "troubles": status.troubles,
+    }
+
+
+class ClusterObserver:
+    """Looks at a cluster, as often as it is asked to, and remembers what the coordinator said last."""
+
+    def __init__(self, host: Host, coordinator: Coordinator, address: str, timeout_s: float) -> None:
+        """`address` is the coordinator's, to be shown. Nobody is waited for longer than `timeout_s` seconds."""
+        self._host = host
+        self._coordinator = coordinator
+        self._address = address
+        self._timeout_s = timeout_s
+        self._asking = asyncio.Semaphore(_ASKED_MAX)
+        self._description: ClusterDescription | None = None
+        self._assignment = Assignment()
+        self._members: list[Registration] = []
+
+    async def look(self) -> ClusterStatus:
+        """Ask everybody, and return what they say. A node that does not answer is told of with the reason.
+
+        Takes three times the time limit at most. Raises `NotInitialized` where no cluster is, and `BadOption`.
+        """
+        began_s = self._host.clock.monotonic_s()
+        error = await self._read_coordinator()
+        description = self._description
+        if description is None:
+            return ClusterStatus(self._address, error, None, [], [], [], self._host.clock.monotonic_s() - began_s)
+        addresses = {owner.server: owner.address for owner in self._assignment.owners.values()}
+        registered = {member.server: member.address for member in self._members}
+        addresses |= registered
+        asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
+        asked_storage = [self._ask_storage(name) for name in description.storage]
+        servers, storage = await asyncio.gather(_together(asked_servers), _together(asked_storage))
+        answers = dict(zip(sorted(addresses), servers, strict=True))
+        owned = Counter(owner.server for owner in self._assignment.owners.values())
+        return ClusterStatus(
+            self._address,
+            error,
+            description,
+            [
+                ServerStatus(server, addresses[server], server in registered, owned[server], _trouble_in(answer))
+                for server, answer in answers.items()
+            ],
+            [_storage_status(name, answer, answers) for name, answer in zip(description.storage, storage, strict=True)],
+            [self._partition_status(partition, answers) for partition in range(description.partitions)],
+            self._host.clock.monotonic_s() - began_s,
+        )
+
+    async def partition_value(self, partition: PartitionId) -> PartitionValue:
+        """Return what the coordinator keeps of a partition: its members and their last sessions.
+
+        Raises `UnknownPartition`, `CoordinatorUnavailable`, and what else reading the coordinator raises.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return (await self._coordinator.partition(partition)).value
+        except TimeoutError:
+            raise self._silence() from None
+
+    async def _read_coordinator(self) -> PolonaiseError | None:
+        """Read the cluster's description, assignment and members, as far as they can be had.
+
+        Returns what kept the rest from being read; None for nothing.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self._description = await self._coordinator.describe()
+                self._assignment = (await self._coordinator.assignment()).value
+                self._members = await self._coordinator.members()
+        except TimeoutError:
+            return self._silence()
+        except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, UnsupportedFormat) as error:
+            return error
+        return None
+
+    def _silence(self) -> CoordinatorUnavailable:
+        return CoordinatorUnavailable(
+            f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start it, or "
+            "give it more time with --timeout"
+        )
+
+    async def _ask_server(self, server: ServerId, address: str) -> dict[str, Any] | PolonaiseError:
+        answer = await self._ask(address, ROLE_CLIENT, ROLE_SERVER)
+        if isinstance(answer, dict) and not all(
+            isinstance(answer.get(name), dict) for name in ("partitions", "storage")
+        ):
+            return ProtocolError(
+                "its health says nothing of partitions and storage nodes: it may be of another version"
+            )
+        if isinstance(answer, dict) and answer.get("server") != server:
+            return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
+        return answer
+
+    async def _ask_storage(self, name: str) -> dict[str, Any] | PolonaiseError:
+        return await self._ask(name, ROLE_OPERATOR, ROLE_STORAGE)
+
+    async def _ask(self, address: str, role: int, peer_role: int) -> dict[str, Any] | PolonaiseError:
+        """Ask a node for its health, and return that, or why it can't be had."""
+        assert self._description is not None
+        greeting = hello(role, "operator", cluster_key=self._description.key)
+
+        def make() -> Connection:
+            return Connection(self._host, hello=greeting, peer_roles=(peer_role,), on_message=_refuse_unasked)
+
+        connection: Connection | None = None
+        async with self._asking:
+            try:
+                connection = await connect(self._host, address, make, deadline_s=self._timeout_s)
+                answer = await connection.request(Health(), deadline_s=self._timeout_s)
+                return _document_in(answer)
+            except PolonaiseError as error:
+                return error
+            finally:
+                if connection is not None:
+                    connection.close()
+
+    def _partition_status(
+        self, partition: PartitionId, answers: Mapping[ServerId, dict[str, Any] | PolonaiseError]
+    ) -> PartitionStatus:
+        owner = self._assignment.owners.get(partition)
+        if owner is None:
+            return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
+        answer = answers.get(owner.server)
+        if not isinstance(answer, dict):
+            return PartitionStatus(
+                partition, owner, None, f"its owner, server {owner.server}, does not answer: {answer}"
+            )
+        health = answer["partitions"].get(str(partition))
+        if health is None:
+            return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not serve it yet")
+        counts = {name: value for name, value in health.items() if name not in _SHOWN}
+        return PartitionStatus(partition, owner, condition_of(partition, answer, health), counts=counts)
+
+
+class ReplicaStatus(NamedTuple):
+    """A replica of a partition, as the owner and the coordinator tell of it."""
+
+    name: str
+    """Its storage node."""
+    state: str
+    """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
+    session: SessionId | None
+    """The last session that it was engaged in; None if it never was."""
+    closing: TransactionId | None
+    """The closing mark of that session; None while it is undecided, or if there was no session."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """All that is known of one partition."""
+
+    status: PartitionStatus
+    value: PartitionValue
+    replicas: list[ReplicaStatus]
+
+    def document(self) -> dict[str, Any]:
+        """Return the description as a JSON-ready document."""
+        return {
+            **partition_document(self.status),
+            "coordinator": {
+                "generation": self.value.generation,
+                "session": self.value.session,
+                "members": list(self.value.members),
+                "next": None if self.value.next is None else list(self.value.next),
+            },
+            "replicas": [each._asdict() for each in self.replicas],
+            "counts": dict(self.status.counts),
+        }
+
+
+async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
+    """Return all that is known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
+    value = await observer.partition_value(partition)
+    status = (await observer.look()).partitions[partition]
+    return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
+
+
+def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
+    condition, engagement = status.condition, value.engagements.get(name)
+    state = "unknown"
+    if condition is not None:
+        if name in condition.engaged:
+            state = "engaged"
+        elif name in condition.left_out:
+            state = f"{'out' if name in condition.unreachable else 'behind'}: {condition.left_out[name]}"
+        else:
+            state = "not engaged: the partition is not ready"
+    if engagement is None:
+        return ReplicaStatus(name, state, None, None)
+    return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
+
+
+_SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "engaged", "session", "late"})
+"""The fields of a partition's health that its condition has."""
+
+
+@asynccontextmanager
+async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
+    """Open the cluster whose coordinator has this address, and close it at the end.
+
+    Raises `BadOption` for an address that is none, and `ExtraMissing` without what it needs.
+    """
+    host = RealHost()
+    try:
+        coordinator = coordinator_at(host, address)
+        try:
+            yield ClusterObserver(host, coordinator, address, timeout_s)
+        finally:
+            await _close(coordinator)
+    finally:
+        host.close()
+
+
+_CLOSE_S: Final = 5.0
+
+
+async def _close(coordinator: Coordinator) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await coordinator.close()
+    except (TimeoutError, PolonaiseError):
+        pass  # nothing was changed here: this process only looked
+
+
+async def _together(
+    asked: list[Coroutine[Any, Any, dict[str, Any] | PolonaiseError]],
+) -> list[dict[str, Any] | PolonaiseError]:
+    return list(await asyncio.gather(*asked))
+
+
+def _document_in(answer: object) -> dict[str, Any]:
+    """Return the document in a node's answer. Raises `ProtocolError` unless it is the health of a node."""
+    try:
+        document = json.loads(answer.document) if isinstance(answer, HealthIs) else None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ProtocolError("the node did not answer with its health: it may be of another version")
+    return document
+
+
+def _refuse_unasked(_: Connection, message: object, request: int, partition: int) -> None:
+    raise ProtocolError(f"a node sent {type(message).__name__} to an operator who did not ask for it")
+
+
+def _trouble_in(answer: dict[str, Any] | PolonaiseError) -> str:
+    return "" if isinstance(answer, dict) else str(answer)
+
+
+def _storage_status(
+    name: str,
+    answer: dict[str, Any] | PolonaiseError,
+    servers: Mapping[ServerId, dict[str, Any] | PolonaiseError],
+) -> StorageStatus:
+    """Return the status of a storage node from its own answer, and from those of the servers."""
+    not_connected = {
+        server: link["error"] or "not tried yet"
+        for server, told in servers.items()
+        if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and not link["connected"]
+    }
+    if not isinstance(answer, dict):
+        return StorageStatus(name, str(answer), not_connected=not_connected)
+    disk = answer.get("disk") or {}
+    return StorageStatus(
+        name,
+        directory=answer.get("directory"),
+        partitions=answer.get("partitions"),
+        free_bytes=disk.get("free_bytes"),
+        total_bytes=disk.get("total_bytes"),
+        unavailable={int(partition): why for partition, why in answer.get("unavailable", {}).items()},
+        not_connected=not_connected,
+    )

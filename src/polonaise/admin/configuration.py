@@ -1,0 +1,326 @@
+"""Read the settings of a node from its command line, the environment and a file, and say where each is from.
+
+The command line comes first, then the environment, then the file, then the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
+from polonaise.errors import BadOption
+from polonaise.host.files import with_own_errors
+from polonaise.link.connection import LinkSettings
+from polonaise.redaction import redacted
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.settings import StorageSettings
+
+T = TypeVar("T")
+
+DEFAULT: Final = "default"
+COMMAND_LINE: Final = "command line"
+CONFIG_VARIABLE: Final = "POLONAISE_CONFIG"
+"""The environment variable that names the configuration file."""
+
+_PREFIX: Final = "POLONAISE_"
+_FILE_BYTES_MAX: Final = 1024 * 1024
+_TOLD_MAX: Final = 5
+"""The most mistakes that an error names; it counts the others."""
+_SHOWN_MAX: Final = 60
+"""The most characters of a value that a message shows."""
+_SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP))?)(_\w+)?")
+"""The end of a variable that Kubernetes sets in each container for a service named `polonaise-server`: no setting."""
+_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_BYTE_UNITS: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SECOND_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_FLAGS: Final = {
+    "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+
+
+class GivenSetting(NamedTuple):
+    """A setting's value, and where it is from."""
+
+    key: SettingKey
+    value: Any
+    origin: str
+    """`default`, `command line`, `environment NAME`, or `file PATH`."""
+
+    @property
+    def shown(self) -> str:
+        """The value as text, without secrets."""
+        if self.value is None:
+            return ""
+        return redacted(_written(self.key.kind, self.value))
+
+
+class GivenSettings:
+    """The settings of one table: each with its value, and where that is from."""
+
+    def __init__(self, given: Iterable[GivenSetting]) -> None:
+        self.given = {each.key.name: each for each in given}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given[name].value
+
+    def required(self, name: str, table: str) -> Any:
+        """Return a value that has no default. Raises `BadOption`, which says how it is given."""
+        value = self[name]
+        if value is None or value == "":
+            empty = " is empty" if value == "" else " is not given"
+            raise BadOption(
+                f"--{name}{empty}: give --{name}, {variable_of(table, name)} in the environment, or {name} "
+                f"in [{table}] of the file that --config names"
+            )
+        return value
+
+    def server_settings(self) -> ServerSettings:
+        """Return the settings of a server."""
+        return ServerSettings(link=self._of(LinkSettings), **self._fields_of(ServerSettings))
+
+    def storage_settings(self) -> StorageSettings:
+        """Return the settings of a storage node. Raises `BadOption` without a directory."""
+        directory = self.required("directory", "storage")
+        values = {**self._fields_of(StorageSettings), "directory": os.path.abspath(directory)}
+        return StorageSettings(link=self._of(LinkSettings), **values)
+
+    def _of(self, settings: Callable[..., T]) -> T:
+        return settings(**self._fields_of(settings))
+
+    def _fields_of(self, settings: Any) -> dict[str, Any]:
+        return {field.name: self[field.name] for field in fields(settings) if field.name in self.given}
+
+
+class _SettingSource(NamedTuple):
+    """Where settings come from, and those that are there, unchecked."""
+
+    origin_of: Callable[[str], str]
+    values: Mapping[str, Any]
+
+
+def configuration_of(
+    table: str,
+    file: str | None,
+    command_line: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+) -> GivenSettings:
+    """Return the settings of a table: `server`, `storage` or `cluster`.
+
+    `command_line` has the options by the names of settings; None stands for one that was not given. `file` is the
+    path of the configuration file, None for that which the environment names, if it does.
+
+    Raises `BadOption`, which names every wrong setting and where it is from, and `NotFound`, `AccessDenied` and other
+    faults of the disk for a file that can't be read. All tables of the file are checked, not this one alone.
+    """
+    environment = os.environ if environment is None else environment
+    mistakes: list[str] = []
+    file = file if file is not None else environment.get(CONFIG_VARIABLE) or None
+    tables = {} if file is None else _tables_in(file, mistakes)
+    sources = [
+        _SettingSource(
+            lambda name: COMMAND_LINE, {name: value for name, value in command_line.items() if value is not None}
+        ),
+        _environment_of(table, environment, mistakes),
+        _SettingSource(lambda name: f"file {file}", tables.get(table, {})),
+    ]
+    for other, settings in tables.items():  # a typo in another node's table would be found by nobody else today
+        if other != table:
+            _checked(other, _SettingSource(lambda name: f"file {file}", settings), mistakes)
+    checked = [_checked(table, source, mistakes) for source in sources]
+    configuration = GivenSettings(
+        next((found[key.name] for found in checked if key.name in found), GivenSetting(key, key.default, DEFAULT))
+        for key in TABLES[table]
+    )
+    _check_together(configuration, mistakes)
+    if mistakes:
+        more = f"; and {len(mistakes) - _TOLD_MAX} more" if len(mistakes) > _TOLD_MAX else ""
+        raise BadOption("; ".join(mistakes[:_TOLD_MAX]) + more)
+    return configuration
+
+
+def variable_of(table: str, name: str) -> str:
+    """Return the name of the environment variable that gives this setting."""
+    return f"{_PREFIX}{table}_{name}".upper()
+
+
+def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a configuration file. Raises `BadOption` for a file that is no TOML."""
+    text = with_own_errors(path, lambda: _read(Path(path)))
+    if len(text) > _FILE_BYTES_MAX:
+        raise BadOption(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is no configuration file")
+    try:
+        parsed = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadOption(f"{path} is no valid TOML: {redacted(error)}; correct it") from error
+    tables = {}
+    for name, value in parsed.items():
+        if name not in TABLES:
+            mistakes.append(f"file {path}: unknown {'table' if isinstance(value, dict) else 'key'} {name}{_hint(name)}")
+        elif not isinstance(value, dict):
+            mistakes.append(f"file {path}: {name} is a table: write [{name}], and its settings below that")
+        else:
+            tables[name] = value
+    return tables
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_FILE_BYTES_MAX + 1)
+
+
+def _hint(name: str) -> str:
+    """Return what an unknown name at the top of a file may have been meant for."""
+    near = difflib.get_close_matches(name, TABLES, n=1)
+    if near:
+        return f", did you mean [{near[0]}]?"
+    holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
+    if holders:
+        return f": it belongs below {' or '.join(f'[{table}]' for table in holders)}"
+    return f": there are {', '.join(f'[{table}]' for table in TABLES)}"
+
+
+def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:
+    """Return the settings of a table that environment variables give."""
+    prefix = variable_of(table, "")
+    named = {
+        variable.removeprefix(prefix).lower(): value
+        for variable, value in environment.items()
+        if variable.startswith(prefix) and not _SERVICE_LINK.fullmatch(variable.removeprefix(prefix))
+    }
+    # `port` of a cluster reads like a service's: that table is for no container.
+    if table == "cluster" and (port := environment.get(f"{prefix}PORT")) is not None:
+        named["port"] = port
+    return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
+
+
+def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:
+    """Return the valid settings of a source, and note what is wrong with the others."""
+    keys = {key.name: key for key in TABLES[table]}
+    found = {}
+    for name, value in source.values.items():
+        origin = source.origin_of(name)
+        key = keys.get(name)
+        if key is None:
+            near = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
+            advice = f", did you mean {near[0]}?" if near else f": `polonaise config show {table}` lists all"
+            mistakes.append(f"{origin}: unknown setting {table}.{name}{advice}")
+            continue
+        try:
+            found[name] = GivenSetting(key, _value_of(key, value), origin)
+        except ValueError:
+            mistakes.append(f"{origin}: invalid {table}.{name} {_quoted(value)}: write {_expected(key)}")
+    return found
+
+
+def _quoted(value: object) -> str:
+    shown = redacted(repr(value))
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+
+
+def _expected(key: SettingKey) -> str:
+    """Say what values a setting takes."""
+    if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
+        return key.kind.value
+    return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
+
+
+def _value_of(key: SettingKey, value: object) -> Any:
+    """Return a setting's value, of its kind and within its bounds. Raises `ValueError`."""
+    match key.kind:
+        case SettingKind.TEXT:
+            if not isinstance(value, str) or "\0" in value:
+                raise ValueError
+            return value
+        case SettingKind.LIST:
+            return _list_of(value)
+        case SettingKind.FLAG:
+            return value if isinstance(value, bool) else _flag_of(value)
+        case SettingKind.COUNT:
+            number: float = _number_of(value, {"": 1})
+        case SettingKind.BYTES:
+            number = _number_of(value, _BYTE_UNITS)
+        case SettingKind.SECONDS:
+            number = _number_of(value, _SECOND_UNITS)
+        case SettingKind.RATIO:
+            number = _number_of(value, {"": 1})
+    if key.kind in (SettingKind.COUNT, SettingKind.BYTES):
+        if number != int(number):
+            raise ValueError
+        number = int(number)
+    else:
+        number = float(number)
+    if not key.least <= number <= key.most:
+        raise ValueError
+    return number
+
+
+def _list_of(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _flag_of(value: object) -> bool:
+    if not isinstance(value, str) or value.strip().lower() not in _FLAGS:
+        raise ValueError
+    return _FLAGS[value.strip().lower()]
+
+
+def _number_of(value: object, units: Mapping[str, float]) -> float:
+    """Return a number, or that in a text with a unit. Raises `ValueError`."""
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if match is None or match[2].lower() not in units or len(match[1]) > 30:
+            raise ValueError
+        number = float(match[1]) if "." in match[1] else int(match[1])
+        return number * units[match[2].lower()]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _written(kind: SettingKind, value: Any) -> str:
+    """Return a value as it could be written in a file."""
+    if kind is SettingKind.LIST:
+        return ",".join(value)
+    if kind is SettingKind.FLAG:
+        return "true" if value else "false"
+    if kind is SettingKind.BYTES:
+        for unit in ("TiB", "GiB", "MiB", "KiB"):
+            size = _BYTE_UNITS[unit.lower()]
+            if value >= size and value % size == 0:
+                return f"{value // size:g} {unit}"
+        return str(int(value))
+    if kind is SettingKind.COUNT:
+        return str(int(value))
+    if kind in (SettingKind.SECONDS, SettingKind.RATIO):
+        return f"{value:g}"
+    return str(value)
+
+
+def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
+    """Note settings that are right by themselves, and wrong together."""
+    given = configuration.given
+    if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
+        silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]
+        mistakes.append(
+            f"silence_s_max is {silence.shown} ({silence.origin}) with a heartbeat_s of {heartbeat.shown} "
+            f"({heartbeat.origin}): make it at least twice as long, or living peers count as dead"
+        )
+    if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
+        origin = given["coordinator"].origin
+        mistakes.append(
+            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: zookeeper or file"
+        )

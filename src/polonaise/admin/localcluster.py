@@ -1,0 +1,282 @@
+"""Run a whole cluster of processes on this machine, follow them, and start again those that end by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from polonaise.admin import zookeeper
+from polonaise.admin.cluster import ClusterStatus, observer_of
+from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, plan_in, write_plan
+from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
+from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+
+_LOOK_S: Final = 0.1
+"""Seconds between two looks at the processes."""
+_ASK_S: Final = 2.0
+"""Seconds that each node has to say whether it is ready."""
+_READY_S: Final = 60.0
+"""Seconds after which a cluster that is not ready counts as failed."""
+_EARLIER_S: Final = 20.0
+"""Seconds that the processes of an earlier run get to end: they do so by themselves within about ten."""
+_BACKOFF_S_MIN: Final = 0.5
+_BACKOFF_S_MAX: Final = 10.0
+_STEADY_S: Final = 30.0
+"""A process that has lived for so long is started again without a longer pause."""
+_LAST_LINE_MAX: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Something that happened to the cluster, for whoever started it."""
+
+    event: str
+    """`starting`, `waiting`, `ready`, `ended`, `restarted`, or `stopping`."""
+    text: str
+    """The event in a line for people."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The event for programs."""
+
+
+Tell = Callable[[Told], None]
+
+
+class LocalClusterRun:
+    """One run of a local cluster: `start`, `wait_ready`, `follow` until `stop_soon`; ended as a context manager."""
+
+    def __init__(
+        self,
+        directory: Path,
+        wanted: Wanted,
+        tell: Tell,
+        *,
+        restart: bool = True,
+        config: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        """Nothing happens yet. `tell` is called with what happens.
+
+        With `restart`, a process that ends by itself is started again; else it is only told of. `config` is a file of
+        settings for the nodes.
+        """
+        self.directory = directory.absolute()
+        self._wanted = wanted
+        self._tell = tell
+        self._restart = restart
+        self._config = config
+        self._verbose = verbose
+        self._stopped = threading.Event()
+        self._locks: list[RealLock] = []
+        self._cluster: LocalCluster | None = None
+        self._watched: list[_Watched] = []
+        self._began_s = time.monotonic()
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The processes, once `start` has begun to start them."""
+        assert self._cluster is not None
+        return self._cluster
+
+    def stop_soon(self) -> None:
+        """Have all calls return soon; called again, kill the processes. May be called by a signal handler."""
+        if self._stopped.is_set() and self._cluster is not None:
+            self._cluster.kill()
+        self._stopped.set()
+
+    def start(self) -> None:
+        """Start all processes, as they were in an earlier run in this directory, or as a new cluster.
+
+        Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
+        `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
+        With the first three nothing has changed.
+        """
+        plan = self._plan()
+        if plan.coordinator == ZOOKEEPER:
+            _check_zookeeper()
+        path = str(self.directory)
+        with_own_errors(path, partial(self.directory.mkdir, parents=True, exist_ok=True))
+        self._lock()
+        plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
+        for address in plan.every_address():
+            zookeeper.check_free(address)
+        write_plan(self.directory, plan)
+        self._cluster = LocalCluster(
+            self.directory,
+            partitions=plan.partitions,
+            addresses=plan.addresses,
+            verbose=self._verbose,
+            config=self._config,
+            apart=True,
+            holding=[lock.fileno() for lock in self._locks[1:]],
+        )
+        self._tell_starting(plan)
+        self._cluster.start(self._stopped.is_set)
+        self._watched = [_Watched(node) for node in self._cluster.nodes]
+
+    def _plan(self) -> LocalPlan:
+        """Return what the cluster is to be; nothing is changed for that."""
+        plan = plan_in(self.directory)
+        return LocalPlan.new(self._wanted) if plan is None else plan.started_again(self._wanted)
+
+    def _lock(self) -> None:
+        """Lock the directory, and wait until the processes of an earlier run have ended. Raises `DirectoryInUse`.
+
+        They hold the second lock themselves: when this program was killed, they need a moment to notice.
+        """
+        self._locks.append(try_lock(str(self.directory / LOCK)))
+        until_s = time.monotonic() + _EARLIER_S
+        told = False
+        while True:
+            try:
+                self._locks.append(try_lock(str(self.directory / NODES_LOCK)))
+                return
+            except DirectoryInUse:
+                if time.monotonic() > until_s or self._stopped.wait(_LOOK_S):
+                    raise
+                if not told:
+                    self._tell(Told("waiting", "waiting for the processes of an earlier run to end"))
+                    told = True
+
+    def _tell_starting(self, plan: LocalPlan) -> None:
+        storage, servers = plan.addresses.storage, plan.addresses.servers
+        lines = [
+            f"cluster in {self.directory}: {len(storage)} storage nodes, {len(servers)} servers, "
+            f"{plan.partitions} partitions",
+            f"  coordinator  {self.cluster.coordinator}",
+            f"  servers      {', '.join(servers)}",
+            f"  storage      {', '.join(storage)}",
+            f"  logs         {self.directory}/*.log",
+        ]
+        fields = {
+            "directory": str(self.directory),
+            "coordinator": self.cluster.coordinator,
+            "servers": list(servers),
+            "storage": list(storage),
+            "partitions": plan.partitions,
+        }
+        self._tell(Told("starting", "\n".join(lines), fields))
+
+    def wait_ready(self) -> None:
+        """Return when every partition is ready, or `stop_soon` was called. Raises `StartFailed` after a minute."""
+        asyncio.run(self._until_ready())
+        if not self._stopped.is_set():
+            took_s = time.monotonic() - self._began_s
+            text = f"ready after {took_s:.1f} s; in another terminal: export POLONAISE_LOG={self.cluster.coordinator}"
+            self._tell(Told("ready", text, {"after_s": round(took_s, 1), "log": self.cluster.coordinator}))
+
+    async def _until_ready(self) -> None:
+        until_s = time.monotonic() + _READY_S
+        async with observer_of(self.cluster.coordinator, _ASK_S) as observer:
+            while not self._stopped.is_set():
+                try:
+                    status = await observer.look()
+                    if _is_ready(status):
+                        return
+                    missing = _missing(status)
+                except PolonaiseError as error:
+                    missing = str(error)
+                self.look()
+                if time.monotonic() > until_s:
+                    raise StartFailed(f"the cluster was not ready after {_READY_S:g} s: {missing}")
+                await asyncio.sleep(_LOOK_S)
+
+    def follow(self) -> None:
+        """Watch the processes until `stop_soon`; start again those that end by themselves."""
+        while not self._stopped.wait(_LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look at the processes once; tell of those that have ended, and start again those whose time has come."""
+        now_s = time.monotonic()
+        for watched in self._watched:
+            node = watched.node
+            if node.has_ended():
+                pause_s = watched.ended(now_s)
+                again = f"; it starts again in {pause_s:g} s" if self._restart else ""
+                text = f"{node.name} has ended ({_how(node.exit_status)}){again}{_last_words(node)}"
+                self._tell(Told("ended", text, {"node": node.name, "exit_status": node.exit_status}))
+            elif node.pid is None and self._restart and now_s >= watched.again_s:
+                watched.started_s = now_s
+                node.launch()
+                self._tell(Told("restarted", f"{node.name} was started again", {"node": node.name, "pid": node.pid}))
+
+    def __enter__(self) -> LocalClusterRun:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if self._cluster is not None:
+                self._tell(Told("stopping", "stopping"))
+                self._cluster.stop()
+        finally:
+            for lock in self._locks:
+                lock.release()
+
+
+class _Watched:
+    """A process that is followed: when it was started, and when it is to be started again."""
+
+    def __init__(self, node: ChildNode) -> None:
+        self.node = node
+        self.started_s = time.monotonic()
+        self.again_s = 0.0
+        self._pause_s = _BACKOFF_S_MIN
+
+    def ended(self, now_s: float) -> float:
+        """Note that the process has ended, and return the pause until it is started again, in seconds.
+
+        It doubles each time, unless the process has lived for a while: one that can't start is not tried all the time.
+        """
+        if now_s - self.started_s >= _STEADY_S:
+            self._pause_s = _BACKOFF_S_MIN
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _BACKOFF_S_MAX)
+        self.again_s = now_s + pause_s
+        return pause_s
+
+
+def _check_zookeeper() -> None:
+    """Raise `JavaMissing` or `ExtraMissing`, which name the way without ZooKeeper, if it can't be run here."""
+    try:
+        zookeeper.check_installed()
+        try:
+            import kazoo.client  # noqa: F401
+        except ImportError as error:
+            raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
+    except (JavaMissing, ExtraMissing) as error:
+        raise type(error)(
+            f"{error.text}. Or choose a coordinator in a directory, for one machine: --file-coordinator"
+        ) from error
+
+
+def _is_ready(status: ClusterStatus) -> bool:
+    """Whether clients can use every partition, and every node is there."""
+    return status.description is not None and not status.wellness
+
+
+def _missing(status: ClusterStatus) -> str:
+    groups = (status.partitions, status.servers, status.storage)
+    troubles = [trouble for group in groups for each in group for trouble in each.troubles]
+    return status.coordinator_trouble or "; ".join(troubles[:3])
+
+
+def _how(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _last_words(node: ChildNode) -> str:
+    """Return the last line that a process has logged, for a node that did not end well by a signal."""
+    lines = node.log.strip().splitlines()
+    if not lines or (node.exit_status or 0) <= 0:
+        return ""
+    return f": {lines[-1][:_LAST_LINE_MAX]}"

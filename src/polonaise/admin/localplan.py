@@ -1,0 +1,198 @@
+"""The file in which a local cluster keeps what it is: so that it comes back as the same one, at the same ports."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from polonaise.admin.zookeeper import check_free
+from polonaise.errors import AddressInUse, BadOption, ClusterFileDamaged, UnsupportedFormat
+from polonaise.host.address import HostPort, parse_address
+from polonaise.host.files import with_own_errors
+from polonaise.host.real import RealHost
+from polonaise.host.wholefiles import write_whole
+from polonaise.node.addresses import MARKER
+from polonaise.node.local import LocalAddresses
+
+PLAN: Final = "cluster.json"
+"""The file that marks a directory as that of a local cluster."""
+LOCK: Final = "lock"
+NODES_LOCK: Final = "nodes.lock"
+HOST: Final = "127.0.0.1"
+ZOOKEEPER: Final = "zookeeper"
+FILE: Final = "file"
+_FORMAT: Final = 1
+_STORAGE: Final = 3
+_SERVERS: Final = 2
+_PARTITIONS: Final = 4
+_PORTS: Final = range(10_000, 31_000)
+"""Where ports are looked for: below those that systems give to outgoing connections, which would be in the way."""
+_TRIES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user of `cluster start` has said; None for what was not said."""
+
+    coordinator: str | None = None
+    """`zookeeper` or `file`."""
+    storage: int | None = None
+    servers: int | None = None
+    partitions: int | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlan:
+    """What a local cluster is: its size, the kind of its coordinator, and where each process listens."""
+
+    partitions: int
+    addresses: LocalAddresses
+
+    @property
+    def coordinator(self) -> str:
+        """The kind of the coordinator: `zookeeper` or `file`."""
+        return FILE if self.addresses.zookeeper is None else ZOOKEEPER
+
+    def every_address(self) -> Iterator[HostPort]:
+        """Yield the address of each process."""
+        for text in (self.addresses.zookeeper, *self.addresses.storage, *self.addresses.servers):
+            if text is not None:
+                address = parse_address(text)
+                assert isinstance(address, HostPort)
+                yield address
+
+    @classmethod
+    def new(cls, wanted: Wanted) -> LocalPlan:
+        """Return the plan of a new cluster. Raises `AddressInUse` if the ports that are wanted are not free."""
+        storage, servers = wanted.storage or _STORAGE, wanted.servers or _SERVERS
+        has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER
+        ports = _ports(servers + storage + has_zookeeper, wanted.port)
+        texts = [str(HostPort(HOST, port)) for port in ports]
+        zookeeper = texts[-1] if has_zookeeper else None
+        addresses = LocalAddresses(tuple(texts[servers : servers + storage]), tuple(texts[:servers]), zookeeper)
+        return cls(wanted.partitions or _PARTITIONS, addresses)
+
+    def started_again(self, wanted: Wanted) -> LocalPlan:
+        """Return the plan of this cluster for another start: only the number of servers may be another one.
+
+        Raises `BadOption` for anything else that can't be changed, and `AddressInUse`.
+        """
+        is_of = (
+            ("coordinator", self.coordinator, wanted.coordinator),
+            ("storage nodes", len(self.addresses.storage), wanted.storage),
+            ("partitions", self.partitions, wanted.partitions),
+        )
+        for what, is_now, other in is_of:
+            if other is not None and other != is_now:
+                raise BadOption(
+                    f"this cluster was made with {what} {is_now}, for good: {other} can't change that; leave it out, "
+                    "or choose another directory"
+                )
+        servers = self.addresses.servers
+        if wanted.port is not None and str(HostPort(HOST, wanted.port)) != servers[0]:
+            raise BadOption(f"this cluster has its ports already, from {servers[0]} on: leave --port out")
+        count = wanted.servers or len(servers)
+        more = _ports(count - len(servers), None) if count > len(servers) else []
+        kept = (*servers[:count], *(str(HostPort(HOST, port)) for port in more))
+        return replace(self, addresses=replace(self.addresses, servers=kept))
+
+    def encode(self) -> bytes:
+        """Return the plan as a file's contents."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, raw: bytes, path: Path) -> Self:
+        """Return the plan in a file's contents. Raises `UnsupportedFormat`, `ClusterFileDamaged`."""
+        try:
+            fields = json.loads(raw)
+            version = int(fields["format"])
+            if version > _FORMAT:
+                raise UnsupportedFormat(
+                    f"{path} is of format {version}; this version of Polonaise reads {_FORMAT}: run the newer one"
+                )
+            addresses = fields["addresses"]
+            zookeeper = addresses["zookeeper"]
+            plan = cls(
+                int(fields["partitions"]),
+                LocalAddresses(
+                    _texts(addresses["storage"]),
+                    _texts(addresses["servers"]),
+                    None if zookeeper is None else _texts([zookeeper])[0],
+                ),
+            )
+            if not plan.addresses.storage or not plan.addresses.servers:
+                raise ValueError("it names no storage nodes, or no servers")
+            list(plan.every_address())
+        except (ValueError, LookupError, TypeError, AssertionError, RecursionError, BadOption) as error:
+            raise ClusterFileDamaged(
+                f"{path} is damaged: {error}; restore it, or start the nodes one by one (polonaise storage run, "
+                "polonaise server run): what they keep is beside it"
+            ) from error
+        return plan
+
+
+def plan_in(directory: Path) -> LocalPlan | None:
+    """Return the plan of the cluster in a directory; None if the directory is missing, empty, or was only locked.
+
+    Raises `BadOption` for a directory that holds anything else, `ClusterFileDamaged`, `UnsupportedFormat`,
+    `NotADirectory`, and other faults of the disk.
+    """
+    path = directory / PLAN
+    if not os.path.lexists(directory):
+        return None
+    names = set(with_own_errors(str(directory), lambda: os.listdir(directory)))
+    if PLAN in names:
+        return LocalPlan.decode(with_own_errors(str(path), path.read_bytes), path)
+    if names - {LOCK, NODES_LOCK, f"{PLAN}.new"}:
+        raise BadOption(f"{directory} {_kind_of(directory, names)}: name a new or an empty directory")
+    return None
+
+
+def write_plan(directory: Path, plan: LocalPlan) -> None:
+    """Write the plan, durably and whole. Raises what the disk raises."""
+    host = RealHost()
+    try:
+        asyncio.run(write_whole(host.disk, str(directory), PLAN, [plan.encode()]))
+    finally:
+        host.close()
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError("an address is no text")
+    return tuple(values)
+
+
+def _kind_of(directory: Path, names: set[str]) -> str:
+    """Say what a directory is that is not a local cluster's."""
+    if MARKER in names:
+        return f"is an embedded log (embedded:{directory})"
+    if "polonaise-storage.ctl" in names:
+        return "is the directory of a storage node"
+    return f"is not that of a cluster: it holds {', '.join(sorted(names)[:3])}, and no {PLAN}"
+
+
+def _ports(count: int, first: int | None) -> list[int]:
+    """Return so many ports in a row on which nobody listens. Raises `AddressInUse`, `BadOption`."""
+    if first is not None:
+        if first + count > 65_536:
+            raise BadOption(f"invalid --port {first}: {count} ports are needed, and there are none above 65535")
+        for port in range(first, first + count):
+            check_free(HostPort(HOST, port))
+        return list(range(first, first + count))
+    for _ in range(_TRIES):
+        start = random.randrange(_PORTS.start, _PORTS.stop - count)
+        try:
+            for port in range(start, start + count):
+                check_free(HostPort(HOST, port))
+        except AddressInUse:
+            continue
+        return list(range(start, start + count))
+    raise AddressInUse(f"no {count} ports in a row are free from {_PORTS.start} to {_PORTS.stop}: choose with --port")

@@ -1,0 +1,158 @@
+"""What the commands that look at a running cluster share: their options, their tables, and the way to the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+
+from typer import Option
+
+from polonaise.cli import inputs
+from polonaise.cli.output import print_table, say_json, tidy, while_read
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 3.0
+"""Seconds that a node, and the coordinator, have to answer: a command that shows who does not answer must not hang."""
+
+CoordinatorOption = Annotated[
+    str | None,
+    Option(
+        "--coordinator",
+        envvar=["POLONAISE_COORDINATOR", "POLONAISE_LOG"],
+        help="Address of the cluster's coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each node to answer.")
+]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+
+
+class Rows(NamedTuple):
+    """A table: the names of its columns, its rows, and which columns are numbers."""
+
+    columns: list[str]
+    rows: list[Sequence[object]]
+    right: tuple[int, ...]
+
+
+def with_observer(
+    coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
+) -> None:
+    """Open the cluster whose coordinator is named, run `do` with what observes it, and close it."""
+    if not coordinator:
+        raise BadOption("which cluster? Give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH")
+    address = coordinator
+
+    async def observed() -> None:
+        from polonaise.admin.cluster import observer_of
+
+        async with observer_of(address, timeout_s) as observer:
+            await do(observer)
+
+    with tidy():
+        asyncio.run(while_read(observed()))
+
+
+def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
+    """Look at a cluster once, and show it. Raises why the coordinator could not be read, if it could not."""
+
+    async def do(observer: ClusterObserver) -> None:
+        status = await observer.look()
+        if status.coordinator_error is not None:
+            raise status.coordinator_error
+        show(status)
+
+    with_observer(coordinator, timeout_s, do)
+
+
+def print_rows(
+    each: Sequence[T],
+    rows_of: Callable[[Sequence[T]], Rows],
+    document_of: Callable[[T], dict[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print servers, storage nodes or partitions as a table, or as one JSON object per line."""
+    if as_json:
+        for item in each:
+            say_json(document_of(item))
+    else:
+        table = rows_of(each)
+        print_table(table.columns, table.rows, right=table.right)
+
+
+def server_rows(servers: Sequence[ServerStatus]) -> Rows:
+    """Return servers as rows."""
+    return Rows(
+        ["server", "address", "state", "partitions", "problems"],
+        [
+            (each.server, each.address, "UNREACHABLE" if each.trouble else "reachable", each.partitions, each.troubles)
+            for each in servers
+        ],
+        (0, 3),
+    )
+
+
+def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
+    """Return storage nodes as rows."""
+    return Rows(
+        ["storage node", "state", "partitions", "free", "problems"],
+        [
+            (
+                each.name,
+                "UNREACHABLE" if each.trouble else "reachable",
+                "-" if each.partitions is None else each.partitions,
+                "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
+                each.troubles,
+            )
+            for each in nodes
+        ],
+        (2, 3),
+    )
+
+
+def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
+    """Return partitions as rows."""
+    columns = ["partition", "state", "owner", "generation", "session", "committed up to", "engaged", "problems"]
+    return Rows(columns, [_partition_row(each) for each in partitions], (0, 3, 4, 5))
+
+
+def _partition_row(each: PartitionStatus) -> Sequence[object]:
+    session, committed, engaged = "-", "unknown", "-"
+    if (condition := each.condition) is not None:
+        session = "-" if condition.session is None else str(condition.session)
+        committed = (
+            str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
+        )
+        left = [
+            f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
+        ]
+        engaged = ", ".join([str(len(condition.engaged)), *left])
+    return (
+        each.partition,
+        each.state if each.state in ("ready", "degraded") else each.state.upper(),
+        "nobody" if each.owner is None else f"server {each.owner.server}",
+        "-" if each.owner is None else each.owner.generation,
+        session,
+        committed,
+        engaged,
+        each.troubles,
+    )
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"

@@ -1,0 +1,67 @@
+"""What the commands that run nodes share: options, logging, and how they are told to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+from typer import Option
+
+from polonaise.errors import BadOption
+
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
+Config = Annotated[
+    str | None, Option("--config", metavar="FILE", help="File of settings (TOML). Default: POLONAISE_CONFIG, or none.")
+]
+Listen = Annotated[
+    str | None,
+    Option(
+        help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one. Default: 127.0.0.1:0.",
+        show_default=False,
+    ),
+]
+UntilStdinEnds = Annotated[
+    bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
+]
+"""An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
+
+
+def say_now(line: str) -> None:
+    """Print a line at once. Raises `BadOption` if standard output can't be written."""
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        sys.stdout = None  # else the interpreter tries to write the rest as it exits, and complains
+        raise BadOption(
+            f"standard output can't be written: {error.strerror}; redirect it to a file or a pipe that is open"
+        ) from error
+
+
+def say_ready(address: str) -> None:
+    """Print one line that tells the parent process where the node listens."""
+    say_now(f"listening {address}")
+
+
+def log_to_stderr(verbose: bool) -> None:
+    """Log to standard error: warnings, and with `verbose` what the node does."""
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+def stop_when_stdin_ends() -> None:
+    """Let the end of standard input stop this process as SIGTERM does."""
+
+    def wait() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # standard input was closed, or its terminal is gone: that is an end, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()

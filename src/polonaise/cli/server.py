@@ -1,0 +1,98 @@
+"""The `polonaise server` commands: run a server, and list those of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.running import (
+    Config,
+    Listen,
+    UntilStdinEnds,
+    Verbose,
+    log_to_stderr,
+    say_ready,
+    stop_when_stdin_ends,
+)
+
+server = typer.Typer(
+    help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
+)
+
+
+@server.command("run")
+def server_run(
+    coordinator: Annotated[
+        str | None,
+        Option(
+            help="Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.", show_default=False)
+    ] = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
+    ] = None,
+    listen: Listen = None,
+    fragments: Annotated[
+        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
+    ] = None,
+    scrub_bytes: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=2**40,
+            help="Bytes per second of fragments to read in search of damage; 0: none. Default: 2 MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    evidence: Annotated[
+        bool | None,
+        Option("--evidence", help="Also store what each append was judged by: its mark and locks.", show_default=False),
+    ] = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run one server until it is interrupted. The first server makes the cluster.
+
+    Settings that are not given here come from the environment (POLONAISE_SERVER_…), then from the table [server] of
+    the configuration file; `polonaise config show server` lists them.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.host.real import run
+    from polonaise.node.processes import run_server
+
+    if until_stdin_ends:
+        stop_when_stdin_ends()
+    log_to_stderr(verbose)
+    options = {
+        "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
+        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
+    }  # fmt: skip
+    given = configuration_of("server", config, options)
+    settings = given.server_settings()
+    address = given.required("coordinator", "server")
+    nodes = inputs.nodes_of(",".join(given["storage"]), "--storage")
+    run(lambda host: run_server(host, address, nodes, given["partitions"], settings, say_ready, given["fragments"]))
+
+
+@server.command("list", epilog=EXIT_STATUS)
+def server_list(
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
+    from polonaise.admin.cluster import ClusterStatus, server_document
+
+    def show(status: ClusterStatus) -> None:
+        looking.print_rows(status.servers, looking.server_rows, server_document, as_json=as_json)
+
+    looking.look(coordinator, timeout, show)

@@ -1,0 +1,79 @@
+"""The `polonaise storage` commands: run a storage node, and list those of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from polonaise.cli import looking
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.running import (
+    Config,
+    Listen,
+    UntilStdinEnds,
+    Verbose,
+    log_to_stderr,
+    say_ready,
+    stop_when_stdin_ends,
+)
+
+storage = typer.Typer(help="Run storage nodes, which keep the log's files, and list them.", no_args_is_help=True)
+
+
+@storage.command("run")
+def storage_run(
+    directory: Annotated[
+        str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
+    ] = None,
+    listen: Listen = None,
+    segment_bytes: Annotated[
+        int | None,
+        Option(min=4096, max=2**40, help="Size of a segment file, in bytes. Default: 256 MiB.", show_default=False),
+    ] = None,
+    scrub_bytes: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=2**40,
+            help="Bytes per second to read in search of damage; 0: none. Default: 2 MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run one storage node until it is interrupted.
+
+    Settings that are not given here come from the environment (POLONAISE_STORAGE_…), then from the table [storage] of
+    the configuration file; `polonaise config show storage` lists them.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.host.real import run
+    from polonaise.node.processes import run_storage
+
+    if until_stdin_ends:
+        stop_when_stdin_ends()
+    log_to_stderr(verbose)
+    options = {
+        "directory": directory, "listen": listen, "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
+    }  # fmt: skip
+    settings = configuration_of("storage", config, options).storage_settings()
+    run(lambda host: run_storage(host, settings, say_ready), syncs_in_loop=True)
+
+
+@storage.command("list", epilog=EXIT_STATUS)
+def storage_list(
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """List the storage nodes of a cluster: whether each answers, its partitions, and the room on its disk."""
+    from polonaise.admin.cluster import ClusterStatus, storage_document
+
+    def show(status: ClusterStatus) -> None:
+        looking.print_rows(status.storage, looking.storage_rows, storage_document, as_json=as_json)
+
+    looking.look(coordinator, timeout, show)

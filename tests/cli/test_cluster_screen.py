@@ -1,0 +1,85 @@
+"""The screen of `cluster status`: bounded, what is not well first, and true to the exit status."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+from polonaise.admin.conditions import Condition
+from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
+from polonaise.cli.looking import size
+from polonaise.coordination.values import ClusterDescription, Owner
+from polonaise.errors import CoordinatorUnavailable
+
+NAMES = ["a:1", "b:1", "c:1"]
+
+
+def partition(number: int, *, ready: bool = True, out: str = "") -> PartitionStatus:
+    left_out = {out: "[connection_lost] gone"} if out else {}
+    engaged = [name for name in NAMES if name != out] if ready else []
+    waits_for = "" if ready else "two replicas are missing"
+    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, 2, 7, list(left_out))
+    return PartitionStatus(number, Owner(1, "s:1", 2), condition)
+
+
+def cluster(partitions: list[PartitionStatus], error: CoordinatorUnavailable | None = None) -> ClusterStatus:
+    description = ClusterDescription(bytes(16), len(partitions), tuple(NAMES))
+    servers = [ServerStatus(1, "s:1", True, len(partitions)), ServerStatus(2, "t:1", True, 0, "[connection_lost] gone")]
+    storage = [StorageStatus(name, "", "/d", 7, 2**30, 2**40) for name in NAMES]
+    return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, 0.1)
+
+
+def text_of(parts: list[object]) -> list[str]:
+    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_thousands_of_partitions_make_a_screen_with_those_that_are_not_well_first() -> None:
+    partitions = [partition(number) for number in range(5_000)]
+    partitions[4_321] = partition(4_321, ready=False)
+    partitions[17] = partition(17, out="b:1")
+    lines = text_of(list(screen_of(cluster(partitions))))
+    assert len(lines) < 45
+    assert "5,000 partitions: 4,998 ready, 1 degraded, 1 not ready" in lines
+    rows = [line.split()[:2] for line in lines if line.split()[:1] and line.split()[0] in ("4321", "17", "0")]
+    assert rows == [["4321", "NOT"], ["17", "degraded"], ["0", "ready"]]
+    assert f"and {5_000 - ROWS_MAX:,} partitions more, all of them well (--all shows all)" in lines
+
+
+def test_all_rows_are_shown_when_they_are_asked_for() -> None:
+    lines = text_of(list(screen_of(cluster([partition(number) for number in range(300)]), None)))
+    assert sum(" ready " in line for line in lines) == 300
+    assert not any("more" in line for line in lines)
+
+
+def test_what_many_partitions_suffer_from_is_summed_up() -> None:
+    lines = text_of(list(screen_of(cluster([partition(number, out="b:1") for number in range(100)]))))
+    assert "  100 of them: b:1 is not engaged: [connection_lost] gone" in lines
+    assert any("80 of them not well" in line for line in lines)
+
+
+@pytest.mark.parametrize("height", [12, 24, 50])
+def test_a_screen_fits_the_terminal(height: int) -> None:
+    screen = fitting(cluster([partition(number) for number in range(1_000)]), height)
+    if height > 15:
+        assert len(text_of(list(screen))) <= height
+
+
+def test_a_coordinator_that_is_not_read_is_said_at_the_top() -> None:
+    status = cluster([partition(0)], CoordinatorUnavailable("gone"))
+    lines = text_of(list(screen_of(status)))
+    assert "FAILED" in lines[0]
+    assert "[coordinator_unavailable] gone" in lines[1]
+    assert "said last" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (2**40, "1.0 TiB"), (300 * 2**30, "300 GiB")]
+)
+def test_sizes_are_written_for_people(count: int, text: str) -> None:
+    assert size(count) == text
