@@ -264,8 +264,8 @@ def _reason(address: str, error: PolonaiseError) -> str:
             return f"{address} is a server of another cluster"
         case UnsupportedVersion():
             return (
-                f"{address} is of another version: {error.text}; or connect by the coordinator's address, which clients "
-                "of every version take"
+                f"{address} is of another version: {error.text}; or connect by the coordinator's address, which every "
+                "version takes"
             )
     return error.text if address in error.text else f"{address}: {error.text}"
 

@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
 
     The side that was connected to (`accepted`) says hello second, and only to a peer of its own cluster: a stranger who
     finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do. And it stops
-    reading a peer that does not read. Only this side does: if both did, each could wait for the other to read, for ever.
+    reading a peer that does not read. Only this side does: if both did, each could wait for the other, for ever.
     """
 
     def __init__(

@@ -148,8 +148,8 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
         location = _cluster(address, settings)
     else:
         raise BadOption(
-            f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, or "
-            "for a cluster some of its servers, polonaise://HOST:PORT,…, or its coordinator, file:PATH or "
+            f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own; "
+            "for a cluster, some of its servers, polonaise://HOST:PORT,…, or its coordinator, file:PATH or "
             "zookeeper://HOST:PORT,…/ROOT"
         )
     async with AsyncExitStack() as stack:
