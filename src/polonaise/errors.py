@@ -567,6 +567,16 @@ class CoordinatorUnavailable(PolonaiseError):
     retry = Retry.AGAIN
 
 
+class ServersUnavailable(PolonaiseError):
+    """None of the servers that a client knows of, by its address and by the assignment, has answered.
+
+    The message names each with its reason.
+    """
+
+    code = "servers_unavailable"
+    retry = Retry.AGAIN
+
+
 class CoordinatorDamaged(PolonaiseError):
     """A value that the coordinator keeps is missing, older than before, or does not read as it was written."""
 

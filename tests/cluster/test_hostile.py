@@ -22,6 +22,7 @@ from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames
 from polonaise.wire.messages import (
+    PROTOCOL_VERSION,
     Health,
     Hello,
     HighWaterMark,
@@ -238,7 +239,7 @@ async def test_frames_are_the_same_in_one_packet_or_byte_by_byte(target: Target)
 )
 async def test_a_conversation_that_begins_wrongly_is_refused(target: Target, case: str, code: str) -> None:
     wrong: dict[str, dict[str, object]] = {
-        "future version": {"version_min": 2, "version_max": 65_535},
+        "future version": {"version_min": PROTOCOL_VERSION + 1, "version_max": 65_535},
         "past version": {"version_min": 0, "version_max": 0},
         "wrong role": {"role": 3},
         "unknown role": {"role": 200},

@@ -57,12 +57,21 @@ class Meeting:
 class Town:
     """One seed's cluster: three storage nodes and a server with the default settings, without faults of its own."""
 
-    def __init__(self, seed: int, *, partitions: int = 1, server: ServerSettings | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        partitions: int = 1,
+        servers: int = 1,
+        server: ServerSettings | None = None,
+        client: ClientSettings | None = None,
+    ) -> None:
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
-            storage=3, servers=1, clients=0, partitions=partitions,
-            link=LinkSettings(), server=server or ServerSettings(), client=ClientSettings(), segment_bytes_max=2**20,
+            storage=3, servers=servers, clients=0, partitions=partitions,
+            link=LinkSettings(), server=server or ServerSettings(), client=client or ClientSettings(),
+            segment_bytes_max=2**20,
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, _nothing)
 

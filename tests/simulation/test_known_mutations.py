@@ -66,6 +66,9 @@ FOUND_BY = {
     "lease-that-runs-out-unseen": 44,
     "lease-that-nobody-renews": 19,
     "client-that-ignores-its-window": 12,
+    "stale-assignment-believed": 264,
+    "assignment-told-as-it-was-first": 15,
+    "one-id-for-all-clients": 9,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

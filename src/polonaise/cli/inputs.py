@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from polonaise.terms import LockMode
 
 STANDARD_INPUT: Final = "-"
+LOG_ADDRESSES: Final = "polonaise://HOST:PORT,…, zookeeper://…, file:PATH or embedded:PATH"
+"""The forms of a log's address, for helps."""
 _ADDRESS: Final = re.compile(r"[a-z]+:")
 _LOCK: Final = re.compile(r"([^\ud800-\udfff]+):(-?[0-9]{1,19})")
 _PARTITION_ID: Final = re.compile(r"([0-9]{1,10})=(-1|[0-9]{1,19})")
@@ -60,9 +62,7 @@ def address_of(argument: str | None, option: str | None) -> str:
     """
     address = argument or option
     if not address:
-        raise BadOption(
-            "which log? Give its address (file:PATH or embedded:PATH) first, with --log, or in POLONAISE_LOG"
-        )
+        raise BadOption(f"which log? Give its address ({LOG_ADDRESSES}) first, with --log, or in POLONAISE_LOG")
     return address
 
 

@@ -42,11 +42,11 @@ Address = Annotated[
     str | None,
     Argument(
         metavar="[LOG]",
-        help="Address of the log: file:PATH or embedded:PATH. Default: --log, or POLONAISE_LOG.",
+        help=f"Address of the log: {inputs.LOG_ADDRESSES}. Default: --log, or POLONAISE_LOG.",
         show_default=False,
     ),
 ]
-LogAddress = Annotated[str, Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
+LogAddress = Annotated[str, Argument(metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}.")]
 LogOption = Annotated[
     str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if not an argument.")
 ]

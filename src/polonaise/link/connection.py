@@ -31,6 +31,7 @@ from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
     Hello,
     Ping,
     Pong,
@@ -41,7 +42,7 @@ OWN_REQUESTS: Final = 0x8000_0000
 """The request numbers from here on are those that `Connection.request` gives out."""
 ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
-either."""
+either, or if it `tells_strangers`."""
 
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
@@ -102,8 +103,8 @@ class Connection(asyncio.Protocol):
     lost: only an answer proves.
 
     The side that was connected to (`accepted`) says hello second, and only to a peer of its own cluster: a stranger who
-    finds the port does not learn the cluster key there. And it stops reading a peer that does not read. Only this side
-    does: if both did, each could wait for the other to read, for ever.
+    finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do. And it stops
+    reading a peer that does not read. Only this side does: if both did, each could wait for the other, for ever.
     """
 
     def __init__(
@@ -117,13 +118,15 @@ class Connection(asyncio.Protocol):
         on_greeted: Callable[[Connection], None] | None = None,
         settings: LinkSettings | None = None,
         accepted: bool = False,
+        tells_strangers: bool = False,
         budget: Budget | None = None,
     ) -> None:
         """Prepare a connection, which the network then calls as an `asyncio.Protocol`.
 
         `hello` is what this side says, and `peer_roles` are the roles that the peer may have. `on_greeted` is called
-        when the peer's hello was checked. `accepted` is True on the side that was connected to. With a `budget` the
-        memory that is held for this peer is booked there.
+        when the peer's hello was checked. `accepted` is True on the side that was connected to. With `tells_strangers`
+        it takes a peer that does not know its cluster yet, and tells it the cluster key. With a `budget` the memory
+        that is held for this peer is booked there.
         """
         self._host = host
         self._hello = hello
@@ -133,6 +136,7 @@ class Connection(asyncio.Protocol):
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
         self._accepted = accepted
+        self._takes_any = tells_strangers or not accepted
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
@@ -545,7 +549,7 @@ class Connection(asyncio.Protocol):
     def _belongs(self, key: bytes) -> bool:
         """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""
         mine = self._hello.cluster_key
-        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and not self._accepted)
+        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and self._takes_any)
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -646,10 +650,20 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))
 
 
-def hello(role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0) -> Hello:
-    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number."""
+def hello(
+    role: int,
+    name: str,
+    *,
+    cluster_key: bytes = ANY_CLUSTER,
+    node: int = 0,
+    version_min: int = PROTOCOL_VERSION_MIN,
+) -> Hello:
+    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number.
+
+    `version_min` is the oldest protocol version that has what this side will ask for.
+    """
     return Hello(
-        version_min=PROTOCOL_VERSION,
+        version_min=version_min,
         version_max=PROTOCOL_VERSION,
         role=role,
         node=node,

@@ -20,8 +20,13 @@ COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
 
 
-LOG_SCHEMES: Final = ("embedded", "file", "zookeeper")
+SERVERS: Final = "polonaise"
+"""The first word of an address that names servers."""
+LOG_SCHEMES: Final = ("embedded", "file", "zookeeper", SERVERS)
 """The first words of addresses of logs."""
+LOG_FORMS: Final = "embedded:PATH, file:PATH, zookeeper://HOST:PORT,…/ROOT or polonaise://HOST:PORT,…"
+"""The forms of addresses of logs, for messages."""
+_SERVERS: Final = "write polonaise://HOST:PORT,HOST:PORT, the addresses of servers, without blanks"
 _COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
 _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
 """A name in a root: ZooKeeper refuses names that are only dots."""
@@ -67,6 +72,11 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
         )
     if scheme == "zookeeper":
         return _in_zookeeper(host, address)
+    if scheme == SERVERS:
+        raise BadOption(
+            f"{redacted(address)!r} names servers, which clients ask: a server needs the coordinator itself, "
+            f"{_COORDINATORS}"
+        )
     if scheme != "file":
         raise BadOption(f"unknown kind of coordinator {scheme!r}: write {_COORDINATORS}")
     path = os.path.abspath(location)
@@ -99,6 +109,40 @@ def _in_zookeeper(host: Host, address: str) -> Coordinator:
     except ImportError as error:
         raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
     return Coordinator(ZooKeeperBackend(hosts, f"/{root}"), host.clock)
+
+
+def servers_at(address: str) -> tuple[str, ...]:
+    """Return the addresses of the servers in `polonaise://HOST:PORT,HOST:PORT`, in the order in which they are written.
+
+    Raises `BadOption`, which says what is wrong with which of them.
+    """
+    shown = repr(redacted(address))
+    begin = f"{SERVERS}://"
+    if not address.startswith(begin):
+        raise BadOption(f"invalid address {shown}: {_SERVERS}")
+    listed, _, path = address.removeprefix(begin).partition("/")
+    if path:
+        raise BadOption(
+            f"invalid address {shown}: this version has one log per cluster and no topics: leave {redacted(path)!r} out"
+        )
+    if not listed:
+        raise BadOption(f"invalid address {shown}: it names no server; {_SERVERS}")
+    servers: list[str] = []
+    for each in listed.split(","):
+        entry = repr(redacted(each))
+        if not each:
+            raise BadOption(f"invalid address {shown}: nothing stands beside one of its commas; {_SERVERS}")
+        if any(letter.isspace() for letter in each) or each.startswith("unix:") or {*"?@"} & {*each}:
+            raise BadOption(f"invalid address {shown}: {entry} is no HOST:PORT; {_SERVERS}")
+        if ":" not in each.rpartition("]")[2]:
+            raise BadOption(f"invalid address {shown}: {entry} has no port; {_SERVERS}")
+        parsed = parse_address(each)
+        if isinstance(parsed, HostPort) and not parsed.port:
+            raise BadOption(f"invalid address {shown}: {entry} has port 0; write the port at which the server listens")
+        if str(parsed) in servers:
+            raise BadOption(f"invalid address {shown}: {entry} stands there twice; name each server once")
+        servers.append(str(parsed))
+    return tuple(servers)
 
 
 def check_storage_address(address: str) -> None:

@@ -25,10 +25,11 @@ from polonaise.errors import (
 )
 from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
+from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.protocol.owner import PartitionOwner
@@ -80,6 +81,7 @@ class Server:
         """The cluster's description, which `start` reads from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
+        self._cluster = ClusterAnswers(host, coordinator, self._settings)
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
@@ -111,6 +113,7 @@ class Server:
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
+        self._cluster.server, self._cluster.partitions = self.id, self._description.partitions
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
@@ -211,7 +214,10 @@ class Server:
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
+                    self._cluster.learn(written)
                     current, followed, candidates_before = written, written.value, candidates
+                else:
+                    self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
                 try:
                     async with asyncio.timeout(self._settings.coordinator_s_max / 5):
@@ -219,10 +225,12 @@ class Server:
                 except TimeoutError:
                     pass
             except CoordinatorUnavailable as error:
+                self._cluster.note_trouble(str(error))
                 _log.warning("server %d: %s", self.id, error)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except (CoordinatorDamaged, WrongClusterKey) as error:
+                self._cluster.note_trouble(str(error))
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
                 _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
                 pause_s = self._settings.retry_s_max
@@ -289,6 +297,7 @@ class Server:
             on_greeted=self._on_greeted,
             settings=self._settings.link,
             accepted=True,
+            tells_strangers=True,
             budget=self._budget,
         )
 
@@ -304,7 +313,13 @@ class Server:
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer reads, fetches, trims and requests for health in tasks."""
+        """Bring a client's message to its partition; answer in tasks what is no partition's, and what is only read."""
+        asked = self._cluster.answering(message)
+        if asked is not None:
+            self._answer(connection, partition, request, *asked)
+            return
+        if connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER:
+            raise WrongClusterKey("this client has named no cluster: say hello with the cluster key, then ask for more")
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
             # tells how it is, even while it owns nothing.

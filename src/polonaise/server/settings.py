@@ -70,7 +70,7 @@ class ServerSettings(OwnerSettings):
     read_bytes_max: int = 4 * 1024 * 1024
     """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0
-    """The longest that a read waits for something to be committed."""
+    """The longest that a read waits for something to be committed, or a client for a newer assignment."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
     """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
     scrub_every_s: float = 24 * 3600.0

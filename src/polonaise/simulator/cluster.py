@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from polonaise.client.discovery import Discovery
+from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
@@ -45,6 +47,8 @@ _LEASE_SHARE: Final = 0.08
 takes as long as the rest of the schedule."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
+_ASKING_SHARE: Final = 0.15
+"""The share of seeds in which some clients, or all, ask servers and have no coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Knobs:
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
+    asking: float = 0.0
+    """The chance that a client finds the cluster by asking servers, and has no coordinator."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
@@ -99,7 +105,7 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases of production, closing append windows, small listings.
+        """Return these settings with rare ones drawn: leases, closing append windows, small listings, asking clients.
 
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
@@ -114,6 +120,9 @@ class Knobs:
             server = replace(knobs.server, append_window_bytes=bytes_max, inbox_bytes_max=1_000_000)
             client = replace(self.client, outstanding_count_max=1_000, outstanding_bytes_max=1_000_000)
             knobs = replace(knobs, windows=True, server=server, client=client)
+        asking = world.random("servers asked")
+        if asking.random() < _ASKING_SHARE:
+            knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
         return knobs
 
 
@@ -249,6 +258,9 @@ class Cluster:
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
+        asking = world.random("asking clients")
+        self._asking = {node.name for node in self.clients if asking.random() < knobs.asking}
+        """Names of the clients that ask servers, and have no coordinator."""
         self.owners: dict[str, Server] = {}
         """By name of a server node: the `Server` of its living process."""
         self.stores: dict[str, StorageNode] = {}
@@ -315,6 +327,14 @@ class Cluster:
             return node.name not in self.cut_off
 
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
+
+    def discovery(self, node: Node, host: Host) -> Discovery:
+        """Return what the client on `node` finds the cluster by: servers, or the coordinator. Called by its process."""
+        return self.servers_for(host) if node.name in self._asking else self.coordinator(node, host)
+
+    def servers_for(self, host: Host) -> ServerDiscovery:
+        """Return what finds the cluster by asking its servers."""
+        return ServerDiscovery(host, [f"{node.name}:{_SERVER_PORT}" for node in self.servers], self.knobs.client)
 
     def owns(self, node: Node) -> bool:
         """Whether the node's server believes that it has a session in any partition. It may have been replaced."""

@@ -85,6 +85,7 @@ _SESSION_START: Final = "polonaise.server.sessionstart"
 _OWNER: Final = "polonaise.server.protocol.owner"
 _ORDER: Final = "polonaise.server.protocol.order"
 _LEASE: Final = "polonaise.coordination.lease"
+_CLUSTER_ANSWERS: Final = "polonaise.server.clusteranswers"
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-before-sync": Mutation(
@@ -423,5 +424,23 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            await self._mend(reader, step)\n",
         "            scrub.good(self._clock.wall_us(), name)\n",
         "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",
+    ),
+    "stale-assignment-believed": Mutation(
+        "polonaise.client.routes",
+        "        if read.version <= self._assignment.version:\n            return\n",
+        "",
+        "P11: a client follows an older assignment than it knows, to servers that own the partition no more",
+    ),
+    "assignment-told-as-it-was-first": Mutation(
+        _CLUSTER_ANSWERS,
+        "self._assignment, self._encoded = read, None",
+        "self._assignment = read",
+        "P11: a server tells clients for ever the assignment that it was first asked for",
+    ),
+    "one-id-for-all-clients": Mutation(
+        _CLUSTER_ANSWERS,
+        "ids.append(await self._coordinator.unique_id())",
+        "ids.append(self.server)",
+        "P6: clients have one id, and each takes the other's appends for its own",
     ),
 }

@@ -31,7 +31,7 @@ from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import History, Violation
+from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.trials import Trials
@@ -368,12 +368,18 @@ class Schedule:
             ledger.leaves_bodies = wants is not None
             ledger.slow_s = source.choice((0.0, 0.0, 0.05))
             ledger.trouble_chance = source.choice((0.0, 0.0, 0.02))
+            discovery = self.cluster.discovery(node, host)
             log = Log(
-                host, self.cluster.coordinator(node, host), view=ledger, settings=self.knobs.client,
+                host, discovery, view=ledger, settings=self.knobs.client,
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
-            async with log:
-                await self._work(ClientLife(host, application, log))
+            try:
+                async with log:
+                    self.history.connected(node.name, log.client_id)
+                    log._routes.listeners[AssignmentCheck(self.history, node.name)] = None  # applications have none
+                    await self._work(ClientLife(host, application, log))
+            finally:
+                await discovery.close()
         await asyncio.get_running_loop().create_future()  # ends with the schedule: who returns is started again
 
     async def _work(self, session: ClientLife) -> None:

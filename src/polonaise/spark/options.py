@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.node.addresses import LOG_SCHEMES, absolute_address, absolute_store
+from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address, absolute_store
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -83,7 +83,7 @@ class ReadOptions:
     """The options of a batch or stream query."""
 
     cluster: str
-    """Address: `embedded:PATH`, `file:PATH`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
+    """Address: one of `LOG_FORMS`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
     fragments: str | None = None
     """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
@@ -188,9 +188,9 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     texts = _GivenOptions(given, _WRITE)
     cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
-        raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
+        raise BadOption(f"cluster: a fragment store can't be appended to: name the log, {LOG_FORMS}")
     if cluster.startswith(STORAGE):
-        raise BadOption("cluster: one replica can't be appended to: name the log, embedded:PATH or file:PATH")
+        raise BadOption(f"cluster: one replica can't be appended to: name the log, {LOG_FORMS}")
     app_id, version = texts.text("txnAppId"), texts.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
@@ -284,14 +284,12 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
 def _where(texts: _GivenOptions) -> tuple[str, str | None]:
     cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption(
-            "no option cluster: name the log, .option('cluster', …), as embedded:PATH, file:PATH or fragments:URL"
-        )
+        raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, or as fragments:URL")
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
         raise BadOption(
-            f"cluster={redacted(cluster)!r}: write embedded:PATH, file:PATH, zookeeper://…, fragments:URL, "
-            "or storage:PATH for what one replica holds"
+            f"cluster={redacted(cluster)!r}: write {LOG_FORMS}, fragments:URL, or storage:PATH for what one replica "
+            "holds"
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")

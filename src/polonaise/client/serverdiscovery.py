@@ -1,0 +1,276 @@
+"""A client finds its cluster by asking servers, and needs no coordinator: `polonaise://HOST:PORT,HOST:PORT`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from polonaise.client.discovery import ClusterShape
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.values import Assignment, Owner, Versioned
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    ProtocolError,
+    ServersUnavailable,
+    UnsupportedVersion,
+    WrongClusterKey,
+    WrongRole,
+)
+from polonaise.host import Host
+from polonaise.link import connection as link
+from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.wire.assignments import parse_assignment
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    DISCOVERY_VERSION,
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    GetAssignment,
+    GetUniqueId,
+    UniqueIdIs,
+)
+
+M = TypeVar("M", bound=Message)
+
+_log = logging.getLogger("polonaise.client")
+
+_MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
+"""Errors that say that an address should not be in the list."""
+_STALE_SHARE: Final = 1 / 3
+"""The age above which an assignment counts as stale, and the wait for a newer one, as shares of `coordinator_s_max`."""
+_STALE_S_MAX: Final = 60.0
+"""The bound of both, in seconds."""
+
+
+class ServerDiscovery:
+    """Asks one server at a time, over a connection of its own, and another one as soon as that does not answer.
+
+    Servers are tried in random order, so that clients spread over them: those that did not fail the last time first,
+    and those in the list before those that only the assignment names. The list may be out of date, and all its servers
+    gone; it is tried again all the same. Each call tries every server at most once, and raises `ServersUnavailable`
+    when none has answered; if every one of them is for the same reason no server of this cluster, that reason.
+
+    The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
+    """
+
+    def __init__(self, host: Host, addresses: Sequence[str], settings: ClientSettings) -> None:
+        self._host = host
+        self._listed = tuple(addresses)
+        self._learnt: tuple[str, ...] = ()
+        """The addresses of the owners in the newest assignment."""
+        self._version = -1
+        """The version of that assignment."""
+        self._failed: set[str] = set()
+        """The addresses that did not answer, or not well, when they were asked last."""
+        self._key = ANY_CLUSTER
+        self._settings = settings
+        self._stale_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
+        self._current: tuple[str, Connection] | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    # ------------------------------------------------------------------ the port
+
+    async def describe(self) -> ClusterShape:
+        """Return the cluster's key and the number of its partitions."""
+        _, answer = await self._ask(DescribeCluster(), ClusterIs, {})
+        return ClusterShape(self._key, answer.partitions)
+
+    async def unique_id(self) -> int:
+        """Return a unique id. One whose answer is lost is used by nobody: each try is given an id of its own."""
+        _, answer = await self._ask(GetUniqueId(), UniqueIdIs, {})
+        if answer.id < 1:
+            raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
+        return answer.id
+
+    async def assignment(self) -> Versioned[Assignment]:
+        """Return the assignment as a server knows it; if that is stale, the newest one that any server knows."""
+        troubles: dict[str, PolonaiseError] = {}
+        best: AssignmentIs | None = None
+        while True:
+            try:
+                address, answer = await self._ask(GetAssignment(-1, 0), AssignmentIs, troubles)
+            except ServersUnavailable:
+                if best is None:
+                    raise
+                break
+            if best is None or answer.version > best.version:
+                best = answer
+            stale = self._staleness(address, answer)
+            if stale is None:
+                break
+            troubles[address] = stale
+        return self._read(best)
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        """Return the assignment once a server knows a newer one.
+
+        Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
+        another one first.
+        """
+        wait_s = self._stale_s
+        while True:
+            request = GetAssignment(version, int(wait_s * 1000))
+            address, answer = await self._ask(request, AssignmentIs, {}, wait_s)
+            if answer.version > version:
+                return self._read(answer)
+            stale = self._staleness(address, answer)
+            if stale is not None:
+                self._leave(address, stale)
+                raise stale
+
+    async def close(self) -> None:
+        """Close the connection, and make no more."""
+        self._closed = True
+        if self._current is not None:
+            self._current[1].close()
+
+    # ------------------------------------------------------------------ what an assignment is worth
+
+    def _staleness(self, address: str, answer: AssignmentIs) -> CoordinatorUnavailable | None:
+        """Return why an assignment may be out of date: its server has not read it for too long. None if it has."""
+        if answer.age_ms <= self._stale_s * 1000:
+            return None
+        because = f": {answer.trouble}" if answer.trouble else ""
+        return CoordinatorUnavailable(
+            f"the server {address} last read the assignment {answer.age_ms / 1000:.1f} s ago{because}"
+        )
+
+    def _read(self, answer: AssignmentIs) -> Versioned[Assignment]:
+        """Return the assignment in an answer, and learn its servers, if it is the newest. Raises `ProtocolError`."""
+        assigned = parse_assignment(answer)
+        if answer.version > self._version:
+            self._version = answer.version
+            self._learnt = tuple(sorted({each.address for each in assigned} - {*self._listed}))
+            self._failed &= {*self._listed, *self._learnt}
+        owners = {each.partition: Owner(each.server, each.address, each.generation) for each in assigned}
+        return Versioned(answer.version, Assignment(owners))
+
+    # ------------------------------------------------------------------ asking
+
+    async def _ask(
+        self, request: Message, answer: type[M], troubles: dict[str, PolonaiseError], wait_s: float = 0.0
+    ) -> tuple[str, M]:
+        """Ask one server after the other until one answers, but none in `troubles`; return its address and the answer.
+
+        Those that fail are added to `troubles`. `wait_s` is how long the request lets a server wait.
+        """
+        while True:
+            address, connection = await self._connected(troubles)
+            try:
+                received = await connection.request(request, deadline_s=self._settings.request_s_max + wait_s)
+                if isinstance(received, answer):
+                    self._failed.discard(address)
+                    return address, received
+                raise ProtocolError(
+                    f"{address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
+                )
+            except PolonaiseError as error:
+                if self._closed:
+                    raise
+                troubles[address] = error
+                self._leave(address, error, connection)
+
+    async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
+        """Return the connection in use, or else one to a server that is not in `troubles`, where failures are added.
+
+        Raises `ServersUnavailable` or one of `_MISTAKES` if there is none.
+        """
+        async with self._connecting:
+            if self._current is not None and not self._current[1].closed and self._current[0] not in troubles:
+                return self._current
+            for address in self._in_order():
+                if self._closed:
+                    raise Closed("this client was closed: connect a new one")
+                if address in troubles:
+                    continue
+                try:
+                    connection = await self._connect(address)
+                except PolonaiseError as error:
+                    troubles[address] = error
+                    if address not in self._failed:
+                        level = logging.WARNING if isinstance(error, _MISTAKES) else logging.INFO
+                        _log.log(level, "a server does not answer: %s", _reason(address, error))
+                    self._failed.add(address)
+                    continue
+                if self._current is not None:
+                    self._current[1].close()
+                self._current = address, connection
+                return self._current
+        raise self._none_answers(troubles)
+
+    def _in_order(self) -> list[str]:
+        """Return the addresses of all servers that are known, in the order in which they are to be tried."""
+        listed, learnt = list(self._listed), list(self._learnt)
+        self._host.random.shuffle(listed)
+        self._host.random.shuffle(learnt)
+        return sorted([*listed, *learnt], key=self._failed.__contains__)  # stable: only the failed ones move
+
+    async def _connect(self, address: str) -> Connection:
+        """Connect to a server. Raises as `link.connect`."""
+        hello = link.hello(
+            # An older server would refuse by the cluster key, which it takes only from those who know it already.
+            ROLE_CLIENT, self._settings.name, cluster_key=self._key, version_min=DISCOVERY_VERSION
+        )  # fmt: skip
+
+        def make() -> Connection:
+            return Connection(
+                self._host,
+                hello=hello,
+                peer_roles=(ROLE_SERVER,),
+                on_message=_refuse_unasked,
+                settings=self._settings.link,
+            )
+
+        connection = await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
+        assert connection.peer is not None
+        if self._key == ANY_CLUSTER:
+            self._key = connection.peer.cluster_key
+        return connection
+
+    def _leave(self, address: str, error: PolonaiseError, connection: Connection | None = None) -> None:
+        """Use a server no more, unless all others fail: close the connection to it, if that is still the one in use."""
+        self._failed.add(address)
+        if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
+            return
+        self._current[1].close(ConnectionLost(f"{address} was left for another server: {error}"))
+        self._current = None
+
+    def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
+        """Return the error that names every server with its reason."""
+        if self._closed:
+            return Closed("this client was closed: connect a new one")
+        told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
+        kinds = {type(error) for error in troubles.values()}
+        if len(kinds) == 1 and issubclass(kind := kinds.pop(), _MISTAKES):
+            return kind(f"no server of this cluster is in the list: {told}")
+        return ServersUnavailable(f"none of the servers that are known answers, and they are asked again: {told}")
+
+
+def _reason(address: str, error: PolonaiseError) -> str:
+    """Return why a server did not answer, as a phrase that begins with its address."""
+    match error:
+        case WrongRole():
+            return f"{address} is no server: name servers (`polonaise server run --listen …`), not storage nodes"
+        case WrongClusterKey():
+            return f"{address} is a server of another cluster"
+        case UnsupportedVersion():
+            return (
+                f"{address} is of another version: {error.text}; or connect by the coordinator's address, which every "
+                "version takes"
+            )
+    return error.text if address in error.text else f"{address}: {error.text}"
+
+
+def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
+    """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
+    if not request:
+        raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

@@ -1,0 +1,145 @@
+"""What a server tells clients of its cluster, so that they need no coordinator: partitions, unique ids, assignment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import Assignment, Versioned
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.host import Host
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import ServerId
+from polonaise.wire.assignments import AssignedPartition, encode_assignment
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    GetAssignment,
+    GetUniqueId,
+    UniqueIdIs,
+)
+
+_AGE_MS_MAX: Final = 2**32 - 1
+
+Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
+"""What makes an answer, and what is awaited before, which holds nothing that other requests need."""
+
+
+class ClusterAnswers:
+    """Answers the requests of clients about the cluster, on every server, whatever it owns.
+
+    The assignment is told as this server knows it, with its version and age, also while the coordinator can't be
+    reached: the client decides what that is worth. A newer one is told to those who wait for it as soon as `learn` is
+    called. It is encoded once for all of them, and once it has been replaced nobody is sent it any more.
+    """
+
+    def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._settings = settings
+        self.server: ServerId = 0
+        """The id of this server, for messages."""
+        self.partitions = 0
+        """The number of partitions of the cluster."""
+        self._assignment: Versioned[Assignment] | None = None
+        self._encoded: AssignmentIs | None = None
+        """The message with the rows of the assignment; None until a client asks for it."""
+        self._read_s = 0.0
+        """The time of the last reading, in monotonic seconds."""
+        self._trouble = ""
+        """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        self._waiting: dict[asyncio.Future[None], None] = {}
+
+    def learn(self, read: Versioned[Assignment]) -> None:
+        """Note an assignment that was just read or written, and tell it to those who wait, if it is a newer one."""
+        self._read_s, self._trouble = self._host.clock.monotonic_s(), ""
+        if self._assignment is not None and read.version <= self._assignment.version:
+            return
+        self._assignment, self._encoded = read, None
+        waiting, self._waiting = self._waiting, {}
+        for newer in waiting:
+            if not newer.done():
+                newer.set_result(None)
+
+    def note_trouble(self, trouble: str) -> None:
+        """Note why the assignment could not be read."""
+        self._trouble = trouble
+
+    def answering(self, message: Message) -> Answering | None:
+        """Return what answers a request about the cluster; None for any other message."""
+        match message:
+            case DescribeCluster():
+                return self._describe(), None
+            case GetUniqueId():
+                ids: list[int] = []
+                return self._tell_id(ids), self._take_id(ids)
+            case GetAssignment():
+                return self._tell_assignment(message), self._wait_for_newer(message)
+            case _:
+                return None
+
+    # ------------------------------------------------------------------ description and unique ids
+
+    async def _describe(self) -> ClusterIs:
+        return ClusterIs(self.partitions)
+
+    async def _take_id(self, ids: list[int]) -> None:
+        """Have the coordinator give out an id. Raises `CoordinatorUnavailable`: another server may reach it.
+
+        An id whose answer is lost, or that the coordinator gave out unheard, is nobody's.
+        """
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max):
+                ids.append(await self._coordinator.unique_id())
+        except TimeoutError:
+            raise CoordinatorUnavailable(
+                f"the coordinator gave server {self.server} no unique id within {self._settings.coordinator_s_max:g} s"
+            ) from None
+
+    async def _tell_id(self, ids: list[int]) -> UniqueIdIs:
+        return UniqueIdIs(ids[0])
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def _wait_for_newer(self, request: GetAssignment) -> None:
+        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows."""
+        if not request.wait_ms:
+            return
+        try:
+            async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
+                while self._version <= request.version_known:
+                    newer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self._waiting[newer] = None
+                    try:
+                        await newer
+                    finally:
+                        self._waiting.pop(newer, None)
+        except TimeoutError:
+            pass
+
+    @property
+    def _version(self) -> int:
+        return -1 if self._assignment is None else self._assignment.version
+
+    async def _tell_assignment(self, request: GetAssignment) -> AssignmentIs:
+        """Return the newest assignment known now. Raises `CoordinatorUnavailable` if none was read yet."""
+        if self._assignment is None:
+            because = f": {self._trouble}" if self._trouble else ""
+            raise CoordinatorUnavailable(f"server {self.server} has not read the assignment yet{because}")
+        age_ms = min(int((self._host.clock.monotonic_s() - self._read_s) * 1000), _AGE_MS_MAX)
+        if self._assignment.version <= request.version_known:
+            return replace(encode_assignment(self._version, ()), age_ms=age_ms, trouble=self._trouble)
+        if self._encoded is None:
+            self._encoded = encode_assignment(
+                self._version,
+                (
+                    AssignedPartition(partition, owner.server, owner.address, owner.generation)
+                    for partition, owner in self._assignment.value.owners.items()
+                ),
+            )
+        return replace(self._encoded, age_ms=age_ms, trouble=self._trouble)

@@ -1,0 +1,402 @@
+"""Clients without a coordinator: any server tells them of the cluster, and each change of the assignment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from polonaise.client.log import Log
+from polonaise.client.routes import Routes
+from polonaise.client.serverdiscovery import ServerDiscovery
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.coordinator import Coordinator
+from polonaise.coordination.values import ASSIGNMENT, Assignment, Owner, Versioned
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    CoordinatorUnavailable,
+    DeadlineExceeded,
+    PolonaiseError,
+    ServersUnavailable,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.link import connection as link
+from polonaise.link.connection import Connection
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Node
+from polonaise.testing.memory import MemoryHost
+from polonaise.wire.messages import (
+    DISCOVERY_VERSION,
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    ClusterIs,
+    DescribeCluster,
+    HighWaterMark,
+)
+from rigs.scenarios import runs_tests
+from rigs.town import Town
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
+
+PARTITIONS = 4
+CLIENT = ClientSettings(coordinator_s_max=6.0)
+"""Assignments of more than two seconds count as stale."""
+STALE_S = 2.0
+SERVERS = ("server-0:7000", "server-1:7000")
+
+
+class Life:
+    """A client on a machine of its own, that asks servers, and its town."""
+
+    def __init__(self, town: Town, host: Host, discovery: ServerDiscovery, log: Log) -> None:
+        self.town = town
+        self.host = host
+        self.discovery = discovery
+        self.log = log
+
+    @property
+    def asked(self) -> str:
+        """The machine of the server that the client asks now; empty for none."""
+        current = self.discovery._current
+        return "" if current is None or current[1].closed else current[0].partition(":")[0]
+
+    @property
+    def version(self) -> int:
+        """The version of the assignment that the client follows."""
+        return self.log._routes._assignment.version
+
+    def server(self, name: str) -> Node:
+        (node,) = [node for node in self.town.cluster.servers if node.name == name]
+        return node
+
+    def others(self, name: str) -> list[Node]:
+        return [node for node in self.town.cluster.servers if node.name != name]
+
+    async def append_everywhere(self) -> None:
+        runs = [self.log.run(lambda tx: tx.append(b"x"), partition=each, timeout=30) for each in range(PARTITIONS)]
+        assert all(receipt.committed for receipt in await asyncio.gather(*runs))
+
+
+def owners(town: Town) -> tuple[int, set[str]]:
+    """The version of the assignment at the coordinator, and the machines of its owners."""
+    entry = town.cluster.service.snapshot()[ASSIGNMENT]
+    assignment = Assignment.decode(entry.contents)
+    return entry.version, {owner.address.partition(":")[0] for owner in assignment.owners.values()}
+
+
+async def on_a_machine(town: Town, name: str, live: Callable[[Node, Host], Awaitable[None]]) -> None:
+    node = Node(town.cluster, name, live)
+    node.start()
+    assert node.process is not None
+    await node.process.ended()
+    if node.process.failure is not None:
+        raise node.process.failure
+
+
+async def as_client(
+    town: Town, main: Callable[[Life], Awaitable[None]], listed: Sequence[str] = SERVERS, name: str = "client"
+) -> None:
+    async def live(node: Node, host: Host) -> None:
+        town.cluster.cut_off.add(node.name)
+        discovery = ServerDiscovery(host, listed, town.cluster.knobs.client)
+        try:
+            async with Log(host, discovery, settings=town.cluster.knobs.client) as log:
+                await main(Life(town, host, discovery, log))
+        finally:
+            await discovery.close()
+
+    await on_a_machine(town, name, live)
+
+
+async def shared(town: Town) -> None:
+    """Wait until both servers own partitions, and have sessions in all of them."""
+    await wait_until(lambda: owners(town)[1] == {node.name for node in town.cluster.servers}, within_s=60)
+    await wait_until(
+        lambda: (
+            sum(
+                served.owner.session is not None
+                for server in town.cluster.running_servers
+                for served in server.partitions.values()
+            )
+            == PARTITIONS
+        )
+    )
+
+
+@runs_tests
+def in_a_town_of_two(story: Callable[[Town], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
+    made = Town(
+        seed,
+        partitions=PARTITIONS,
+        servers=2,
+        server=ServerSettings(settle_s=0.5, coordinator_s_max=2.0),
+        client=CLIENT,
+    )
+    made.cluster.knobs = replace(made.cluster.knobs, lease_s=2.0)
+
+    async def tell(town: Town) -> None:
+        await shared(town)
+        await story(town)
+
+    made.run(tell)
+
+
+@runs_tests
+def asking_servers(main: Callable[[Life], Awaitable[None]], seed: int = 1) -> None:
+    """Run a test as a client in a town of two servers, both of which are in its list."""
+
+    async def story(town: Town) -> None:
+        await as_client(town, main)
+
+    in_a_town_of_two(story, seed=seed)()
+
+
+# ---------------------------------------------------------------------- what servers tell
+
+
+@asking_servers
+async def test_a_client_that_reaches_no_coordinator_finds_all_that_it_needs(life: Life) -> None:
+    assert life.log.partition_count == PARTITIONS
+    assert life.log.cluster_key == life.town.cluster.description.key
+    await life.append_everywhere()
+    assert [tx.data async for tx in life.log.read(0)] == [b"x"]
+
+
+@in_a_town_of_two
+async def test_no_two_clients_are_given_one_id_though_answers_of_the_coordinator_are_lost(town: Town) -> None:
+    service = town.cluster.service
+    service.configuration = replace(service.configuration, lost_result_chance=0.3)
+    given: list[int] = []
+
+    async def live(node: Node, host: Host) -> None:
+        discovery = ServerDiscovery(host, SERVERS, CLIENT)
+        for _ in range(20):
+            try:
+                given.append(await discovery.unique_id())
+            except ServersUnavailable as error:
+                assert "coordinator_unavailable" in str(error) or "gave no answer" in str(error)
+        await discovery.close()
+
+    await asyncio.gather(*(on_a_machine(town, f"client-{number}", live) for number in range(5)))
+    assert len(given) > 20
+    assert len(set(given)) == len(given)
+    assert not set(given) & {server.id for server in town.cluster.running_servers}
+
+
+@asking_servers
+async def test_a_change_of_the_assignment_is_told_at_once(life: Life) -> None:
+    before = life.version
+    (other,) = life.others(life.asked)
+    other.hold_down()
+    began_s = life.town.world.now
+    await life.town.cluster.owners[other.name].close()
+    other.crash()
+    version, names = owners(life.town)
+    assert names == {life.asked}
+    await wait_until(lambda: life.version == version)
+    assert life.version > before
+    assert life.town.world.now - began_s < 0.5
+    await life.append_everywhere()
+
+
+@in_a_town_of_two
+async def test_clients_spread_over_the_servers_of_their_list(town: Town) -> None:
+    asked: list[str] = []
+
+    async def note(life: Life) -> None:
+        asked.append(life.asked)
+
+    await asyncio.gather(*(as_client(town, note, name=f"client-{number}") for number in range(12)))
+    assert set(asked) == {"server-0", "server-1"}
+
+
+# ---------------------------------------------------------------------- servers that are gone
+
+
+@asking_servers
+async def test_a_client_whose_server_dies_goes_on_with_another(life: Life) -> None:
+    dying = life.server(life.asked)
+    dying.hold_down()
+    dying.crash()
+    await life.append_everywhere()
+    assert life.asked == life.others(dying.name)[0].name
+    await wait_until(lambda: life.version == owners(life.town)[0])
+
+
+@in_a_town_of_two
+async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_is_gone_and_the_list_again(
+    town: Town,
+) -> None:
+    async def main(life: Life) -> None:
+        listed, learnt = town.cluster.servers
+        assert life.asked == listed.name
+        for gone, left in ((listed, learnt), (learnt, listed)):
+            gone.hold_down()
+            gone.crash()
+            await wait_until(lambda name=left.name: life.asked == name)  # type: ignore[misc]
+            await life.append_everywhere()
+            gone.let_up()
+            await shared(town)
+            await wait_until(lambda: life.version == owners(town)[0])
+
+    await as_client(town, main, SERVERS[:1])
+
+
+@asking_servers
+async def test_a_wait_while_all_servers_are_gone_names_each_with_its_reason(life: Life) -> None:
+    await life.append_everywhere()
+    for node in life.town.cluster.servers:
+        node.hold_down()
+        node.crash()
+    await time_passes(1)
+    with pytest.raises(DeadlineExceeded) as told:
+        await life.log.high_water_mark(0, timeout=3)
+    for address in SERVERS:
+        assert f"cannot connect to {address}" in str(told.value) or f"{address}" in str(told.value)
+    assert "an assignment that can be read" in str(told.value)
+    for node in life.town.cluster.servers:
+        node.let_up()
+    await life.append_everywhere()
+
+
+@asking_servers
+async def test_a_client_is_told_that_a_partition_has_no_owner(life: Life) -> None:
+    coordinator = life.town.cluster.service.client(life.host, is_alive=lambda: True)
+    for node in life.town.cluster.servers:
+        node.hold_down()
+    current = await coordinator.assignment()
+    learnt = Assignment({partition: owner for partition, owner in current.value.owners.items() if partition})
+    life.log._routes._learn(Versioned(current.version + 100, learnt))
+    with pytest.raises(DeadlineExceeded, match="none does, so start one"):
+        await life.log.high_water_mark(0, timeout=1)
+
+
+# ---------------------------------------------------------------------- assignments that are out of date
+
+
+async def move_everything(town: Town, host: Host, stale: str) -> int:
+    """Give all partitions to the other server, and cut this one off from the coordinator first. Return the version."""
+    town.cluster.cut_off.add(stale)
+    coordinator: Coordinator = town.cluster.service.client(host, is_alive=lambda: True)
+    while True:
+        current = await coordinator.assignment()
+        by_name = {owner.address.partition(":")[0]: owner for owner in current.value.owners.values()}
+        (heir,) = [owner for name, owner in by_name.items() if name != stale]
+        moved = {
+            partition: Owner(heir.server, heir.address, owner.generation + (owner.server != heir.server))
+            for partition, owner in current.value.owners.items()
+        }
+        written = await coordinator.set_assignment(Assignment(moved), current.version)
+        if written is not None:
+            return written.version
+
+
+@asking_servers
+async def test_a_server_that_has_lost_its_coordinator_is_left_for_one_that_has_not(life: Life) -> None:
+    stale = life.asked
+    await move_everything(life.town, life.host, stale)
+    (other,) = life.others(stale)
+    await wait_until(lambda: life.asked == other.name, within_s=3 * STALE_S)
+    await wait_until(lambda: life.version == owners(life.town)[0], within_s=1)
+    await life.append_everywhere()
+
+
+@in_a_town_of_two
+async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(town: Town) -> None:
+    async def move(node: Node, host: Host) -> None:
+        await move_everything(town, host, "server-0")
+
+    await on_a_machine(town, "operator", move)
+    await time_passes(2 * STALE_S)
+
+    async def main(life: Life) -> None:
+        assert life.version == owners(town)[0]
+
+    for number in range(4):
+        await as_client(town, main, name=f"client-{number}")
+
+
+@in_a_town_of_two
+async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_and_since_when(town: Town) -> None:
+    async def main(life: Life) -> None:
+        town.cluster.cut_off |= {node.name for node in town.cluster.servers}
+        await time_passes(2 * STALE_S)
+        await life.append_everywhere()  # the owners have not changed
+        assert "s ago" in life.log._routes.waits_for(0)
+        assert "coordinator" in life.log._routes.waits_for(0)
+        with pytest.raises(ServersUnavailable) as refused:
+            await life.discovery.unique_id()
+        assert all(address in str(refused.value) for address in SERVERS)
+        assert (await life.discovery.assignment()).version == life.version
+        town.cluster.cut_off -= {node.name for node in town.cluster.servers}
+        await wait_until(lambda: "s ago" not in life.log._routes.waits_for(0), within_s=5 * STALE_S)
+        assert await life.discovery.unique_id()
+
+    await as_client(town, main)
+
+
+class Told:
+    """A discovery that tells what a test says."""
+
+    def __init__(self, *versions: int) -> None:
+        self.now = [self.of(version) for version in versions]
+
+    @staticmethod
+    def of(version: int) -> Versioned[Assignment]:
+        return Versioned(version, Assignment({0: Owner(version, f"server:{version}", version)}))
+
+    async def assignment(self) -> Versioned[Assignment]:
+        return self.now.pop(0)
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+async def test_a_client_never_goes_back_to_an_older_assignment() -> None:
+    told: Any = Told(5, 3, 5, 6)
+    routes = Routes(MemoryHost(), told, CLIENT, lambda: "")
+    followed: list[int] = []
+    routes.listeners[lambda assignment: followed.append(assignment.owners[0].generation)] = None
+    watching = await routes.start()
+    for _ in range(3):
+        await routes.reread()
+    watching.cancel()
+    assert followed == [5, 6]
+    assert (await routes.owner(0)).generation == 6
+
+
+# ---------------------------------------------------------------------- connections
+
+
+@asking_servers
+async def test_a_connection_that_has_named_no_cluster_is_told_of_it_and_nothing_else(life: Life) -> None:
+    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
+
+    def make() -> Connection:
+        return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
+
+    connection = await link.connect(life.host, SERVERS[0], make, deadline_s=1)
+    assert isinstance(await connection.request(DescribeCluster(), deadline_s=1), ClusterIs)
+    for partition in (0, 1):
+        with pytest.raises(WrongClusterKey, match="named no cluster"):
+            await connection.request(HighWaterMark(), partition=partition, deadline_s=1)
+    connection.close()
+
+
+@asking_servers
+async def test_a_closed_client_leaves_no_connection_and_makes_none(life: Life) -> None:
+    assert life.asked
+    asking = asyncio.ensure_future(life.discovery.assignment_after(10**6))
+    await time_passes(0.1)
+    await life.discovery.close()
+    with pytest.raises((Closed, ConnectionLost)):
+        await asking
+    assert not life.asked
+    with pytest.raises(PolonaiseError):
+        await life.discovery.unique_id()
+    await nothing_happens_for(1)
+    assert not life.asked

@@ -1,0 +1,131 @@
+"""What a server tells of its cluster: one assignment for all who wait, and only the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from polonaise.coordination.values import Assignment, Owner, Versioned
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.settings import ServerSettings
+from polonaise.testing.memory import MemoryHost
+from polonaise.wire.assignments import parse_assignment
+from polonaise.wire.messages import AssignmentIs, GetAssignment, GetUniqueId, HighWaterMark
+from rigs.waiting import time_passes
+
+MINUTE_MS = 60_000
+
+
+def assigned(version: int) -> Versioned[Assignment]:
+    return Versioned(version, Assignment({0: Owner(1, f"server:{version}", version)}))
+
+
+def answers(coordinator: Any = None, **settings: Any) -> ClusterAnswers:
+    return ClusterAnswers(MemoryHost(), coordinator, ServerSettings(**settings))
+
+
+async def answered(by: ClusterAnswers, request: GetAssignment) -> AssignmentIs:
+    asked = by.answering(request)
+    assert asked is not None
+    answering, waiting = asked
+    assert waiting is not None
+    try:
+        await waiting
+    finally:
+        answer = await answering
+    assert isinstance(answer, AssignmentIs)
+    return answer
+
+
+async def test_a_thousand_clients_that_wait_are_told_one_encoded_assignment() -> None:
+    told = answers()
+    told.learn(assigned(1))
+    waiting = [asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS))) for _ in range(1_000)]
+    await time_passes(0)
+    told.learn(assigned(2))
+    messages = await asyncio.gather(*waiting)
+    assert {message.version for message in messages} == {2}
+    assert len({id(message.payload[0]) for message in messages}) == 1
+    assert not told._waiting
+
+
+async def test_a_client_that_was_slow_to_take_its_turn_gets_the_newest_only() -> None:
+    told = answers()
+    told.learn(assigned(1))
+    asked = told.answering(GetAssignment(1, MINUTE_MS))
+    assert asked is not None
+    answering, waiting = asked
+    assert waiting is not None
+    told.learn(assigned(2))
+    await waiting
+    told.learn(assigned(3))
+    answer = await answering
+    assert isinstance(answer, AssignmentIs)
+    assert [each.generation for each in parse_assignment(answer)] == [3]
+
+
+async def test_a_client_that_knows_the_newest_or_more_waits_and_is_told_that_there_is_none() -> None:
+    told = answers(read_wait_s_max=0.05)
+    told.learn(assigned(2))
+    for known in (2, 3):
+        answer = await answered(told, GetAssignment(known, MINUTE_MS))
+        assert (answer.version, answer.partitions, answer.payload) == (2, 0, [b""])
+
+
+async def test_an_older_assignment_that_was_read_late_is_not_told() -> None:
+    told = answers()
+    told.learn(assigned(2))
+    told.learn(assigned(1))
+    assert (await answered(told, GetAssignment(-1, 0))).version == 2
+
+
+async def test_a_server_that_cannot_read_the_assignment_says_why_and_since_when() -> None:
+    told = answers()
+    told.note_trouble("no answer from there")
+    with pytest.raises(CoordinatorUnavailable, match="not read the assignment yet: no answer from there"):
+        await answered(told, GetAssignment(-1, 0))
+    told.learn(assigned(1))
+    assert (await answered(told, GetAssignment(-1, 0))).trouble == ""
+    told.note_trouble("no answer from there")
+    await time_passes(0.05)
+    answer = await answered(told, GetAssignment(1, 0))
+    assert answer.trouble == "no answer from there"
+    assert answer.age_ms >= 50
+    told.learn(assigned(1))
+    assert (await answered(told, GetAssignment(1, 0))).age_ms < 50
+
+
+async def test_a_request_that_is_given_up_is_forgotten() -> None:
+    told = answers()
+    told.learn(assigned(1))
+    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
+    await time_passes(0)
+    assert told._waiting
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert not told._waiting
+    told.learn(assigned(2))
+
+
+class Hanging:
+    """A coordinator that does not answer."""
+
+    async def unique_id(self) -> int:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+async def test_a_coordinator_that_hangs_holds_up_a_unique_id_for_a_bounded_time() -> None:
+    asked = answers(Hanging(), coordinator_s_max=0.05).answering(GetUniqueId())
+    assert asked is not None
+    answering, waiting = asked
+    assert waiting is not None
+    with pytest.raises(CoordinatorUnavailable, match=r"no unique id within 0.05 s"):
+        await waiting
+    answering.close()
+
+
+def test_other_messages_are_left_to_partitions() -> None:
+    assert answers().answering(HighWaterMark()) is None
