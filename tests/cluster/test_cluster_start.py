@@ -26,6 +26,12 @@ def status(coordinator: str) -> tuple[int, dict[str, Any]]:
     return ended.returncode, json.loads(ended.stdout)
 
 
+def rows(coordinator: str, *words: str) -> list[dict[str, Any]]:
+    """Return what a command prints with --json."""
+    told = output_of(run_polonaise(*words, "--coordinator", coordinator, "--json"))
+    return [json.loads(line) for line in told.splitlines()]
+
+
 def append(log: str, body: str) -> None:
     output_of(run_polonaise("log", "append", log, body, "--partition", "0"))
 
@@ -46,6 +52,17 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         assert sorted(each["address"] for each in told["servers"]) == sorted(starting["servers"])
         append(ready["log"], "hello")
         assert bodies(ready["log"]) == ["hello"]
+        assert sorted(each["address"] for each in rows(ready["log"], "server", "list")) == sorted(starting["servers"])
+        assert [each["name"] for each in rows(ready["log"], "storage", "list")] == starting["storage"]
+        assert {each["state"] for each in rows(ready["log"], "partition", "list")} == {"ready"}
+        assert rows(ready["log"], "partition", "list", "--troubled") == []
+        (described,) = rows(ready["log"], "partition", "describe", "0")
+        assert described["committed_high_water_mark"] == 0
+        assert [each["state"] for each in described["replicas"]] == ["engaged"] * 3
+        assert "all is well" in output_of(run_polonaise("cluster", "status", "--coordinator", ready["log"]))
+        for words in (("server", "list"), ("storage", "list"), ("partition", "list"), ("partition", "describe", "0")):
+            told = output_of(run_polonaise(*words, "--coordinator", ready["log"]))
+            assert starting["storage"][0] in told or "server 1" in told or starting["servers"][0] in told
         assert cluster.end() == 0
         assert processes_in(directory) == {}
     for log in directory.glob("*.log"):
