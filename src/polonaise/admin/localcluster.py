@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from polonaise.admin import zookeeper
-from polonaise.admin.cluster import ClusterStatus, observer_of
+from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
 from polonaise.host.files import RealLock, try_lock, with_own_errors
@@ -25,7 +25,10 @@ _LOOK_S: Final = 0.1
 _ASK_S: Final = 2.0
 """Seconds that each node has to say whether it is ready."""
 _READY_S: Final = 60.0
-"""Seconds after which a cluster that is not ready counts as failed."""
+_READY_PARTITION_S: Final = 0.1
+"""Seconds after which a cluster that is not ready counts as failed, and what each partition adds to them."""
+_WELL_S: Final = 10.0
+"""Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
 _EARLIER_S: Final = 20.0
 """Seconds that the processes of an earlier run get to end: they do so by themselves within about ten."""
 _BACKOFF_S_MIN: Final = 0.5
@@ -97,14 +100,15 @@ class LocalClusterRun:
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        With the first three nothing has changed.
+        If it raises anything but the last one, nothing has been changed. Returns early after `stop_soon`.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
             _check_zookeeper()
         path = str(self.directory)
         with_own_errors(path, partial(self.directory.mkdir, parents=True, exist_ok=True))
-        self._lock()
+        if not self._lock():
+            return
         plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
         for address in plan.every_address():
             zookeeper.check_free(address)
@@ -119,7 +123,11 @@ class LocalClusterRun:
             holding=[lock.fileno() for lock in self._locks[1:]],
         )
         self._tell_starting(plan)
-        self._cluster.start(self._stopped.is_set)
+        try:
+            self._cluster.start(self._stopped.is_set)
+        except StartFailed:
+            if not self._stopped.is_set():
+                raise
         self._watched = [_Watched(node) for node in self._cluster.nodes]
 
     def _plan(self) -> LocalPlan:
@@ -127,10 +135,11 @@ class LocalClusterRun:
         plan = plan_in(self.directory)
         return LocalPlan.new(self._wanted) if plan is None else plan.started_again(self._wanted)
 
-    def _lock(self) -> None:
+    def _lock(self) -> bool:
         """Lock the directory, and wait until the processes of an earlier run have ended. Raises `DirectoryInUse`.
 
-        They hold the second lock themselves: when this program was killed, they need a moment to notice.
+        They hold the second lock themselves: when this program was killed, they need a moment to notice. Returns False
+        if `stop_soon` was called first.
         """
         self._locks.append(try_lock(str(self.directory / LOCK)))
         until_s = time.monotonic() + _EARLIER_S
@@ -138,10 +147,12 @@ class LocalClusterRun:
         while True:
             try:
                 self._locks.append(try_lock(str(self.directory / NODES_LOCK)))
-                return
+                return True
             except DirectoryInUse:
-                if time.monotonic() > until_s or self._stopped.wait(_LOOK_S):
+                if time.monotonic() > until_s:
                     raise
+                if self._stopped.wait(_LOOK_S):
+                    return False
                 if not told:
                     self._tell(Told("waiting", "waiting for the processes of an earlier run to end"))
                     told = True
@@ -166,28 +177,38 @@ class LocalClusterRun:
         self._tell(Told("starting", "\n".join(lines), fields))
 
     def wait_ready(self) -> None:
-        """Return when every partition is ready, or `stop_soon` was called. Raises `StartFailed` after a minute."""
-        asyncio.run(self._until_ready())
+        """Return when every partition is ready, or `stop_soon` was called.
+
+        Raises `StartFailed` if that takes more than a minute, or longer for many partitions.
+        """
+        missing = "" if self._stopped.is_set() else asyncio.run(self._until_ready())
         if not self._stopped.is_set():
             took_s = time.monotonic() - self._began_s
             text = f"ready after {took_s:.1f} s; in another terminal: export POLONAISE_LOG={self.cluster.coordinator}"
-            self._tell(Told("ready", text, {"after_s": round(took_s, 1), "log": self.cluster.coordinator}))
+            text += f"\nbut something is wrong: {missing}" if missing else ""
+            fields = {"after_s": round(took_s, 1), "log": self.cluster.coordinator, "trouble": missing}
+            self._tell(Told("ready", text, fields))
 
-    async def _until_ready(self) -> None:
-        until_s = time.monotonic() + _READY_S
+    async def _until_ready(self) -> str:
+        """Wait until every partition is ready. Returns what is wrong all the same; empty if nothing is."""
+        began_s = time.monotonic()
+        until_s = began_s + _READY_S + _READY_PARTITION_S * self.cluster.partitions
+        missing = ""
         async with observer_of(self.cluster.coordinator, _ASK_S) as observer:
             while not self._stopped.is_set():
                 try:
                     status = await observer.look()
-                    if _is_ready(status):
-                        return
                     missing = _missing(status)
+                    patient = time.monotonic() < began_s + _WELL_S
+                    if status.wellness is Wellness.WELL or (status.wellness is Wellness.DEGRADED and not patient):
+                        return missing
                 except PolonaiseError as error:
                     missing = str(error)
                 self.look()
                 if time.monotonic() > until_s:
-                    raise StartFailed(f"the cluster was not ready after {_READY_S:g} s: {missing}")
+                    raise StartFailed(f"the cluster was not ready after {until_s - began_s:.0f} s: {missing}")
                 await asyncio.sleep(_LOOK_S)
+        return missing
 
     def follow(self) -> None:
         """Watch the processes until `stop_soon`; start again those that end by themselves."""
@@ -255,11 +276,6 @@ def _check_zookeeper() -> None:
         raise type(error)(
             f"{error.text}. Or choose a coordinator in a directory, for one machine: --file-coordinator"
         ) from error
-
-
-def _is_ready(status: ClusterStatus) -> bool:
-    """Whether clients can use every partition, and every node is there."""
-    return status.description is not None and not status.wellness
 
 
 def _missing(status: ClusterStatus) -> str:

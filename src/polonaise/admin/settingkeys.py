@@ -64,14 +64,7 @@ _of_storage = partial(_key, StorageSettings)
 _of_link = partial(_key, LinkSettings)
 
 _LINK: Final = (
-    _key(
-        LinkSettings,
-        "heartbeat_s",
-        _SECONDS,
-        0.1,
-        60,
-        "A ping goes out on a connection that is idle for so long.",
-    ),
+    _of_link("heartbeat_s", _SECONDS, 0.1, 60, "A ping goes out on a connection that is idle for so long."),
     _of_link("silence_s_max", _SECONDS, 0.5, 600, "A peer that is silent for so long counts as dead."),
 )
 

@@ -28,7 +28,6 @@ application = typer.Typer(
     name="polonaise",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 demo = typer.Typer(help="Run example applications.", no_args_is_help=True)
 application.add_typer(cluster, name="cluster")

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -164,12 +166,23 @@ def cluster_start(
         Path(given.required("directory", "cluster")), wanted, tell,
         restart=given["restart"], config=None if config is None else os.path.abspath(config), verbose=verbose,
     )  # fmt: skip
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
-            signal.signal(number, lambda *_: run.stop_soon())
     if until_stdin_ends:
         stop_when_stdin_ends()
-    with run:
+    with _signals_to(run.stop_soon), run:
         run.start()
         run.wait_ready()
         run.follow()
+
+
+@contextmanager
+def _signals_to(stop: Callable[[], None]) -> Iterator[None]:
+    """Have the signals that end a command call `stop` instead, within the block."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)  # else it was started by nohup, to go on when its terminal is gone
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -11,7 +11,7 @@ class ExitStatus(IntEnum):
     FAILED = 1
     """A fault, told in one line on standard error, or a check that did not pass."""
     DEGRADED = 3
-    """`log health`: every partition is ready, but something is wrong all the same."""
+    """`log health`, `cluster status`: every partition is ready, but something is wrong all the same."""
     INTERRUPTED = 130
     """Ctrl-C ended the command: 128 + SIGINT, as shells report it."""
     READER_GONE = 141

@@ -231,7 +231,7 @@ class LocalCluster:
             )
             for number, address in enumerate(places.storage)
         ]
-        self._partitions = partitions
+        self.partitions = partitions
         self._server_addresses = places.servers
         self._server_options = ["--evidence"] if evidence else []
         self._server_options += ["--fragments", fragments] if fragments else []
@@ -262,7 +262,7 @@ class LocalCluster:
         _start_together(self.nodes, given_up)
         arguments = ["server", "run", "--coordinator", self.coordinator]
         arguments += ["--storage", ",".join(node.address for node in self.storage)]
-        arguments += ["--partitions", str(self._partitions), *self._server_options]
+        arguments += ["--partitions", str(self.partitions), *self._server_options]
         count = len(self._server_addresses)
         self.servers = [
             self._node("server" if count == 1 else f"server {number}", arguments, address)

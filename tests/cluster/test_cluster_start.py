@@ -1,0 +1,174 @@
+"""`polonaise cluster start`: a whole cluster that comes up, is followed, comes back, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polonaise
+from rigs.localcluster import StartedCluster, node_of, processes_in, started_cluster
+from rigs.programs import POLONAISE, output_of, run_polonaise
+from rigs.waiting import block_until
+
+pytestmark = pytest.mark.slow
+FILE = "--file-coordinator"
+
+
+def status(coordinator: str) -> tuple[int, dict[str, Any]]:
+    ended = run_polonaise("cluster", "status", "--coordinator", coordinator, "--json")
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def rows(coordinator: str, *words: str) -> list[dict[str, Any]]:
+    """Return what a command prints with --json."""
+    told = output_of(run_polonaise(*words, "--coordinator", coordinator, "--json"))
+    return [json.loads(line) for line in told.splitlines()]
+
+
+def append(log: str, body: str) -> None:
+    output_of(run_polonaise("log", "append", log, body, "--partition", "0"))
+
+
+def bodies(log: str) -> list[str]:
+    told = output_of(run_polonaise("log", "read", log, "--partition", "0", "--json"))
+    return [json.loads(line)["data"] for line in told.splitlines()]
+
+
+def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE) as cluster:
+        starting, ready = cluster.until("starting"), cluster.until("ready")
+        assert (len(starting["storage"]), len(starting["servers"]), starting["partitions"]) == (3, 2, 4)
+        assert len(processes_in(directory)) == 1 + 5
+        exit_status, told = status(ready["log"])
+        assert (exit_status, told["wellness"]) == (0, "well")
+        assert sorted(each["address"] for each in told["servers"]) == sorted(starting["servers"])
+        append(ready["log"], "hello")
+        assert bodies(ready["log"]) == ["hello"]
+        assert sorted(each["address"] for each in rows(ready["log"], "server", "list")) == sorted(starting["servers"])
+        assert [each["name"] for each in rows(ready["log"], "storage", "list")] == starting["storage"]
+        assert {each["state"] for each in rows(ready["log"], "partition", "list")} == {"ready"}
+        assert rows(ready["log"], "partition", "list", "--troubled") == []
+        (described,) = rows(ready["log"], "partition", "describe", "0")
+        assert described["committed_high_water_mark"] == 0
+        assert [each["state"] for each in described["replicas"]] == ["engaged"] * 3
+        assert "all is well" in output_of(run_polonaise("cluster", "status", "--coordinator", ready["log"]))
+        for words in (("server", "list"), ("storage", "list"), ("partition", "list"), ("partition", "describe", "0")):
+            told = output_of(run_polonaise(*words, "--coordinator", ready["log"]))
+            assert starting["storage"][0] in told or "server 1" in told or starting["servers"][0] in told
+        assert cluster.end() == 0
+        assert processes_in(directory) == {}
+    for log in directory.glob("*.log"):
+        assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_its_ports(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
+        first = cluster.until("starting")
+        append(cluster.until("ready")["log"], "kept")
+        assert cluster.end(end) == (-signal.SIGKILL if end is signal.SIGKILL else 0)
+        # At once: after kill -9 the nodes of the first run may still be on their way out.
+        with started_cluster(directory) as again:
+            second = again.until("starting")
+            assert second == first
+            assert bodies(again.until("ready")["log"]) == ["kept"]
+
+
+def test_a_node_that_is_killed_is_told_of_and_comes_back(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE) as cluster:
+        log = cluster.until("ready")["log"]
+        for words in ("storage run --directory", "server run"):
+            pid = min(pid for pid, line in processes_in(directory).items() if words in line)
+            os.kill(pid, signal.SIGKILL)
+            ended = cluster.until("ended")
+            assert ended["exit_status"] == -signal.SIGKILL
+            assert cluster.until("restarted")["node"] == ended["node"]
+            block_until(lambda: status(log)[0] == 0, "the cluster is well again", every_s=0.5)
+        append(log, "goes on")
+
+
+def test_a_client_goes_on_when_the_owner_of_its_partition_is_killed(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+
+    async def appends(cluster: StartedCluster, log_address: str) -> None:
+        async with polonaise.connect(log_address) as log:
+            await log.append(b"before", partition=0)
+            owner = next(each for each in status(log_address)[1]["partitions"] if each["partition"] == 0)["owner"]
+            os.kill(node_of(directory, f"--listen {owner['address']}"), signal.SIGKILL)
+            receipt = await log.run(lambda tx: tx.append(b"after"), partition=0, timeout=60)
+            assert receipt.id >= 1
+
+    with started_cluster(directory, FILE, "--no-restart") as cluster:
+        address = cluster.until("ready")["log"]
+        asyncio.run(appends(cluster, address))
+        cluster.until("ended")
+        assert bodies(address)[-1] == "after"
+
+
+def test_a_cluster_may_come_back_with_more_servers_and_keeps_the_ports_of_the_others(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
+        first = cluster.until("starting")
+        cluster.until("ready")
+        assert cluster.end() == 0
+    with started_cluster(directory, "--servers", "2") as more:
+        second = more.until("starting")
+        assert second["servers"][0] == first["servers"][0]
+        assert len(set(second["servers"])) == 2
+        assert second["storage"] == first["storage"]
+        more.until("ready")
+
+
+def test_settings_of_a_file_reach_the_nodes_and_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text("[cluster]\ncoordinator = 'file'\nstorage = 1\nservers = 1\n[storage]\nsegment_bytes_max = 4096\n")
+    directory = tmp_path / "d"
+    with started_cluster(directory, "--config", str(file)) as cluster:
+        assert len(cluster.until("starting")["storage"]) == 1
+        log = cluster.until("ready")["log"]
+        for number in range(3):
+            append(log, f"{number}" * 3_000)
+        assert len(list((directory / "storage-0" / "0").glob("*.seq"))) > 1
+
+
+def test_a_cluster_with_zookeeper_comes_up_and_its_coordinator_comes_back(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, "--zookeeper", "--storage", "1", "--servers", "1") as cluster:
+        ready = cluster.until("ready")
+        assert ready["log"].startswith("zookeeper://127.0.0.1:")
+        append(ready["log"], "kept")
+        os.kill(node_of(directory, "polonaise.cli zookeeper run"), signal.SIGKILL)
+        assert cluster.until("ended")["node"] == "zookeeper"
+        cluster.until("restarted")
+        block_until(lambda: status(ready["log"])[0] == 0, "the cluster is well again", every_s=0.5)
+        append(ready["log"], "and more")
+        assert cluster.end() == 0
+    with started_cluster(directory) as again:
+        assert bodies(again.until("ready")["log"]) == ["kept", "and more"]
+
+
+def test_the_status_is_shown_again_and_again(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
+        log = cluster.until("ready")["log"]
+        command = [*POLONAISE, "cluster", "status", "--coordinator", log, "--watch", "--interval", "0.1", "--json"]
+        watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert watching.stdout is not None
+        with watching:
+            seen = [json.loads(watching.stdout.readline())["wellness"] for _ in range(3)]
+            watching.send_signal(signal.SIGINT)
+            _, errors = watching.communicate(timeout=60)
+        assert seen == ["well"] * 3
+        assert (watching.returncode, errors) == (130, b"")
