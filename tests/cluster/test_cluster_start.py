@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +177,26 @@ def test_the_status_is_shown_again_and_again(tmp_path: Path) -> None:
             _, errors = watching.communicate(timeout=60)
         assert seen == ["well"] * 3
         assert (watching.returncode, errors) == (130, b"")
+        assert _on_a_terminal(command[:-1]).count("all is well") >= 2
+
+
+def _on_a_terminal(command: list[str]) -> str:
+    """Run a command on a terminal until it has drawn its screen twice, interrupt it, and return what it has written."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    written = b""
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        while written.count(b"all is well") < 2:
+            written += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # so Linux tells the end of a terminal
+            while more := os.read(ours, 65_536):
+                written += more
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(ours)
+    assert written.startswith(b"\x1b[?1049h"), "a screen of its own"
+    assert b"\x1b[?1049l" in written, "which is given back"
+    return written.decode()

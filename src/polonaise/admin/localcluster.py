@@ -269,7 +269,7 @@ def _check_zookeeper() -> None:
     try:
         zookeeper.check_installed()
         try:
-            import kazoo.client  # noqa: F401
+            import polonaise.coordination.zookeeper  # noqa: F401
         except ImportError as error:
             raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
     except (JavaMissing, ExtraMissing) as error:

@@ -1,8 +1,8 @@
 """Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
 Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
-· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when it is piped into
-`head`.
+· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when
+it is piped into `head`.
 """
 
 from __future__ import annotations
