@@ -175,12 +175,13 @@ def table_of(
     table = Table(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
         # What names something is not cut: a reader can do without the end of a reason, but not of an address.
-        cut = lines and index == len(columns) - 1
+        whole = lines and index < len(columns) - 1
         table.add_column(
             column,
             justify="right" if index in right else "left",
-            overflow="ellipsis" if cut else "fold",
+            overflow="ellipsis" if lines else "fold",
             no_wrap=lines,
+            min_width=max(len(_shown(cell)) for cell in (column, *(row[index] for row in rows))) if whole else None,
         )
     for row in rows:
         table.add_row(*map(_shown, row))
