@@ -95,6 +95,21 @@ def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_it
             assert bodies(again.until("ready")["log"]) == ["kept"]
 
 
+def test_a_cluster_whose_reader_goes_away_leaves_no_process_behind(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    command = [*POLONAISE, "cluster", "start", "--directory", str(directory), FILE, "--storage", "1", "--servers", "1"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while '"ready"' not in process.stdout.readline():
+            assert process.poll() is None
+        process.stdout.close()
+        os.kill(node_of(directory, "server run"), signal.SIGKILL)
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "standard output can't be written" in process.stderr.read()
+    assert processes_in(directory) == {}
+
+
 def test_a_node_that_is_killed_is_told_of_and_comes_back(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     with started_cluster(directory, FILE) as cluster:

@@ -237,8 +237,9 @@ class LocalClusterRun:
         try:
             if self._cluster is not None:
                 self._tell(Told("stopping", "stopping"))
+        finally:  # whoever is told may have gone away, which is no reason to leave processes behind
+            if self._cluster is not None:
                 self._cluster.stop()
-        finally:
             for lock in self._locks:
                 lock.release()
 
