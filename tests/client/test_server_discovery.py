@@ -412,5 +412,7 @@ async def test_a_server_that_has_just_started_is_waited_for(town: Town) -> None:
         node.hold_down()
         node.crash()
     town.cluster.servers[0].let_up()
-    await wait_until(lambda: bool(town.cluster.running_servers) and town.cluster.running_servers[0]._listener, every_s=1e-4)
+    await wait_until(
+        lambda: bool(town.cluster.running_servers) and town.cluster.running_servers[0]._listener, every_s=1e-4
+    )
     await as_client(town, Life.append_everywhere, SERVERS[:1], "second")
