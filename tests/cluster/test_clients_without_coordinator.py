@@ -84,7 +84,7 @@ async def test_commands_and_clients_work_by_a_servers_address_alone(tmp_path: Pa
         address = f"polonaise://{servers[1].address}"
         assert output_of(run_polonaise("log", "append", address, "--partition", "1", "1 100")).split()[0] == "1"
         assert "1 100" in output_of(run_polonaise("log", "read", address, "--partition", "1"))
-        assert "server" in output_of(run_polonaise("log", "health", address))
+        assert "ready" in output_of(run_polonaise("log", "health", address))
         archive = tmp_path / "archive"
         output_of(run_polonaise("archive", "run", address, str(archive), "--rest"))
         assert list(archive.rglob("*.parquet"))

@@ -72,6 +72,8 @@ class ServerDiscovery:
         """The version of that assignment."""
         self._failed: set[str] = set()
         """The addresses that did not answer, or not well, when they were asked last."""
+        self._warned: set[str] = set()
+        """The addresses that were logged as mistakes in the list."""
         self._key = ANY_CLUSTER
         self._settings = settings
         self._stale_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
@@ -219,16 +221,21 @@ class ServerDiscovery:
                     connection = await self._connect(address)
                 except PolonaiseError as error:
                     troubles[address] = error
-                    if address not in self._failed:
-                        level = logging.WARNING if isinstance(error, _MISTAKES) else logging.INFO
-                        _log.log(level, "a server does not answer: %s", _reason(address, error))
                     self._failed.add(address)
                     continue
+                self._warn_of_mistakes(troubles)
                 if self._current is not None:
                     self._current[1].close()
                 self._current = address, connection
                 return self._current
         raise self._none_answers(troubles)
+
+    def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
+        """Log, once for each, the addresses that should not be in the list. Without a server that answers, it is raised."""
+        for address, error in troubles.items():
+            if isinstance(error, _MISTAKES) and address not in self._warned:
+                self._warned.add(address)
+                _log.warning("the list of servers is wrong, and others in it are asked: %s", _reason(address, error))
 
     def _in_order(self) -> list[str]:
         """Return the addresses of all servers that are known, in the order in which they are to be tried."""
