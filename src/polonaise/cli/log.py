@@ -330,10 +330,11 @@ def health(
             _print_health(conditions)
         if silence:
             raise silence[0]
-        if not all(condition.ready for condition in conditions):
-            raise typer.Exit(ExitStatus.FAILED)
-        if any(condition.troubles for condition in conditions):
-            raise typer.Exit(ExitStatus.DEGRADED)
+        match standing_of(conditions):
+            case Standing.NOT_READY:
+                raise typer.Exit(ExitStatus.FAILED)
+            case Standing.DEGRADED:
+                raise typer.Exit(ExitStatus.DEGRADED)
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,6 +26,14 @@ ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
 
 Identity: TypeAlias = tuple[int, int]
 """A number pair that no other file or directory has while this one is open anywhere, whatever its name."""
+
+
+class DiskSpace(NamedTuple):
+    """The space of a file system, in bytes."""
+
+    total: int
+    free: int
+    """What this process may still use."""
 
 
 class Clock(Protocol):
@@ -97,6 +105,9 @@ class Disk(Protocol):
 
         An open file outlives its name: comparing identities shows that the name was removed or replaced.
         """
+
+    async def space(self, path: str) -> DiskSpace:
+        """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""

@@ -27,7 +27,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
 )
-from polonaise.host import Buffer, DirectoryLock, File, Identity
+from polonaise.host import Buffer, DirectoryLock, DiskSpace, File, Identity
 from polonaise.host.filelimits import too_many_open
 from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
@@ -99,6 +99,9 @@ class RealDisk:
     async def identity(self, path: str) -> Identity | None:
         return await self._hop(path, lambda: identity(path))
 
+    async def space(self, path: str) -> DiskSpace:
+        return await self._hop(path, lambda: _space(path))
+
     async def list(self, directory: str) -> list[str]:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
 
@@ -142,6 +145,11 @@ def identity(path: str) -> Identity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
+
+
+def _space(path: str) -> DiskSpace:
+    status = os.statvfs(path)
+    return DiskSpace(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
 def try_lock(path: str) -> RealLock:

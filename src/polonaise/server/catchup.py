@@ -120,6 +120,7 @@ class CatchUp:
         clean = recovery.clean_to(self._session.value, name, answer, self._session.closing)
         if last > clean or answer.lost_above is not None:
             last = expect(await ask(name, Truncate(session, clean)), Done).last
+        self._owner.readiness.replica_reached(name, last)
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
             if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
@@ -131,6 +132,7 @@ class CatchUp:
                 read = await self._read(last + 1, self._owner.committed)
                 done = await copy_on(partial(ask, name), session, name, last, read)
                 copied, last = done.last - last, done.last
+                self._owner.readiness.replica_reached(name, last)
                 # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
                 await ask(name, Confirm(session, last))
                 worked_s = self._host.clock.monotonic_s() - began_s

@@ -19,6 +19,7 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
+from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
@@ -36,6 +37,7 @@ from polonaise.server.protocol.effects import (
     MarkMoved,
     ReadHistory,
     Replicate,
+    TellFailures,
 )
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
@@ -46,7 +48,7 @@ from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storagelinks import StorageLink
-from polonaise.terms import Generation, PartitionId, StorageId
+from polonaise.terms import FailureReason, Generation, PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Confirm, Store
 
@@ -70,11 +72,13 @@ class ServedPartition:
         starts: StartTurns,
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None,
+        latencies: Histogram,
     ) -> None:
         """Make a partition that is not started.
 
         `starts` gives the partitions their turns to start a session. `busy` is called when something with a deadline
-        begins. `history` is the fragments of the log, if the server was told of any.
+        begins. `history` is the fragments of the log, if the server was told of any. `latencies` takes the time that
+        each batch needs to be committed.
         """
         self._host = host
         self._coordinator = coordinator
@@ -82,7 +86,9 @@ class ServedPartition:
         self._settings = settings
         self.partition = partition
         self.generation = generation
-        self.owner = PartitionOwner(partition, generation, settings)
+        self.owner = PartitionOwner(partition, generation, settings, latencies)
+        self.failures_told = [0] * (max(FailureReason) + 1)
+        """How many failed appends clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, links, settings, history, self._on_damage)
         self._starts = starts
         self._busy = busy
@@ -134,6 +140,21 @@ class ServedPartition:
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, PolonaiseError):
                 raise answer
+
+    def totals(self) -> dict[str, int]:
+        """Return what was counted since the ownership began, by name: sums of these go on when it ends.
+
+        Beside the owner's counts these are `faults`, which ended a session; `cache_hits` and `cache_misses`; and
+        `failed_` with the name of a reason: the failed appends that clients were told of.
+        """
+        owner = self.owner
+        return {
+            **owner.counts,
+            "faults": owner.readiness.faults.total,
+            "cache_hits": owner.cache.hits,
+            "cache_misses": owner.cache.misses,
+            **{f"failed_{reason.name.lower()}": self.failures_told[reason] for reason in FailureReason},
+        }
 
     def tick(self) -> None:
         """Tell the owner the time."""
@@ -270,6 +291,10 @@ class ServedPartition:
                     connection.send(Confirm(session, closing), partition=self.partition)
             case EndSession():
                 self._end_session(effect)
+            case TellFailures(_, failures):
+                for failure in failures:
+                    self.failures_told[failure.reason] += 1
+                send(effect, self.partition, self.generation)
             case _:
                 send(effect, self.partition, self.generation)
 

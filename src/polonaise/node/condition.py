@@ -1,0 +1,120 @@
+"""The condition of partitions and of storage nodes, as their health documents tell it.
+
+Everybody who says how a cluster is goes by this: `polonaise log health`, and `/health` and `/ready` of the nodes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+
+class Standing(enum.StrEnum):
+    """How a node or a log is, in one word."""
+
+    OK = "ok"
+    """Nothing is wrong."""
+    DEGRADED = "degraded"
+    """All that should be ready is ready, but something is wrong: one more loss may be too many."""
+    NOT_READY = "not_ready"
+    """Something that should be ready is not."""
+
+
+class Condition(NamedTuple):
+    """The condition of a partition, according to the server that owns it."""
+
+    partition: PartitionId
+    server: int
+    ready: bool
+    committed_high_water_mark: TransactionId | None
+    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
+    engaged: list[str]
+    """The engaged storage nodes. A commit needs a majority of all members."""
+    left_out: dict[str, str]
+    """What is wrong with storage nodes, by name: with those that are not connected, and, while the partition is ready,
+    with those that are not engaged."""
+    waits_for: str
+    """The reason why the partition is not ready; empty if it is."""
+    scrub: dict[str, dict[str, Any]]
+    """Reports of the storage nodes' scrubs, by the node's name; their `damages` are those found in this partition."""
+    fragments_scrub: dict[str, Any] | None
+    """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
+    has no store, or does not scrub it."""
+    coordinator: str
+    """What the server can't do at the coordinator at present, and why; empty if nothing."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is wrong, line by line; empty if nothing is."""
+        lines = [self.waits_for] if self.waits_for else []
+        lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
+        lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
+        if self.fragments_scrub is not None:
+            if self.fragments_scrub["trouble"]:
+                lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
+            for damage in self.fragments_scrub["damages"]:
+                if not damage["repaired_us"]:
+                    lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
+        if self.coordinator:
+            lines.append(f"the server goes on without its coordinator: {self.coordinator}")
+        return lines
+
+
+def standing_of(conditions: Collection[Condition]) -> Standing:
+    """Return how partitions are, all together."""
+    if not all(condition.ready for condition in conditions):
+        return Standing.NOT_READY
+    return Standing.DEGRADED if any(condition.troubles for condition in conditions) else Standing.OK
+
+
+def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
+    """Return the conditions in a server's health document, by partition."""
+    return {
+        int(number): _condition(int(number), answer, health) for number, health in answer["partitions"].items()
+    }
+
+
+def storage_troubles(health: Mapping[str, Any]) -> list[str]:
+    """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
+    lines = [health["gone"]] if health["gone"] else []
+    lines += [f"partition {partition} can't be used: {why}" for partition, why in health["unavailable"].items()]
+    return lines + _unrepaired(health["directory"], health["scrub"])
+
+
+def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
+    """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
+    unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
+    if not unrepaired:
+        return []
+    more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
+    return [f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet"]
+
+
+def _condition(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
+    """Return the condition in a server's answer; `health` is the answer's part on this partition."""
+    engaged = health.get("engaged", [])
+    late = health.get("late", {})
+    left_out = {
+        name: node["error"]
+        or node.get("unavailable", {}).get(str(partition))
+        or late.get(name)
+        or ("being brought up to date" if node["connected"] else "not tried yet")
+        for name, node in answer["storage"].items()
+        if (health["ready"] and name not in engaged) or not node["connected"]
+    }
+    waits_for = "" if health["ready"] else health["waits_for"]
+    scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
+    fragments = answer.get("fragments_scrub")
+    committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
+    return Condition(
+        partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
+        None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
+    )  # fmt: skip
+
+
+def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
+    """Return a scrub's report with only the damages of one partition."""
+    return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}
