@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
 from polonaise.log.registers import PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
 from polonaise.node.condition import Condition, conditions_in
 from polonaise.redaction import redacted
-from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log

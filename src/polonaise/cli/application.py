@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -20,6 +19,10 @@ from polonaise.cli.log import log
 from polonaise.cli.pipeline import pipeline
 from polonaise.cli.segment import segment
 from polonaise.errors import BadOption
+from polonaise.node.logformat import LogFormat, log_to
+
+if TYPE_CHECKING:
+    from polonaise.node.processes import Http
 
 application = typer.Typer(
     name="polonaise",
@@ -83,10 +86,28 @@ def _options(
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
 
 
-def _log_to_stderr(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+LogFormatOption = Annotated[
+    LogFormat, Option("--log-format", help="Format of the log: lines of text, or one JSON object a line.")
+]
+HttpListen = Annotated[
+    str | None,
+    Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Serve /health, /ready and /metrics at this address, without TLS; a port alone means this machine only. "
+        "Needs polonaise[metrics].",
+    ),
+]
+
+
+def _http_at(address: str | None) -> Http | None:
+    """Return where to serve HTTP: nowhere without an address, on loopback if it is a port alone."""
+    from polonaise.node.processes import Http
+
+    if address is None:
+        return None
+    listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
+    return Http(listen, lambda at: _say(f"http {at}"))
 
 
 Listen = Annotated[
@@ -125,6 +146,8 @@ def storage_run(
     scrub_bytes: Annotated[
         int, Option(min=0, max=2**40, help="Bytes per second to read in search of damage; 0: none.")
     ] = 2 * 2**20,
+    http: HttpListen = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
@@ -135,7 +158,7 @@ def storage_run(
 
     if until_stdin_ends:
         _stop_when_stdin_ends()
-    _log_to_stderr(verbose)
+    log_to(None, log_format, verbose=verbose)
     if not directory:  # an empty path would mean the working directory
         raise BadOption("--directory is empty: give a directory for the log's files")
     settings = StorageSettings(
@@ -144,7 +167,8 @@ def storage_run(
         segment_bytes_max=segment_bytes,
         scrub_bytes_per_s=scrub_bytes,
     )
-    run(lambda host: run_storage(host, settings, _say_ready), syncs_in_loop=True)
+    served = _http_at(http)
+    run(lambda host: run_storage(host, settings, _say_ready, served), syncs_in_loop=True)
 
 
 @server.command("run")
@@ -168,6 +192,8 @@ def server_run(
         Option(min=0, max=2**40, help="Bytes per second of fragments to read in search of damage; 0: none."),
     ] = 2 * 2**20,
     evidence: Annotated[bool, Option(help="Also store what each append was judged by: its mark and locks.")] = False,
+    http: HttpListen = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
@@ -178,10 +204,11 @@ def server_run(
 
     if until_stdin_ends:
         _stop_when_stdin_ends()
-    _log_to_stderr(verbose)
+    log_to(None, log_format, verbose=verbose)
     nodes = inputs.nodes_of(storage, "--storage")
     settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
-    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
+    served = _http_at(http)
+    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments, served))
 
 
 @zookeeper.command("run")

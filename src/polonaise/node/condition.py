@@ -72,9 +72,7 @@ def standing_of(conditions: Collection[Condition]) -> Standing:
 
 def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
     """Return the conditions in a server's health document, by partition."""
-    return {
-        int(number): _condition(int(number), answer, health) for number, health in answer["partitions"].items()
-    }
+    return {int(number): _condition(int(number), answer, health) for number, health in answer["partitions"].items()}
 
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:

@@ -81,7 +81,13 @@ class CatchUp:
                     await self._let_back_in(name)
                 except PolonaiseError as error:
                     self._owner.readiness.replica_late(name, str(error))
-                    _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
+                    _log.info(
+                        "partition %d: %s is not brought up to date: %s", self._owner.partition, name, error,
+                        extra={
+                            "partition": self._owner.partition, "generation": self._owner.generation,
+                            "session": self._session.id, "storage": name,
+                        },
+                    )  # fmt: skip
 
     async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
         """Wait until the node of any late replica is connected: polling in thousands of partitions would cost much."""

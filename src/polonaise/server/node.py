@@ -144,7 +144,12 @@ class Server:
                 lambda: {partition: served.reader for partition, served in self.partitions.items()},
             )  # fmt: skip
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
-        _log.info("server %d listens on %s", self.id, self.address)
+        _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the log (`node.logformat`)."""
+        return {"server": self.id}
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
@@ -213,13 +218,18 @@ class Server:
                     pass
             except CoordinatorUnavailable as error:
                 self._trouble.failed(_ASSIGNMENT, error)
-                _log.warning("server %d: %s", self.id, error)
+                _log.warning("server %d: %s", self.id, error, extra=self._fields)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except (CoordinatorDamaged, WrongClusterKey) as error:
                 self._trouble.failed(_ASSIGNMENT, error)
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
-                _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
+                _log.error(
+                    "server %d goes on with what it owns, and takes over nothing: %s",
+                    self.id,
+                    error,
+                    extra=self._fields,
+                )
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
@@ -262,7 +272,7 @@ class Server:
             except (CoordinatorUnavailable, CoordinatorDamaged) as error:
                 self._trouble.failed(_LEASE, error)
                 # Not the end of this server: what it owns goes on until another one fences it.
-                _log.warning("server %d could not renew its lease: %s", self.id, error)
+                _log.warning("server %d could not renew its lease: %s", self.id, error, extra=self._fields)
             await asyncio.sleep(RENEW_S)
 
     async def _tick(self) -> None:

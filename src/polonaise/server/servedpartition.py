@@ -188,7 +188,7 @@ class ServedPartition:
                 self.close(error)
                 return
             except ConsistencyLost as error:
-                _log.critical("partition %d stops: %s", self.partition, error)
+                _log.critical("partition %d stops: %s", self.partition, error, extra=self._fields)
                 self.close(error)
                 return
             except PolonaiseError as error:
@@ -199,18 +199,25 @@ class ServedPartition:
                 continue
             pause_s, first = self._settings.retry_s_min, False
             reason = await self._run_session(started)
-            self._log_news(f"session {started.value.session} ended: {reason}")
+            self._log_news(f"session {started.value.session} ended: {reason}", session=started.value.session)
 
     def _report(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, in the health and in the server's log."""
         self.owner.readiness.attempt_waits(waits_for)
         self._log_news(waits_for)
 
-    def _log_news(self, news: str) -> None:
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the server's log (`node.logformat`)."""
+        session = self.owner.session
+        known = {"partition": self.partition, "generation": self.generation}
+        return known if session is None else {**known, "session": session.id}
+
+    def _log_news(self, news: str, **fields: int) -> None:
         """Write a line to the server's log, unless it is the one written last."""
         if news != self._logged:
             self._logged = news
-            _log.info("partition %d: %s", self.partition, news)
+            _log.info("partition %d: %s", self.partition, news, extra={**self._fields, **fields})
 
     async def _run_session(self, started: StartedSession) -> str:
         """Run an engaged session until it ends, and return why it ended."""
@@ -344,7 +351,9 @@ class ServedPartition:
         except (PartitionNotReady, BeyondLog):
             pass  # without batches the owner asks again, after the pause below
         except PolonaiseError as error:
-            _log.warning("partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error)
+            _log.warning(
+                "partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error, extra=self._fields
+            )
             self._carry_out(self.owner.history_failed(mount, error))
             return
         if not batches:
@@ -365,7 +374,9 @@ class ServedPartition:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
                 # It can only be a replica's: batches from fragments have just been made again, with their own CRCs.
-                _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
+                _log.warning(
+                    "partition %d: a replica sent a damaged batch: %s", self.partition, error, extra=self._fields
+                )
                 break
             offset += batch.length
             batches.append(Committed(batch.first, batch.last, bytes(batch.view)))

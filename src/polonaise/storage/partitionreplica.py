@@ -135,6 +135,13 @@ class PartitionReplica:
             return False
         return not (log.slot.promises.may_have_lost or log.slot.promises.untrusted)
 
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the node's log (`node.logformat`)."""
+        known = {"partition": self._partition}
+        fence = NO_SESSION if self._replica is None else self._replica.promises.fence
+        return known if fence == NO_SESSION else {**known, "session": fence}
+
     def measures(self) -> ReplicaMeasures:
         """Return what can be measured of this replica now."""
         log, queue = self._log, (len(self._queue), self._queue_bytes)
@@ -257,11 +264,11 @@ class PartitionReplica:
                 await before.close()
             log = await self._open_log()
         except PolonaiseError as error:
-            _log.error("%s can't be used: %s", self._name, error)
+            _log.error("%s can't be used: %s", self._name, error, extra=self._fields)
             self.unavailable = error
             return
         if log.damage:
-            _log.error("%s: %s", self._name, log.damage)
+            _log.error("%s: %s", self._name, log.damage, extra=self._fields)
         self._log, self._replica = log, Replica(log.slot.promises, log.last, log.last_crc)
         self.unavailable = None
 
@@ -464,7 +471,7 @@ class PartitionReplica:
         # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
-        _log.error("%s: %s", self._name, damage)
+        _log.error("%s: %s", self._name, damage, extra=self._fields)
         try:
             await log.lose_above(damage.last_good, str(damage))
         except PolonaiseError as error:

@@ -51,7 +51,7 @@ def _look_at(owner: PartitionOwner, now_s: float) -> _Partition:
     if session is not None:
         sent = session.sent
         lag = {name: sent - session.reached(name) for name in engaged}
-        lag |= {name: sent - last for name, last in owner.readiness.reached.items() if name in late}
+        lag |= {name: max(0, sent - last) for name, last in owner.readiness.reached.items() if name in late}
     return _Partition(
         state_of(owner, now_s),
         owner.waiting,
