@@ -11,7 +11,7 @@ import pytest
 
 import polonaise
 from polonaise.admin import archive as archives
-from polonaise.admin.logs import Condition
+from polonaise.node.condition import Condition
 from polonaise.admin.trimming import trim
 from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format

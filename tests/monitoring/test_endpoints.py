@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from polonaise.admin.logs import conditions
-from polonaise.node.condition import standing_of
+from polonaise.node.condition import health_status_of
 from rigs.httpget import http_get
 from rigs.observed import observed_cluster, started_storage
 from rigs.waiting import wait_until
@@ -105,7 +105,7 @@ async def test_a_lost_storage_node_shows_in_health_and_metrics_as_log_health_tel
         (problem,) = document["problems"]["0"]
         assert problem.startswith(f"{lost.address} is not engaged: ")
         (condition,) = await conditions(log, [0], 10.0)
-        assert standing_of([condition]) == document["status"]
+        assert health_status_of([condition]) == document["status"]
         assert [line.split(":")[0] for line in condition.troubles] == [problem.split(":")[0]]
         for _ in range(2):
             await log.append(b"without it", partition=0)
@@ -162,7 +162,7 @@ async def test_a_storage_node_whose_directory_is_gone_is_not_ready(tmp_path: Pat
         assert (await scraped(node.http))["polonaise_storage_directory_gone", ()] == 1
 
 
-async def test_clients_and_partitions_are_listed_as_the_question_says(tmp_path: Path) -> None:
+async def test_clients_and_partitions_are_listed_as_the_request_says(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path, storage=1, partitions=2) as cluster, cluster.connected() as log:
         await log.append(b"mounted", partition=0)
         for query, listed in {"": 1, "?partitions=all": 1, "?partitions=none&clients=none": 0}.items():
@@ -176,7 +176,7 @@ async def test_clients_and_partitions_are_listed_as_the_question_says(tmp_path: 
         assert seen["polonaise_storage_partitions", (("state", "usable"),)] == 2
 
 
-async def test_questions_that_nobody_answers(tmp_path: Path) -> None:
+async def test_requests_that_nobody_answers(tmp_path: Path) -> None:
     node = await started_storage(tmp_path / "storage")
     try:
         for path, status in {

@@ -15,7 +15,7 @@ from polonaise.errors import AddressInUse, BadOption, PartitionNotReady
 from polonaise.host import Host
 from polonaise.host.real import RealHost, stop_at_mistakes
 from polonaise.node.monitoring import httplistener
-from polonaise.node.monitoring.httplistener import CONNECTIONS_MAX, HttpAnswer, HttpListener, HttpQuestion
+from polonaise.node.monitoring.httplistener import CONNECTIONS_MAX, HttpAnswer, HttpListener, HttpRequest
 from polonaise.storage.settings import StorageSettings
 from rigs.httpget import exchanged, http_get, parsed
 from rigs.observed import started_storage
@@ -50,8 +50,8 @@ async def listening(answering: Any, host: Host | None = None) -> AsyncIterator[t
         own.close()  # type: ignore[attr-defined]
 
 
-async def hello(question: HttpQuestion) -> HttpAnswer:
-    return HttpAnswer(200, "text/plain", question.path.encode())
+async def hello(asked: HttpRequest) -> HttpAnswer:
+    return HttpAnswer(200, "text/plain", asked.path.encode())
 
 
 async def test_a_port_in_use_is_told_and_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_who_sends_slowly_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(httplistener, "CONNECTION_S_MAX", 0.2)
 
-    async def large(_: HttpQuestion) -> HttpAnswer:
+    async def large(_: HttpRequest) -> HttpAnswer:
         return HttpAnswer(200, "text/plain", bytes(64 * 2**20))
 
     async with listening(large) as (listener, address):
@@ -139,7 +139,7 @@ async def test_a_body_is_not_read() -> None:
 
 
 async def test_a_fault_of_the_node_is_an_answer() -> None:
-    async def faulty(_: HttpQuestion) -> HttpAnswer:
+    async def faulty(_: HttpRequest) -> HttpAnswer:
         raise PartitionNotReady("it has not begun")
 
     async with listening(faulty) as (_, address):
@@ -148,10 +148,10 @@ async def test_a_fault_of_the_node_is_an_answer() -> None:
 
 
 async def test_a_mistake_in_an_answer_ends_its_request_only(caplog: pytest.LogCaptureFixture) -> None:
-    async def mistaken(question: HttpQuestion) -> HttpAnswer:
-        if question.path == "/mistake":
+    async def mistaken(asked: HttpRequest) -> HttpAnswer:
+        if asked.path == "/mistake":
             raise ZeroDivisionError("a mistake of ours")
-        return await hello(question)
+        return await hello(asked)
 
     async with listening(mistaken) as (_, address):
         said = await http_get(address, "/mistake")

@@ -14,7 +14,7 @@ from polonaise.errors import CoordinatorUnavailable
 from polonaise.histogram import BOUNDS_S, Histogram
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
-from polonaise.node.monitoring.detail import AUTO_MAX, Detail, Listing
+from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.protocol.recovery import quorum
@@ -274,11 +274,11 @@ def test_a_histogram_counts_each_duration_once_bounds_included() -> None:
 @pytest.mark.parametrize(
     ("listing", "count", "lists"),
     [
-        (Listing.AUTO, AUTO_MAX, True),
-        (Listing.AUTO, AUTO_MAX + 1, False),
-        (Listing.ALL, 10_000, True),
-        (Listing.NONE, 1, False),
+        (SeriesListed.AUTO, AUTO_MAX, True),
+        (SeriesListed.AUTO, AUTO_MAX + 1, False),
+        (SeriesListed.ALL, 10_000, True),
+        (SeriesListed.NONE, 1, False),
     ],
 )
-def test_thousands_are_listed_only_when_asked_for(listing: Listing, count: int, lists: bool) -> None:
+def test_thousands_are_listed_only_when_asked_for(listing: SeriesListed, count: int, lists: bool) -> None:
     assert listing.lists(count) is lists

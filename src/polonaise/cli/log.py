@@ -318,7 +318,7 @@ def health(
     Exit status 1 unless all are ready; 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
-    from polonaise.node.condition import Standing, standing_of
+    from polonaise.node.condition import HealthStatus, health_status_of
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count)
@@ -331,10 +331,10 @@ def health(
             _print_health(conditions)
         if silence:
             raise silence[0]
-        match standing_of(conditions):
-            case Standing.NOT_READY:
+        match health_status_of(conditions):
+            case HealthStatus.NOT_READY:
                 raise typer.Exit(ExitStatus.FAILED)
-            case Standing.DEGRADED:
+            case HealthStatus.DEGRADED:
                 raise typer.Exit(ExitStatus.DEGRADED)
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)

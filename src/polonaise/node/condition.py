@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 
-class Standing(enum.StrEnum):
+class HealthStatus(enum.StrEnum):
     """How a node or a log is, in one word."""
 
     OK = "ok"
@@ -63,11 +63,11 @@ class Condition(NamedTuple):
         return lines
 
 
-def standing_of(conditions: Collection[Condition]) -> Standing:
+def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
     """Return how partitions are, all together."""
     if not all(condition.ready for condition in conditions):
-        return Standing.NOT_READY
-    return Standing.DEGRADED if any(condition.troubles for condition in conditions) else Standing.OK
+        return HealthStatus.NOT_READY
+    return HealthStatus.DEGRADED if any(condition.troubles for condition in conditions) else HealthStatus.OK
 
 
 def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:

@@ -34,7 +34,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, with `time` (ISO 8601, UTC), `level`, `logger`, `message`, and the `FIELDS` that are known.
+    """One JSON object a line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and those `FIELDS` that are known.
 
     A traceback is the field `exception`.
     """

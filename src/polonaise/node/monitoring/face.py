@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host
-from polonaise.node.condition import Condition, Standing, conditions_in, standing_of, storage_troubles
+from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of, storage_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
-from polonaise.node.monitoring.httplistener import HttpAnswer, HttpQuestion
+from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
 from polonaise.node.monitoring.samples import Samples
 from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
@@ -68,20 +68,20 @@ class ObservedServer:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
         conditions = conditions_in(document)
         problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
-        standing = standing_of(conditions.values())
+        status = health_status_of(conditions.values())
         if not self._server.followed:
-            standing = Standing.NOT_READY
-        elif document["coordinator"] and standing is Standing.OK:
-            standing = Standing.DEGRADED  # of a server that owns no partition
-        return {"status": standing.value, "ready": not self.not_ready(), "problems": problems, **document}
+            status = HealthStatus.NOT_READY
+        elif document["coordinator"] and status is HealthStatus.OK:
+            status = HealthStatus.DEGRADED  # of a server that owns no partition
+        return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await server_samples(self._server, self._clock, detail)
 
 
-def _not_ready(conditions: Any) -> str:
+def _not_ready(conditions: Iterable[Condition]) -> str:
     """Return why partitions are not ready; empty if all are."""
-    waiting: list[Condition] = [each for each in conditions if not each.ready]
+    waiting = [each for each in conditions if not each.ready]
     if not waiting:
         return ""
     named = ", ".join(str(each.partition) for each in waiting[:_NAMED_MAX])
@@ -111,8 +111,8 @@ class ObservedStorage:
     async def health(self) -> dict[str, Any]:
         document = self._node.health()
         problems, not_ready = storage_troubles(document), self.not_ready()
-        standing = Standing.NOT_READY if not_ready else Standing.DEGRADED if problems else Standing.OK
-        return {"status": standing.value, "ready": not not_ready, "problems": problems, **document}
+        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
+        return {"status": status.value, "ready": not not_ready, "problems": problems, **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await storage_samples(self._node, await self._ask_space(), detail)
@@ -135,7 +135,7 @@ class ObservedStorage:
 
 
 class HttpFace:
-    """Answers the questions of operators about one node."""
+    """Answers the requests of operators about one node."""
 
     def __init__(self, node: ObservedNode, text: TextOf, loop_delays: Histogram, version: str) -> None:
         self._node = node
@@ -145,30 +145,30 @@ class HttpFace:
         self._scraping = asyncio.Lock()
         """Held while metrics are read and written as text: many askers take no more than one at a time."""
 
-    async def answer(self, question: HttpQuestion) -> HttpAnswer:
-        """Answer a question. Raises what the node raises."""
-        match question.path:
+    async def answer(self, asked: HttpRequest) -> HttpAnswer:
+        """Answer a request. Raises what the node raises."""
+        match asked.path:
             case "/health":
                 return await _json(200, await self._node.health())
             case "/ready":
                 reason = self._node.not_ready()
                 return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
             case "/metrics":
-                return await self._metrics(question)
+                return await self._metrics(asked)
             case "/":
                 return HttpAnswer(200, "text/plain; charset=utf-8", b"/health /ready /metrics\n")
         return await _json(404, {"error": "there are /health, /ready and /metrics"})
 
-    async def _metrics(self, question: HttpQuestion) -> HttpAnswer:
+    async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
         try:
-            detail = detail_in(question.query)
+            detail = detail_in(asked.query)
         except BadOption as error:
             return await _json(400, {"error": error.text})
         async with self._scraping:
             samples = await self._node.samples(detail)
             self._add_node(samples)
             # Elsewhere: thousands of lines would hold the node up. The samples are no part of its state.
-            body, content_type = await asyncio.to_thread(self._text, samples, question.accept)
+            body, content_type = await asyncio.to_thread(self._text, samples, asked.accept)
         return HttpAnswer(200, content_type, body)
 
     def _add_node(self, samples: Samples) -> None:

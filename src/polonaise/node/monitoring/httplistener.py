@@ -31,7 +31,7 @@ _HEADERS_MAX: Final = 64
 _METHODS: Final = ("GET", "HEAD")
 
 
-class HttpQuestion(NamedTuple):
+class HttpRequest(NamedTuple):
     """What an HTTP request asks for."""
 
     path: str
@@ -48,8 +48,8 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
 
-Answering = Callable[[HttpQuestion], Awaitable[HttpAnswer]]
-"""Answers a question. A `PolonaiseError` becomes an answer with the status 503 and its text."""
+Answering = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+"""Answers a request. A `PolonaiseError` becomes an answer with the status 503 and its text."""
 
 
 class HttpListener:
@@ -90,9 +90,9 @@ class HttpListener:
             answer = _text(405, f"{', '.join(_METHODS)} only")
         else:
             try:
-                query = {name: value for name, value in request.query.items()}
+                query = dict(request.query.items())
                 accept = ",".join(request.headers.getall("Accept", []))
-                answer = await self._answering(HttpQuestion(request.path, query, accept))
+                answer = await self._answering(HttpRequest(request.path, query, accept))
             except PolonaiseError as error:
                 answer = _text(503, str(error))
         headers = {"Content-Type": answer.content_type, "Cache-Control": "no-store", "Server": "polonaise"}
@@ -163,7 +163,7 @@ class _OneRequest(asyncio.Protocol):
         """Make the call; if it raises, end the connection."""
         try:
             return call()
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the node goes on
             _log.exception("an HTTP connection ends by a mistake")
             self.abort()
             return None

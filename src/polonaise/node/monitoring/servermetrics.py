@@ -20,7 +20,7 @@ _TURN_PARTITIONS: Final = 100
 STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
 
 
-class _Partition(NamedTuple):
+class _SeenPartition(NamedTuple):
     """What is told of one partition, and summed up for the server."""
 
     state: str
@@ -43,7 +43,7 @@ def state_of(owner: PartitionOwner, now_s: float) -> str:
     return "failing" if owner.readiness.trouble(now_s) else "ready"
 
 
-def _look_at(owner: PartitionOwner, now_s: float) -> _Partition:
+def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
     session = owner.session
     engaged = list(session.engaged) if session is not None else []
     late = [name for name in session.value.members if name not in session.engaged] if session is not None else []
@@ -52,7 +52,7 @@ def _look_at(owner: PartitionOwner, now_s: float) -> _Partition:
         sent = session.sent
         lag = {name: sent - session.reached(name) for name in engaged}
         lag |= {name: max(0, sent - last) for name, last in owner.readiness.reached.items() if name in late}
-    return _Partition(
+    return _SeenPartition(
         state_of(owner, now_s),
         owner.waiting,
         session.in_flight if session is not None else 0,
@@ -72,7 +72,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     samples.add(metrics.LISTED, int(listed))
     mounts = sum(len(served.owner.feeds.mounts) for served in partitions)
     clients_listed = detail.clients.lists(mounts)
-    looked: list[_Partition] = []
+    looked: list[_SeenPartition] = []
     for number, served in enumerate(partitions, 1):
         seen = _look_at(served.owner, clock.monotonic_s())
         looked.append(seen)
@@ -127,7 +127,7 @@ def _add_totals(samples: Samples, server: Server) -> None:
         add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
 
 
-def _add_sums(samples: Samples, partitions: list[ServedPartition], looked: list[_Partition]) -> None:
+def _add_sums(samples: Samples, partitions: list[ServedPartition], looked: list[_SeenPartition]) -> None:
     """Add what is summed up over the partitions at this moment."""
     add = samples.add
     states = Counter(each.state for each in looked)
@@ -158,7 +158,7 @@ def _add_sums(samples: Samples, partitions: list[ServedPartition], looked: list[
     add(metrics.LOCK_TABLES, sum(not table.exact for table in tables))
 
 
-def _add_partition(samples: Samples, served: ServedPartition, seen: _Partition) -> None:
+def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:
     """Add the metrics of one partition."""
     owner, session, number = served.owner, served.owner.session, served.partition
     counts = owner.counts
