@@ -45,8 +45,7 @@ def test_an_http_port_in_use(shell: Shell, tmp_path: Path, node: str) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         shell.refuses(node, "run", *options, "--http", port, code="address_in_use", naming=f"127.0.0.1:{port}")
-    if node == "storage":
-        assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "999999", ""])

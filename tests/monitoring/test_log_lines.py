@@ -6,30 +6,14 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from polonaise.node.logformat import JsonLines, TextLines, log_to
+from polonaise.node.logformat import JsonLines, LogFormat, TextLines, log_to
 from rigs.town import Town
 
 _LOG = logging.getLogger("polonaise.test")
-
-
-@pytest.fixture
-def root() -> Iterator[logging.Logger]:
-    """The root logger without handlers, as a new process has it."""
-    root, before = logging.getLogger(), list(logging.getLogger().handlers)
-    level = root.level
-    for handler in before:
-        root.removeHandler(handler)
-    yield root
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    for handler in before:
-        root.addHandler(handler)
-    root.setLevel(level)
 
 
 def record(message: str, *arguments: object, **known: Any) -> logging.LogRecord:
@@ -73,9 +57,12 @@ def test_each_line_of_json_is_one_line_with_its_traceback_in_it() -> None:
 
 
 @pytest.mark.parametrize(("verbose", "count"), [(False, 1), (True, 2)])
-def test_what_is_done_is_logged_only_when_asked_for(root: logging.Logger, verbose: bool, count: int) -> None:
-    from polonaise.node.logformat import LogFormat
-
+def test_what_is_done_is_logged_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, verbose: bool, count: int
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as a new process has it
+    monkeypatch.setattr(logging.getLogger(), "level", logging.NOTSET)
+    monkeypatch.setattr(_LOG, "_cache", {})
     written = io.StringIO()
     log_to(written, LogFormat.JSON, verbose=verbose)
     _LOG.info("it was done")
@@ -87,6 +74,7 @@ def test_a_cluster_at_work_logs_partition_generation_and_session(caplog: pytest.
     async def story(town: Town) -> None:
         await town.application("client", lambda log: log.append(b"first", 0))
         town.cluster.storage[0].hold_down()
+        town.cluster.storage[0].crash()
         await town.application("client", lambda log: log.append(b"second", 0))
 
     with caplog.at_level(logging.INFO):

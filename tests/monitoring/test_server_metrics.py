@@ -10,7 +10,7 @@ import pytest
 import polonaise
 from polonaise.client.log import Log
 from polonaise.coordination.values import Assignment
-from polonaise.errors import CoordinatorUnavailable
+from polonaise.errors import CoordinatorUnavailable, ExpectationFailed, LockConflict, UnknownPartition
 from polonaise.histogram import BOUNDS_S, Histogram
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
@@ -19,7 +19,9 @@ from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Node
 from polonaise.terms import NO_SESSION
+from polonaise.wire.messages import Flush
 from rigs.town import Town, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
@@ -27,6 +29,12 @@ from rigs.waiting import wait_until
 async def of_server(town: Town) -> Samples:
     (server,) = town.cluster.running_servers
     return await ObservedServer(server, server._host.clock).samples(Detail())
+
+
+def lose(node: Node) -> None:
+    """Kill a node, and do not start it again until it is let up."""
+    node.hold_down()
+    node.crash()
 
 
 async def of_storage(town: Town, number: int = 0) -> Samples:
@@ -52,12 +60,11 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
 @in_an_application
 async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(town: Town, log: Log) -> None:
     locks = [polonaise.Lock("account", 1)]
-    first = await log.append(b"first", 0, locks=locks)
+    await log.append(b"first", 0, locks=locks)
     refused = [log.append(b"stale", 0, locks=locks, high_water_mark=-1) for _ in range(3)]
-    assert [type(await asyncio.gather(each, return_exceptions=True)) for each in refused]
-    expected = log.append(b"no", 0, expectations=[polonaise.expect_position(7)])
-    assert await asyncio.gather(expected, return_exceptions=True)
-    await first
+    expected = log.append(b"no", 0, expectations=[polonaise.Expectation.position(7)])
+    fates = await asyncio.gather(*refused, expected, return_exceptions=True)
+    assert [type(fate) for fate in fates] == [LockConflict] * 3 + [ExpectationFailed]
     seen = await of_server(town)
     assert seen.value(metrics.FAILED, "lock_conflict") == 3
     assert seen.value(metrics.FAILED, "expectation_failed") == 1
@@ -73,20 +80,22 @@ async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(
 async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log: Log) -> None:
     (server,) = town.cluster.running_servers
     await log.append(b"first", 0)
-    with pytest.raises(polonaise.errors.BeyondLog):
-        await log.transaction(7, 0)
-    await wait_until(lambda: server._refused)
-    assert (await of_server(town)).value(metrics.REFUSED, "beyond_log") == 1
+    (connection,) = server._connections
+    with pytest.raises(UnknownPartition):
+        server._on_message(connection, Flush(), 1, 7)
+    assert (await of_server(town)).value(metrics.REFUSED, "unknown_partition") == 1
 
 
 @in_an_application
 async def test_a_storage_node_that_is_away_lags_by_what_it_has_not_acknowledged(town: Town, log: Log) -> None:
     for _ in range(3):
         await log.append(b"all there", 0)
+    (server,) = town.cluster.running_servers
     away = town.cluster.storage[0]
     name = town.cluster.storage_id(away)
     assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 0
-    away.hold_down()
+    lose(away)
+    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
     for _ in range(5):
         await log.append(b"without one", 0)
     seen = await of_server(town)
@@ -111,7 +120,7 @@ async def test_a_storage_node_that_is_away_lags_by_what_it_has_not_acknowledged(
 async def test_without_a_quorum_a_partition_is_not_ready_and_its_inbox_fills(town: Town, log: Log) -> None:
     await log.append(b"all there", 0)
     for node in town.cluster.storage[:2]:
-        node.hold_down()
+        lose(node)
     (server,) = town.cluster.running_servers
     waiting = [log.append(bytes(1000), 0) for _ in range(2)]
     await wait_until(lambda: server.partitions[0].owner.session is None, within_s=60.0, every_s=0.1)

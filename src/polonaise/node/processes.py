@@ -178,6 +178,30 @@ async def run_server(
         check_storage_address(address)  # before the cluster is made: its description is for good
     parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address)
+    server = Server(host, coordinator, settings, history_in(fragments))
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedServer
+
+        return ObservedServer(server, host.clock)
+
+    async with _observed(host, http, observed) as serves:
+        await _check_cluster(coordinator, storage, partitions, fragments)
+        await server.start()
+        try:
+            ready(server.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await server.close()
+            # Last, because the server leaves the cluster through it.
+            await coordinator.close()
+
+
+async def _check_cluster(
+    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int | None, fragments: str | None
+) -> None:
+    """Make the cluster if there is none and `storage` names its storage nodes. Raises what `run_server` says."""
     if storage:
         description = await cluster_at(coordinator, storage, partitions or 1, fragments)
     else:
@@ -197,20 +221,3 @@ async def run_server(
             f"this cluster's storage nodes are {', '.join(description.storage)}, "
             f"but --storage has {', '.join(storage)}: leave --storage out"
         )
-    server = Server(host, coordinator, settings, history_in(fragments))
-
-    def observed() -> ObservedNode:
-        from polonaise.node.monitoring.face import ObservedServer
-
-        return ObservedServer(server, host.clock)
-
-    async with _observed(host, http, observed) as serves:
-        await server.start()
-        try:
-            ready(server.address)
-            serves()
-            await _until_cancelled()
-        finally:
-            await server.close()
-            # Last, because the server leaves the cluster through it.
-            await coordinator.close()

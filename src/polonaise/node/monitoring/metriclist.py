@@ -1,4 +1,4 @@
-"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list, and a test compares them."""
+"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list, as a test sees to."""
 
 from __future__ import annotations
 
@@ -183,7 +183,8 @@ PARTITION_FEED_LAG: Final = _gauge(
 )
 PARTITION_REPLICA_LAG: Final = _gauge(
     "partition_replica_lag_transactions",
-    "Transactions sent that a member has not acknowledged; of one that is late, those that its copy lacks, as far as known.",
+    "Transactions sent that a member has not acknowledged; of one that is late, those that its copy lacks, as far as "
+    "known.",
     PARTITION,
     STORAGE,
 )
@@ -204,7 +205,8 @@ SYNC_SECONDS: Final = _histogram(
 STORAGE_REFUSED: Final = _counter("storage_refused_messages", "Messages of servers refused, reads not counted.")
 STORAGE_PARTITIONS: Final = _gauge(
     "storage_partitions",
-    "Partitions with files here, by state: `usable`; `unusable` (`/health` says why); `unopened` (not used since the node started).",
+    "Partitions with files here, by state: `usable`; `unusable` (`/health` says why); `unopened` (not used since the "
+    "node started).",
     "state",
 )
 STORAGE_QUEUE: Final = _gauge("storage_queue_entries", "Messages that wait in the queues of all partitions.")

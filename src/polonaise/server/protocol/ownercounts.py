@@ -20,7 +20,7 @@ class OwnerCounts(dict[str, int]):
       `conflicts_before_session`: those conflicts that rest on nothing ordered in the session, but on how little is
       known of the locks from before it. `conflicts_by_table`: those judged while the locks shared places in the table.
       Of these two kinds some may be false; all other conflicts are certain.
-    - `expired`: appends that waited in the inbox past their deadline. `void_appends`: appends of a mount that had ended.
+    - `expired`: appends that waited in the inbox past their deadline. `void_appends`: those of a mount that had ended.
     """
 
     def __init__(self, latencies: Histogram | None = None) -> None:
