@@ -69,7 +69,7 @@ async def test_an_append_shows_at_the_server_and_at_each_storage_node(tmp_path: 
         assert after["polonaise_partition_committed_id", one] == 2
         assert after["polonaise_partition_ready", one] == 1
         assert after["polonaise_partition_committed_id", (("partition", "0"),)] == -1
-        assert after["polonaise_server_connections", ()] == 1
+        assert after["polonaise_server_connections", ()] >= 1
         for node in cluster.storage:
             stored = await until_stored(node.http, 3)
             assert stored["polonaise_storage_sync_seconds_count", ()] == 3

@@ -57,9 +57,7 @@ def test_each_line_of_json_is_one_line_with_its_traceback_in_it() -> None:
 
 
 @pytest.mark.parametrize(("verbose", "count"), [(False, 1), (True, 2)])
-def test_what_is_done_is_logged_only_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch, verbose: bool, count: int
-) -> None:
+def test_what_is_done_is_logged_only_when_asked_for(monkeypatch: pytest.MonkeyPatch, verbose: bool, count: int) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as a new process has it
     monkeypatch.setattr(logging.getLogger(), "level", logging.NOTSET)
     monkeypatch.setattr(_LOG, "_cache", {})

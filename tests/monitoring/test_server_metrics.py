@@ -80,7 +80,7 @@ async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(
 async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log: Log) -> None:
     (server,) = town.cluster.running_servers
     await log.append(b"first", 0)
-    (connection,) = server._connections
+    connection, *_ = server._connections
     with pytest.raises(UnknownPartition):
         server._on_message(connection, Flush(), 1, 7)
     assert (await of_server(town)).value(metrics.REFUSED, "unknown_partition") == 1
