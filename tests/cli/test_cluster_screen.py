@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
-from polonaise.admin.conditions import Condition
 from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
 from polonaise.cli.looking import size
 from polonaise.coordination.values import ClusterDescription, Owner
 from polonaise.errors import CoordinatorUnavailable
+from polonaise.node.condition import Condition
 
 NAMES = ["a:1", "b:1", "c:1"]
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from polonaise.admin.conditions import Condition, condition_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -36,6 +35,7 @@ from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
+from polonaise.node.condition import Condition, condition_of
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, TransactionId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -23,6 +23,9 @@ from polonaise.cli.server import server
 from polonaise.cli.storage import storage
 from polonaise.cli.zookeeper import zookeeper
 from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    pass
 
 application = typer.Typer(
     name="polonaise",

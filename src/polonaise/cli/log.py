@@ -32,8 +32,8 @@ from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.admin.conditions import Condition
     from polonaise.client.log import Log
+    from polonaise.node.condition import Condition
     from polonaise.terms import PartitionId, Transaction
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
@@ -318,6 +318,7 @@ def health(
     Exit status 1 unless all are ready; 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
+    from polonaise.node.condition import HealthStatus, health_status_of
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count)
@@ -330,10 +331,11 @@ def health(
             _print_health(conditions)
         if silence:
             raise silence[0]
-        if not all(condition.ready for condition in conditions):
-            raise typer.Exit(ExitStatus.FAILED)
-        if any(condition.troubles for condition in conditions):
-            raise typer.Exit(ExitStatus.DEGRADED)
+        match health_status_of(conditions):
+            case HealthStatus.NOT_READY:
+                raise typer.Exit(ExitStatus.FAILED)
+            case HealthStatus.DEGRADED:
+                raise typer.Exit(ExitStatus.DEGRADED)
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 

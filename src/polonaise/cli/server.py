@@ -11,11 +11,14 @@ from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.running import (
     Config,
+    HttpListen,
     Listen,
+    LogFormatOption,
     UntilStdinEnds,
     Verbose,
-    log_to_stderr,
+    http_at,
     say_ready,
+    start_logging,
     stop_when_stdin_ends,
 )
 
@@ -56,6 +59,8 @@ def server_run(
         bool | None,
         Option("--evidence", help="Also store what each append was judged by: its mark and locks.", show_default=False),
     ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
     config: Config = None,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -71,16 +76,18 @@ def server_run(
 
     if until_stdin_ends:
         stop_when_stdin_ends()
-    log_to_stderr(verbose)
     options = {
         "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
-        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
+        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence, "http": http,
+        "log_format": log_format,
     }  # fmt: skip
     given = configuration_of("server", config, options)
-    settings = given.server_settings()
+    start_logging(given["log_format"], verbose=verbose)
+    settings, served = given.server_settings(), http_at(given["http"])
     address = given.required("coordinator", "server")
     nodes = inputs.nodes_of(",".join(given["storage"]), "--storage")
-    run(lambda host: run_server(host, address, nodes, given["partitions"], settings, say_ready, given["fragments"]))
+    partitions, fragments = given["partitions"], given["fragments"]
+    run(lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served))
 
 
 @server.command("list", epilog=EXIT_STATUS)

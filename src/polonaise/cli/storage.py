@@ -11,11 +11,14 @@ from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.running import (
     Config,
+    HttpListen,
     Listen,
+    LogFormatOption,
     UntilStdinEnds,
     Verbose,
-    log_to_stderr,
+    http_at,
     say_ready,
+    start_logging,
     stop_when_stdin_ends,
 )
 
@@ -41,6 +44,8 @@ def storage_run(
             show_default=False,
         ),
     ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
     config: Config = None,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -56,12 +61,14 @@ def storage_run(
 
     if until_stdin_ends:
         stop_when_stdin_ends()
-    log_to_stderr(verbose)
     options = {
         "directory": directory, "listen": listen, "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
+        "http": http, "log_format": log_format,
     }  # fmt: skip
-    settings = configuration_of("storage", config, options).storage_settings()
-    run(lambda host: run_storage(host, settings, say_ready), syncs_in_loop=True)
+    given = configuration_of("storage", config, options)
+    start_logging(given["log_format"], verbose=verbose)
+    settings, served = given.storage_settings(), http_at(given["http"])
+    run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True)
 
 
 @storage.command("list", epilog=EXIT_STATUS)

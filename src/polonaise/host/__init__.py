@@ -107,7 +107,7 @@ class Disk(Protocol):
         """
 
     async def space(self, path: str) -> DiskSpace:
-        """Return the room on the disk that holds this file or directory. Raises `NotFound`."""
+        """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""

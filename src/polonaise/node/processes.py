@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
@@ -22,6 +23,7 @@ from polonaise.terms import StorageId
 
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
+    from polonaise.node.monitoring.face import ObservedNode
 
 Ready = Callable[[str], None]
 """A function that is called once, with the node's address, when the node serves."""
@@ -67,15 +69,66 @@ async def _until_cancelled() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
-    """Run a storage node until cancelled. Raises what `StorageNode.start` does."""
-    node = StorageNode(host, settings)
-    await node.start()
+class Http(NamedTuple):
+    """Where a node serves `/health`, `/ready` and `/metrics`."""
+
+    listen: str
+    """The address to listen on."""
+    listening: Ready
+    """Called once with the address at which it listens, when the node serves."""
+
+
+@asynccontextmanager
+async def _observed(
+    host: Host, http: Http | None, observe: Callable[[], ObservedNode]
+) -> AsyncIterator[Callable[[], None]]:
+    """Serve a node's health and metrics during the `async with` block, if that is wished.
+
+    The block gets a function to call when the node serves. HTTP is there before the node starts, so that an address in
+    use is told before anything is made, and a node that takes long to start says so. Raises `ExtraMissing`, and what
+    listening raises.
+    """
+    if http is None:
+        yield lambda: None
+        return
+    from polonaise.node.monitoring.running import serving_http
+
+    async with serving_http(host, http.listen, observe()) as address:
+        yield lambda: http.listening(address)
+
+
+def _check_http(http: Http | None) -> None:
+    """Raise `ExtraMissing` if HTTP is wished and its libraries are not installed, `BadOption` for a wrong address."""
+    if http is None:
+        return
+    parse_address(http.listen)
     try:
-        ready(node.address)
-        await _until_cancelled()
-    finally:
-        await node.close()
+        from polonaise.node.monitoring import running as running
+    except ImportError as error:
+        raise ExtraMissing(f"--http needs {error.name}: pip install 'polonaise[metrics]'") from error
+
+
+async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http: Http | None = None) -> None:
+    """Run a storage node until cancelled. Raises what `StorageNode.start` does.
+
+    With `http`, also raises `ExtraMissing`, and what listening there raises.
+    """
+    _check_http(http)
+    node = StorageNode(host, settings)
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedStorage
+
+        return ObservedStorage(node, host, settings.directory)
+
+    async with _observed(host, http, observed) as serves:
+        await node.start()
+        try:
+            ready(node.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await node.close()
 
 
 async def cluster_at(
@@ -112,16 +165,43 @@ async def run_server(
     settings: ServerSettings,
     ready: Ready,
     fragments: str | None = None,
+    http: Http | None = None,
 ) -> None:
     """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
 
     `fragments` is the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption`
-    for options that are invalid, or that contradict the existing cluster.
+    for options that are invalid, or that contradict the existing cluster. With `http`, also raises `ExtraMissing`, and
+    what listening there raises.
     """
+    _check_http(http)
     for address in storage:
         check_storage_address(address)  # before the cluster is made: its description is for good
     parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address)
+    server = Server(host, coordinator, settings, history_in(fragments))
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedServer
+
+        return ObservedServer(server, host.clock)
+
+    async with _observed(host, http, observed) as serves:
+        await _check_cluster(coordinator, storage, partitions, fragments)
+        await server.start()
+        try:
+            ready(server.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await server.close()
+            # Last, because the server leaves the cluster through it.
+            await coordinator.close()
+
+
+async def _check_cluster(
+    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int | None, fragments: str | None
+) -> None:
+    """Make the cluster if there is none and `storage` names its storage nodes. Raises what `run_server` says."""
     if storage:
         description = await cluster_at(coordinator, storage, partitions or 1, fragments)
     else:
@@ -141,12 +221,3 @@ async def run_server(
             f"this cluster's storage nodes are {', '.join(description.storage)}, "
             f"but --storage has {', '.join(storage)}: leave --storage out"
         )
-    server = Server(host, coordinator, settings, history_in(fragments))
-    await server.start()
-    try:
-        ready(server.address)
-        await _until_cancelled()
-    finally:
-        await server.close()
-        # Last, because the server leaves the cluster through it.
-        await coordinator.close()
