@@ -21,7 +21,7 @@ def partition(number: int, *, ready: bool = True, out: str = "") -> PartitionSta
     left_out = {out: "[connection_lost] gone"} if out else {}
     engaged = [name for name in NAMES if name != out] if ready else []
     waits_for = "" if ready else "two replicas are missing"
-    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, 2, 7, list(left_out))
+    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, "", 2, 7, list(left_out))
     return PartitionStatus(number, Owner(1, "s:1", 2), condition)
 
 

@@ -69,9 +69,7 @@ _LINK: Final = (
 )
 
 _NODE: Final = (
-    SettingKey(
-        "http", _TEXT, None, "Address at which /health, /ready and /metrics are served; a port alone: loopback."
-    ),
+    SettingKey("http", _TEXT, None, "Address of /health, /ready and /metrics; a port alone: loopback."),
     SettingKey("log_format", _TEXT, "text", "Format of the log: text or json."),
 )
 
