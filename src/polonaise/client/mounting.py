@@ -98,6 +98,8 @@ class _Attempt:
     """The loop's time at which the mount last made progress: feed received, or credit given back."""
     ready: bool = False
     """Whether the owner has answered READY, so that appends may be sent."""
+    silence: asyncio.TimerHandle | None = None
+    """The timer of the next check whether the mount makes progress; None without one."""
 
     def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
@@ -236,7 +238,7 @@ class Mounting:
             credit=max(1, settings.credit_bytes - self._untaken_bytes),
         )
         stream.connection.send(mount, request=request, partition=self._partition)
-        self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
+        attempt.silence = self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
@@ -244,6 +246,8 @@ class Mounting:
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None
+        if attempt.silence is not None:
+            attempt.silence.cancel()  # or it would keep a closed client, and all that it was fed, in memory
         stream = attempt.stream
         if attempt.ready and not stream.connection.closed:
             stream.connection.send(Unmount(), partition=self._partition)
@@ -256,13 +260,14 @@ class Mounting:
         not ended while the view has half of the credit or more still to apply: the server may then be waiting for
         credit, because the view is slow.
         """
+        attempt.silence = None
         if attempt.ready or attempt.ended.done():
             return
         now, patience = self._loop.time(), self._settings.mount_s_max
         if now - attempt.heard_s >= patience and self._untaken_bytes * 2 < self._settings.credit_bytes:
             attempt.end(DeadlineExceeded(f"{attempt.stream.address} did not answer a mount within {patience:g} s"))
             return
-        self._loop.call_later(patience / 2, self._check_silence, attempt)
+        attempt.silence = self._loop.call_later(patience / 2, self._check_silence, attempt)
 
     # ------------------------------------------------------------------ events
 
