@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.admin import logs
 from polonaise.admin.conditions import condition_of
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
