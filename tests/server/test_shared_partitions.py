@@ -54,8 +54,11 @@ class Pair:
         self.second.crash()
         await wait_until(lambda: self.owned(self.first) == PARTITIONS)
 
-    async def contexts_until(self, stopped: asyncio.Event) -> int:
-        """Run contexts on all partitions until told to stop, and return how many were committed: all of them."""
+    async def work_until(self, stopped: asyncio.Event) -> int:
+        """Append to all partitions, by contexts and without, until told to stop.
+
+        Return how many appends were committed: all of them, whichever server owned the partition meanwhile.
+        """
         committed = 0
 
         async def live(node: Node, host: Host) -> None:
@@ -63,8 +66,11 @@ class Pair:
             async with Log(host, self.cluster.coordinator(node, host)) as log:
                 while not stopped.is_set():
                     runs = [log.run(lambda tx: tx.append(b"x"), partition=n, timeout=10) for n in range(PARTITIONS)]
-                    assert all(receipt.committed for receipt in await asyncio.gather(*runs))
-                    committed += len(runs)
+                    plain = [log.append(b"y", partition=n) for n in range(PARTITIONS) for _ in range(5)]
+                    await asyncio.gather(*runs, *plain)
+                    committed += len(runs) + len(plain)
+                marks = [await log.high_water_mark(partition) for partition in range(PARTITIONS)]
+                assert sum(marks) + PARTITIONS == committed, "each is in the log once"
 
         node = Node(self.cluster, "application", live)
         node.start()
@@ -79,10 +85,10 @@ in_a_pair = runs_tests_in(Pair)
 
 
 @in_a_pair
-async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_context_fails(pair: Pair) -> None:
+async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_append_fails(pair: Pair) -> None:
     await pair.start()
     stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.contexts_until(stopped))
+    working = asyncio.ensure_future(pair.work_until(stopped))
     await asyncio.sleep(3)
     pair.second.let_up()
     await asyncio.sleep(SETTLE_S - 2)
@@ -94,12 +100,12 @@ async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_con
 
 
 @in_a_pair
-async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_context_fails(pair: Pair) -> None:
+async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_append_fails(pair: Pair) -> None:
     await pair.start()
     pair.second.let_up()
     await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
     stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.contexts_until(stopped))
+    working = asyncio.ensure_future(pair.work_until(stopped))
     await asyncio.sleep(3)
     pair.first.hold_down()
     began_s = pair.world.now
@@ -113,13 +119,21 @@ async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_cont
 
 
 @in_a_pair
-async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out(pair: Pair) -> None:
+async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out_and_no_append_fails(
+    pair: Pair,
+) -> None:
     await pair.start()
     pair.second.let_up()
     await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
+    stopped = asyncio.Event()
+    working = asyncio.ensure_future(pair.work_until(stopped))
+    await asyncio.sleep(3)
     pair.first.hold_down()
     pair.first.crash()
     await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+    await asyncio.sleep(3)
+    stopped.set()
+    assert await working > 100
 
 
 @in_a_pair

@@ -91,8 +91,6 @@ class _Attempt:
 
     stream: Stream
     request: int
-    sent_before: int
-    """The highest sequence that was sent before the mount: an answer READY decides all appends up to this one."""
     generation: Generation
     """The generation of the owner, as the assignment says, or the answer to the mount if that names a later one."""
     ended: asyncio.Future[_Ended]
@@ -105,6 +103,12 @@ class _Attempt:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
         if not self.ended.done():
             self.ended.set_result(_Ended(error, pause))
+
+
+def _harmful(attempt: _Attempt) -> bool:
+    """Return whether the appends that were sent on this mount may have caused its end, and would end the next one."""
+    # An error that no pause mends. Before READY nothing was sent; a cancelled wait leaves no reason.
+    return attempt.ready and attempt.ended.done() and attempt.ended.result().error.retry is Retry.NEVER
 
 
 class Mounting:
@@ -216,9 +220,7 @@ class Mounting:
         # Raised before the answer: an owner of an earlier generation must not be believed, whatever it answers.
         subscription.generation_known = max(subscription.generation_known, owner.generation)
         request = stream.next_request()
-        attempt = _Attempt(
-            stream, request, self._appends.sent, owner.generation, self._loop.create_future(), self._loop.time()
-        )
+        attempt = _Attempt(stream, request, owner.generation, self._loop.create_future(), self._loop.time())
         # Both before the mount is sent, so that even the first message is received.
         self._attempt = attempt
         stream.partitions[self._partition] = self
@@ -240,7 +242,7 @@ class Mounting:
     def _finish(self, attempt: _Attempt) -> None:
         """Leave a mount that has ended: hold appends back, and tell the server that it need not continue the feed."""
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
-        self._appends.shut()
+        self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None
         stream = attempt.stream
         if attempt.ready and not stream.connection.closed:
@@ -365,9 +367,12 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry."""
+        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry.
+
+        Those stay pending: nothing is wrong with them, and they are sent again under the generation of the next mount.
+        """
         rows = decode_failures(message.rows)
-        self._appends.refused(rows)
+        self._appends.refused([row for row in rows if row.reason is not FailureReason.GENERATION])
         for row in rows:
             if row.reason is FailureReason.GENERATION:
                 text = f"appends were sent under generation {attempt.generation}, and the owner has {row.value}"
@@ -393,7 +398,7 @@ class Mounting:
             case MountVerdict.READY:
                 attempt.ready = True
                 attempt.generation = max(attempt.generation, message.generation)
-                self._appends.open(attempt.stream, message.generation, attempt.sent_before, message.append_window)
+                self._appends.open(attempt.stream, message.generation, message.append_window)
                 self._appends.trouble = None
             case MountVerdict.ASK_AGAIN:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))

@@ -400,6 +400,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        return True\n",
         "P11: appends to a partition that commits nothing are refused for want of room, instead of waiting",
     ),
+    "mount-ready-before-it-is-proved": Mutation(
+        _OWNER,
+        "        self._ask(PendingMount(until_s, request, mount, mark), now)\n",
+        "        self._prove(PendingMount(until_s, request, mount, mark))\n",
+        "P6: a client sends again what is still under way from its mount before, and both get into the log",
+    ),
+    "client-that-sends-settled-appends-again": Mutation(
+        "polonaise.client.appends",
+        "            columns = still_pending(frame.columns, self._outstanding.is_pending)\n",
+        "            columns = frame.columns\n",
+        "P6: what was committed in a frame of an ended mount is in the log twice",
+    ),
+    "client-that-sends-older-appends-last": Mutation(
+        "polonaise.client.appends",
+        "        if not self._send_old(stream):\n            return\n",
+        "        self.loop.call_later(0.01, self._send_old, stream)\n",
+        "P6: appends of an ended mount are sent again behind younger ones, and fail for no reason",
+    ),
     "damaged-fragment-left-as-it-is": Mutation(
         "polonaise.server.fragmentscrub",
         "            await self._mend(reader, step)\n",

@@ -58,7 +58,6 @@ def next_step(failure: AppendFailure, position: TransactionId | None, races: int
         FailureReason.SESSION_ENDED,
         FailureReason.DEADLINE,
         FailureReason.OVERLOADED,
-        FailureReason.GENERATION,
         FailureReason.INSUFFICIENT_REPLICAS,
     )
     return Again(-1, pause=True) if reason in passing else None

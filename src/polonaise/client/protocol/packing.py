@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
@@ -94,3 +94,36 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
             for kind, key, value in of_append
         ]
     return columns
+
+
+def still_pending(columns: AppendColumns, is_pending: Callable[[int], bool]) -> AppendColumns | None:
+    """Return the columns of a frame without the appends that are settled; None if all are.
+
+    `is_pending` says of a sequence whether its append is pending. A group is settled as a whole, so none is cut.
+    """
+    sequences = columns.sequences.tolist()
+    kept = [position for position, sequence in enumerate(sequences) if is_pending(sequence)]
+    if len(kept) == len(sequences):
+        return columns
+    if not kept:
+        return None
+    data = memoryview(b"".join(columns.data))
+    left = AppendColumns()
+    for position in kept:
+        locks = _span(columns.lock_ends, position) if columns.lock_ends else slice(0)
+        left.add(
+            sequences[position],
+            columns.client_high_water_marks[position],
+            columns.headers[position],
+            data[_span(columns.data_ends, position)],
+            columns.data_crcs[position],
+            list(zip(columns.lock_hashes[locks], columns.lock_modes[locks], strict=True)),
+            ends_group=bool(columns.group_ends[position]),
+            operations=[(o.kind, o.key, o.value) for o in columns.operations if o.position == position],
+        )
+    return left
+
+
+def _span(ends: Sequence[int], position: int) -> slice:
+    """Return the slice that belongs to a position of a column with cumulative ends."""
+    return slice(ends[position - 1] if position else 0, ends[position])
