@@ -231,10 +231,7 @@ class ServerDiscovery:
         raise self._none_answers(troubles)
 
     def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
-        """Log, once for each, the addresses that should not be in the list.
-
-        Where no server answers, this is raised instead.
-        """
+        """Log, once for each, the addresses that should not be in the list."""
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES) and address not in self._warned:
                 self._warned.add(address)
