@@ -19,6 +19,8 @@ from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.log import log
 from polonaise.cli.pipeline import pipeline
 from polonaise.cli.segment import segment
+from polonaise.cli.tls import tls
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
 
 application = typer.Typer(
@@ -40,6 +42,7 @@ application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
+application.add_typer(tls, name="tls")
 application.add_typer(demo, name="demo")
 
 for job in (
@@ -48,7 +51,7 @@ for job in (
     pipeline_report.report,
     pipeline_audit.audit,
 ):
-    pipeline.command(epilog=EXIT_STATUS)(job)
+    pipeline.command(epilog=EXIT_STATUS)(with_tls(job))
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
 
@@ -118,6 +121,7 @@ def _say_ready(address: str) -> None:
 
 
 @storage.command("run")
+@with_tls
 def storage_run(
     directory: Annotated[str, Option(help="Directory for the log's files; made if missing.")],
     listen: Listen = "127.0.0.1:0",
@@ -129,7 +133,9 @@ def storage_run(
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run one storage node until it is interrupted."""
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_storage
     from polonaise.storage.settings import StorageSettings
 
@@ -144,10 +150,15 @@ def storage_run(
         segment_bytes_max=segment_bytes,
         scrub_bytes_per_s=scrub_bytes,
     )
-    run(lambda host: run_storage(host, settings, _say_ready), syncs_in_loop=True)
+    run(
+        lambda host: run_storage(host, settings, _say_ready),
+        syncs_in_loop=True,
+        tls=tls_identity(certificates.STORAGE),
+    )
 
 
 @server.command("run")
+@with_tls
 def server_run(
     coordinator: Annotated[
         str,
@@ -172,7 +183,9 @@ def server_run(
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run one server until it is interrupted. The first server makes the cluster."""
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_server
     from polonaise.server.settings import ServerSettings
 
@@ -181,7 +194,11 @@ def server_run(
     _log_to_stderr(verbose)
     nodes = inputs.nodes_of(storage, "--storage")
     settings = ServerSettings(listen=listen, evidence=evidence, scrub_bytes_per_s=scrub_bytes)
-    run(lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments))
+    identity = tls_identity(certificates.SERVER)
+    run(
+        lambda host: run_server(host, coordinator, nodes, partitions, settings, _say_ready, fragments, identity),
+        tls=identity,
+    )
 
 
 @zookeeper.command("run")

@@ -5,6 +5,8 @@
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `filelimits.py`: the limits on open files;
   `wholefiles.py`: a file opened for one use, or written whole.
+- `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
+  `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any

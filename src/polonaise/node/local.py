@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from polonaise.errors import PolonaiseError
+from polonaise.host.tls import TlsFiles
 
 
 class StartFailed(PolonaiseError):
@@ -120,16 +121,21 @@ class LocalCluster:
         verbose: bool = False,
         segment_bytes: int | None = None,
         fragments: str | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.directory = directory
         self.coordinator = f"file:{directory / 'coordinator'}"
         self.storage_directories = [directory / f"storage-{number}" for number in range(storage)]
-        verbosity = ["--verbose"] if verbose else []
+        self.tls = tls
+        """The TLS files of every node; None for plain connections."""
+        common = ["--verbose"] if verbose else []
+        if tls is not None:
+            common += ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
         segment_size = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [
             ChildNode(
                 f"storage {number}",
-                ["storage", "run", "--directory", str(storage_directory), *segment_size, *verbosity],
+                ["storage", "run", "--directory", str(storage_directory), *segment_size, *common],
                 directory / f"storage-{number}.log",
             )
             for number, storage_directory in enumerate(self.storage_directories)
@@ -137,7 +143,7 @@ class LocalCluster:
         self._partitions = partitions
         self._server_options = ["--evidence"] if evidence else []
         self._server_options += ["--fragments", fragments] if fragments else []
-        self._server_options += verbosity
+        self._server_options += common
         self.server: ChildNode | None = None
 
     def start(self) -> None:
