@@ -20,8 +20,8 @@ from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
-    CertificateRefused,
     BatchDamaged,
+    CertificateRefused,
     ClientAhead,
     Closed,
     ConnectionLost,
@@ -35,9 +35,9 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
-    UnknownPartition,
     TlsNotSpoken,
     TlsRequired,
+    UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
     WrongGeneration,

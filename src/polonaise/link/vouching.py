@@ -1,4 +1,4 @@
-"""What TLS adds to a greeting: a peer may only be what its certificate vouches for; a peer in the wrong mode is told."""
+"""What TLS adds to a greeting: a peer is only what its certificate vouches for, and one in the wrong mode is told."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def certificate_refused(transport: asyncio.BaseTransport | None, role: int) -> C
     if _ROLE_WORDS[role] in holder.roles:
         return None
     return CertificateRefused(
-        f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one with the "
-        f"URI {ROLE_URI}{_ROLE_WORDS[role]}"
+        f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one with "
+        f"the URI {ROLE_URI}{_ROLE_WORDS[role]}"
     )
 
 

@@ -89,7 +89,8 @@ def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordina
     place, mark, query = address.partition("?")
     if mark and query != "tls=no":
         raise BadOption(
-            f"invalid coordinator address {redacted(address)!r}: its only option is ?tls=no, for a ZooKeeper without TLS"
+            f"invalid coordinator address {redacted(address)!r}: its only option is ?tls=no, for a ZooKeeper that has "
+            "no TLS"
         )
     hosts, slash, root = place.removeprefix("zookeeper:").removeprefix("//").partition("/")
     names = root.split("/")

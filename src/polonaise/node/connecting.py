@@ -84,7 +84,8 @@ async def connect(
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
     the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `NotEmbeddedLog`,
     `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
-    `CertificateUnusable` if the files of `tls` can't be used; `HostFailed` if this process should host the log and can't run its nodes.
+    `CertificateUnusable` for files of `tls`; `HostFailed` if this process should host the log and can't
+    run its nodes.
     """
     if not isinstance(address, str):
         raise wrong("address", address, "an address is text: embedded:PATH, file:PATH or zookeeper://HOST:PORT,…/ROOT")
