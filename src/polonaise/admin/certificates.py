@@ -81,8 +81,8 @@ def client(name: str) -> Holder:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or name == CA or name.endswith("-key"):
         raise BadOption(
-            f"{name!r} can't be the name of a certificate's files: take letters, digits, dots, hyphens and underscores, "
-            "64 at most, and neither 'ca' nor '…-key'"
+            f"{name!r} can't be the name of a certificate's files: take 1 to 64 letters, digits, dots, hyphens and "
+            "underscores, and neither 'ca' nor '…-key'"
         )
     return name
 

@@ -202,6 +202,7 @@ def server_run(
 
 
 @zookeeper.command("run")
+@with_tls
 def zookeeper_run(
     directory: Annotated[Path, Option(help="Directory for the servers' files; made if missing.")],
     listen: Annotated[str, Option(help="Address of the first server, host:port; others have the ports after it.")] = (
@@ -212,16 +213,19 @@ def zookeeper_run(
 ) -> None:
     """Run ZooKeeper on this machine until it is interrupted: one server, or an ensemble. For development and tests.
 
-    Needs PySpark, whose jars it runs, and Java. In production, use an ensemble with a machine for each server.
+    Needs PySpark, whose jars it runs, and Java. With TLS files it takes TLS only. In production, use an ensemble with a
+    machine for each server.
     """
     from polonaise.admin.zookeeper import ZooKeeperEnsemble
+    from polonaise.host.tls import files_in
 
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     if until_stdin_ends:
         _stop_when_stdin_ends()
-    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen) as servers:
+    tls = files_in(os.environ)
+    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls) as servers:
         servers.start()
         _say_ready(servers.hosts)
         while not stopped.wait(_LOOK_S):

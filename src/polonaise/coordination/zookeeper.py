@@ -38,8 +38,17 @@ from kazoo.retry import KazooRetry
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.values import DESCRIPTION
-from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable
-from polonaise.host.tls import TlsFiles
+from polonaise.errors import (
+    CertificateRefused,
+    CertificateUnusable,
+    Closed,
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    TlsNotSpoken,
+)
+from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tlssockets import TlsNetwork
 
 SESSION_S: Final = 6.0
 """Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
@@ -55,6 +64,8 @@ _WATCH_S: Final = 30.0
 """Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
 _PAUSE_S: Final = 0.05
 """Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
+_LOOK_S: Final = 1.0
+"""The longest, in seconds, that a look at why a server does not answer may take."""
 _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 
@@ -373,9 +384,24 @@ class ZooKeeperBackend:
             if not is_sent:
                 raise CoordinatorUnavailable(
                     f"{what}: no ZooKeeper answers at {self._hosts} within {self._session_s:g} s, and nothing was "
-                    "changed: start ZooKeeper, or correct the address"
+                    f"changed: {await self._hint()}"
                 ) from error
             raise self._unavailable(what, error, changes=changes) from error
+
+    async def _hint(self) -> str:
+        """Return what to do when no ZooKeeper answers. With TLS one of them is asked what is the matter."""
+        if self._tls is None:
+            return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
+        for host in self._hosts.split(","):
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    transport, _ = await TlsNetwork(TlsIdentity(self._tls)).connect(host, asyncio.Protocol)
+                transport.abort()
+            except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
+                return error.text
+            except (PolonaiseError, TimeoutError):
+                continue
+        return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
 
     def _opened(self) -> _Session:
         """Return the session, which may still have to be made."""
