@@ -208,7 +208,7 @@ class ZooKeeperEnsemble:
 
         `listen` is the address of the first server; with port 0 the system chooses the ports, anew for each ensemble.
         The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks. With `tls` the servers take
-        TLS only, from clients and from each other. Its certificate has to name the host, and is read at the start alone.
+        TLS only, from clients and from each other; its certificate has to name the host, and is read at the start.
         """
         if not 1 <= servers <= ENSEMBLE_MAX or servers % 2 == 0:
             raise BadOption(f"invalid number of ZooKeeper servers {servers}: write an odd number up to {ENSEMBLE_MAX}")

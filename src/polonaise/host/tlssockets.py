@@ -122,7 +122,8 @@ class _TlsListener:
         self._sockets = sockets
         self._address = str(HostPort(host, sockets[0].getsockname()[1]))
         self._factory = factory
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._arriving: dict[asyncio.Task[None], bool] = {}
+        """The connections that are being accepted, each with whether the node has it already."""
         self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
         self._refusals = _Refusals(self._address)
         for each in sockets:
@@ -140,7 +141,7 @@ class _TlsListener:
                 self._resume.pop(each).cancel()
             each.close()
         self._sockets = []
-        arriving = list(self._arriving)
+        arriving = [task for task, arrived in self._arriving.items() if not arrived]
         for task in arriving:
             task.cancel()
         await asyncio.gather(*arriving, return_exceptions=True)
@@ -157,8 +158,8 @@ class _TlsListener:
                 return
             connected.setblocking(False)
             task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
-            self._arriving.add(task)
-            task.add_done_callback(self._arriving.discard)
+            self._arriving[task] = False
+            task.add_done_callback(self._arriving.pop)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Accept nothing for a moment, as asyncio does: the system has no descriptors or memory left."""
@@ -179,18 +180,26 @@ class _TlsListener:
         """Bring one connection up to where the node's protocol has it, or refuse it."""
         told: list[ssl.SSLError] = []
         failures.set(told)
+        task = asyncio.current_task()
+        assert task is not None
+
+        def arrived() -> asyncio.Protocol:
+            self._arriving[task] = True  # from now on it outlives the listener
+            return self._factory()
+
         name = str(HostPort(*peer[:2]))
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if await _first_byte(self._loop, connected) == _HANDSHAKE:
                 await self._loop.connect_accepted_socket(
-                    lambda: _Arrival(self._factory),
+                    lambda: _Arrival(arrived),
                     connected,
                     ssl=self._identity.accepting(),
                     ssl_handshake_timeout=HANDSHAKE_S,
                 )
             else:
                 self._refusals.tell(name, "it speaks no TLS")
+                self._arriving[task] = True
                 await self._loop.connect_accepted_socket(self._barred, connected)
         except OSError as error:  # TLS errors and time-outs are some, too
             connected.close()
