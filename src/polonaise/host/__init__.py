@@ -142,13 +142,16 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
+        A host with TLS refuses a peer without by calling `bar` on the protocol, before the connection is made.
+
         Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. May take long: bring a deadline.
 
-        Raises `ConnectionLost` when no connection can be had, or `BadOption` for a text that is no address.
+        Raises `ConnectionLost` when no connection can be had, `BadOption` for a text that is no address, and on a host
+        with TLS `CertificateRefused` and `TlsNotSpoken`.
         """
 
 

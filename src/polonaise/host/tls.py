@@ -226,6 +226,7 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
     context = _TellingContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
+    context.hostname_checks_common_name = False  # a common name is a name for people
     if side is ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0  # no connection is resumed: each shows its certificate
     try:

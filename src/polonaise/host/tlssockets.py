@@ -2,6 +2,9 @@
 
 Connections are accepted here and not by the loop's server, for two reasons: each begins with the files as they are at
 that time, and the first bytes of each are looked at, so that a peer without TLS can be told.
+
+The unsent bytes that a transport with TLS tells of are those which are not encrypted yet: the loop may hold 64 KiB and
+one write more below.
 """
 
 from __future__ import annotations

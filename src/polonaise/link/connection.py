@@ -634,8 +634,8 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, and `BadOption` for a
-    text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
+    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, such as
+    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
     and another try is worth it.
     """
     made: list[Connection] = []
