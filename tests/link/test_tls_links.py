@@ -297,11 +297,21 @@ async def test_strangers_and_silent_peers_are_cut_off(
                 with contextlib.suppress(ConnectionResetError):
                     await reader.read()  # until the node has closed it
             writer.close()
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.close()
         await wait_until(lambda: "no handshake within 0.2 s" in caplog.text)
         await works(node, TlsIdentity(ours.node("other")))
         await wait_until(lambda: not getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
+
+
+@on_both_loops
+async def test_a_probe_that_only_connects_is_not_worth_a_warning(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        port = int(node.address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)):
+            await wait_until(lambda: getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
+        await wait_until(lambda: not getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
+        assert caplog.records == []
 
 
 @on_both_loops

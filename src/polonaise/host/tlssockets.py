@@ -193,7 +193,10 @@ class _TlsListener:
         name = str(HostPort(*peer[:2]))
         try:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if await _first_byte(self._loop, connected) == _HANDSHAKE:
+            first = await _first_byte(self._loop, connected)
+            if first is None:
+                connected.close()
+            elif first == _HANDSHAKE:
                 await self._loop.connect_accepted_socket(
                     lambda: _Arrival(arrived),
                     connected,
@@ -225,10 +228,10 @@ class _TlsListener:
         return _Refusing()
 
 
-async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int:
-    """Return the first byte that the peer sends, which stays unread.
+async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
+    """Return the first byte that the peer sends, which stays unread; None if it goes without one, as a probe does.
 
-    Raises `TimeoutError`, and `ConnectionResetError` if the peer goes without a byte.
+    Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
     """
     readable = asyncio.Event()
     loop.add_reader(connected, readable.set)
@@ -239,7 +242,7 @@ async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket)
         loop.remove_reader(connected)
     first = connected.recv(3, socket.MSG_PEEK)
     if not first:
-        raise ConnectionResetError("it left without a word")
+        return None
     # A hello of ours may begin with the same byte, which is a part of its length. Its third byte is 0 then.
     return first[0] if len(first) < 3 or first[2] else 0
 

@@ -635,8 +635,8 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
     `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, such as
-    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
-    and another try is worth it.
+    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that
+    can't be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False
