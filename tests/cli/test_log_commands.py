@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polonaise.admin.conditions import condition_of
 
 import polonaise
-from polonaise.admin.conditions import condition_of
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
 from polonaise.terms import FailureReason

@@ -130,7 +130,7 @@ STORAGE: Final = (
 
 CLUSTER: Final = (
     SettingKey("directory", _TEXT, None, "Directory for everything that the cluster keeps; made if missing."),
-    SettingKey("coordinator", _TEXT, None, "SettingKind of the coordinator: zookeeper or file. Default: zookeeper."),
+    SettingKey("coordinator", _TEXT, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper."),
     SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30),
     SettingKey("servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100),
     SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096),

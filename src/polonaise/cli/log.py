@@ -27,6 +27,7 @@ from polonaise.cli.output import (
     transaction_fields,
     while_read,
 )
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
@@ -111,6 +112,7 @@ def with_log(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def create(
     address: Annotated[str, Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
     partitions: Annotated[int | None, Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")] = None,
@@ -133,6 +135,7 @@ def create(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def append(
     arguments: Annotated[
         list[str] | None, Argument(metavar="[LOG] [BODY]", help="Address of the log, and the body.", show_default=False)
@@ -205,6 +208,7 @@ def append(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def read(
     argument: Address = None,
     log_option: LogOption = None,
@@ -236,6 +240,7 @@ def read(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def tail(
     argument: Address = None,
     log_option: LogOption = None,
@@ -256,6 +261,7 @@ def tail(
 
 
 @log.command("high-water-mark", epilog=EXIT_STATUS)
+@with_tls
 def high_water_mark(
     argument: Address = None,
     log_option: LogOption = None,
@@ -278,6 +284,7 @@ def high_water_mark(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def registers(
     argument: Address = None,
     log_option: LogOption = None,
@@ -306,6 +313,7 @@ def registers(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def health(
     argument: Address = None,
     log_option: LogOption = None,

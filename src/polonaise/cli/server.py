@@ -21,6 +21,7 @@ from polonaise.cli.running import (
     start_logging,
     stop_when_stdin_ends,
 )
+from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
     help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
@@ -28,6 +29,7 @@ server = typer.Typer(
 
 
 @server.command("run")
+@with_tls
 def server_run(
     coordinator: Annotated[
         str | None,
@@ -71,7 +73,9 @@ def server_run(
     the configuration file; `polonaise config show server` lists them.
     """
     from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_server
 
     if until_stdin_ends:
@@ -87,7 +91,11 @@ def server_run(
     address = given.required("coordinator", "server")
     nodes = inputs.nodes_of(",".join(given["storage"]), "--storage")
     partitions, fragments = given["partitions"], given["fragments"]
-    run(lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served))
+    identity = tls_identity(certificates.SERVER)
+    run(
+        lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
+        tls=identity,
+    )
 
 
 @server.command("list", epilog=EXIT_STATUS)

@@ -21,11 +21,13 @@ from polonaise.cli.running import (
     start_logging,
     stop_when_stdin_ends,
 )
+from polonaise.cli.tlsoptions import with_tls
 
 storage = typer.Typer(help="Run storage nodes, which keep the log's files, and list them.", no_args_is_help=True)
 
 
 @storage.command("run")
+@with_tls
 def storage_run(
     directory: Annotated[
         str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
@@ -56,7 +58,9 @@ def storage_run(
     the configuration file; `polonaise config show storage` lists them.
     """
     from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_storage
 
     if until_stdin_ends:
@@ -68,7 +72,8 @@ def storage_run(
     given = configuration_of("storage", config, options)
     start_logging(given["log_format"], verbose=verbose)
     settings, served = given.storage_settings(), http_at(given["http"])
-    run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True)
+    identity = tls_identity(certificates.STORAGE)
+    run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
 
 
 @storage.command("list", epilog=EXIT_STATUS)

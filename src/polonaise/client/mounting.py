@@ -21,6 +21,7 @@ from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
+    CertificateRefused,
     ClientAhead,
     Closed,
     ConnectionLost,
@@ -34,6 +35,8 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
+    TlsNotSpoken,
+    TlsRequired,
     UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
@@ -51,7 +54,9 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 
 _log = logging.getLogger("polonaise.client")
 
-_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
+_HOPELESS = (
+    UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed, TlsRequired, TlsNotSpoken,
+)  # fmt: skip
 """Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
 mounted again."""
 
@@ -147,6 +152,8 @@ class Mounting:
         self._owed_bytes = 0
         """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
+        self._was_ready = False
+        """Whether the partition was mounted at any time."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
@@ -165,7 +172,7 @@ class Mounting:
         while self._appends.stopped is None:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
-            if self._appends.stopped is not None or isinstance(ended.error, _HOPELESS):
+            if self._appends.stopped is not None or self._is_hopeless(ended.error):
                 self.stop(ended.error)
                 return
             if ended.pause:
@@ -173,6 +180,13 @@ class Mounting:
             if ended.error.retry is Retry.ELSEWHERE:
                 # After the pause: the coordinator may learn of the change only now.
                 await self._routes.reread()
+
+    def _is_hopeless(self, error: PolonaiseError) -> bool:
+        """Whether there is no sense in mounting again.
+
+        A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
+        """
+        return isinstance(error, _HOPELESS) or (isinstance(error, CertificateRefused) and not self._was_ready)
 
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""
@@ -212,6 +226,7 @@ class Mounting:
             ended = await attempt.ended
             if attempt.ready:  # not for each connection: an owner that refuses every mount is not to be pressed
                 backoff.reset()
+                self._was_ready = True
             return ended
         finally:
             self._finish(attempt)

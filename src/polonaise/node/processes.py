@@ -13,6 +13,7 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
 from polonaise.host.address import parse_address
+from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import check_storage_address, coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
@@ -166,18 +167,19 @@ async def run_server(
     ready: Ready,
     fragments: str | None = None,
     http: Http | None = None,
+    tls: TlsIdentity | None = None,
 ) -> None:
     """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
 
-    `fragments` is the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption`
-    for options that are invalid, or that contradict the existing cluster. With `http`, also raises `ExtraMissing`, and
-    what listening there raises.
+    `fragments` is the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's
+    identity, for ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster.
+    With `http`, also raises `ExtraMissing`, and what listening there raises.
     """
     _check_http(http)
     for address in storage:
         check_storage_address(address)  # before the cluster is made: its description is for good
     parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
-    coordinator = coordinator_at(host, coordinator_address)
+    coordinator = coordinator_at(host, coordinator_address, tls)
     server = Server(host, coordinator, settings, history_in(fragments))
 
     def observed() -> ObservedNode:
