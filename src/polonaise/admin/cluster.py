@@ -32,7 +32,9 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
+from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
+from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.condition import Condition, condition_of
@@ -441,11 +443,13 @@ _SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "eng
 async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
     """Open the cluster whose coordinator has this address, and close it at the end.
 
-    Raises `BadOption` for an address that is none, and `ExtraMissing` without what it needs.
+    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an address that is
+    none, `ExtraMissing` without what it needs, and `CertificateUnusable`.
     """
-    host = RealHost()
+    identity = tls_identity(CLIENT)
+    host = RealHost(tls=identity)
     try:
-        coordinator = coordinator_at(host, address)
+        coordinator = coordinator_at(host, address, identity)
         try:
             yield ClusterObserver(host, coordinator, address, timeout_s)
         finally:

@@ -99,6 +99,7 @@ def server_run(
 
 
 @server.command("list", epilog=EXIT_STATUS)
+@with_tls
 def server_list(
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,

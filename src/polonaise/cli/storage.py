@@ -77,6 +77,7 @@ def storage_run(
 
 
 @storage.command("list", epilog=EXIT_STATUS)
+@with_tls
 def storage_list(
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
