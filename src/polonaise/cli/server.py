@@ -34,7 +34,11 @@ def server_run(
         ),
     ] = None,
     storage: Annotated[
-        str | None, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.", show_default=False)
+        str | None,
+        Option(
+            help="Storage nodes of a new cluster: NAME=HOST:PORT,… Without NAME= a node is named by its address.",
+            show_default=False,
+        ),
     ] = None,
     partitions: Annotated[
         int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
@@ -67,6 +71,7 @@ def server_run(
     """
     from polonaise.admin.configuration import configuration_of
     from polonaise.host.real import run
+    from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.processes import run_server
 
     if until_stdin_ends:
@@ -79,7 +84,7 @@ def server_run(
     given = configuration_of("server", config, options)
     settings = given.server_settings()
     address = given.required("coordinator", "server")
-    nodes = inputs.nodes_of(",".join(given["storage"]), "--storage")
+    nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
     run(lambda host: run_server(host, address, nodes, given["partitions"], settings, say_ready, given["fragments"]))
 
 
