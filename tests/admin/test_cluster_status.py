@@ -43,11 +43,11 @@ async def well(town: Town) -> ClusterStatus:
 @in_a_town(partitions=PARTITIONS)
 async def test_a_cluster_that_is_well_says_so_of_everything(town: Town) -> None:
     await town.application("writer", lambda log: log.append(b"first", 0))
-    status = await well(town)
+    status = await until(town, lambda each: not each.wellness and all(node.free_bytes for node in each.storage))
     (server,) = status.servers
     assert (server.registered, server.partitions, server.troubles) == (True, PARTITIONS, [])
     assert [node.troubles for node in status.storage] == [[], [], []]
-    assert all(node.free_bytes for node in status.storage)
+    assert [node.partitions for node in status.storage] == [PARTITIONS] * 3
     assert [each.state for each in status.partitions] == ["ready"] * PARTITIONS
     first = status.partitions[0].condition
     assert first is not None
@@ -63,6 +63,7 @@ async def test_a_storage_node_that_is_gone_is_a_row_with_its_reason(town: Town) 
     await well(town)
     gone = town.cluster.storage[1]
     gone.hold_down()
+    gone.crash()
     name = town.cluster.storage_id(gone)
     status = await until(town, lambda status: all(each.state == "degraded" for each in status.partitions))
     assert status.wellness is Wellness.DEGRADED
@@ -82,6 +83,7 @@ async def test_without_an_owner_that_answers_nobody_knows_how_a_partition_is(tow
     await well(town)
     (server,) = town.cluster.servers
     server.hold_down()
+    server.crash()
     status = await status_of(town)
     assert status.wellness is Wellness.FAILED
     assert [each.state for each in status.partitions] == ["unknown"] * PARTITIONS

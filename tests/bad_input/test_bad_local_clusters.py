@@ -135,6 +135,7 @@ def test_no_zookeeper_here(shell: Shell, directory: Path, monkeypatch: pytest.Mo
 def test_zookeeper_without_its_library(shell: Shell, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "check_installed", lambda: None)
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    monkeypatch.delitem(sys.modules, "polonaise.coordination.zookeeper", raising=False)
     shell.refuses("cluster", "start", "--directory", directory, code="extra_missing", naming="polonaise[zookeeper]")
     assert not directory.exists()
 

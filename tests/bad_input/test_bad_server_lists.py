@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -104,17 +105,26 @@ def test_servers_in_place_of_a_servers_coordinator(
 async def listening(says: bytes | None) -> AsyncIterator[str]:
     """Listen as something that is no Polonaise: it says this to what it is sent, and nothing for None."""
 
+    ended: list[asyncio.Task[None]] = []
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ended.append(task)
         await reader.read(10)
         if says is not None:
             writer.write(says)
-        await reader.read()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()  # until the client has closed
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
         yield f"{host}:{port}"
+        await asyncio.gather(*ended)
 
 
 def closed_port() -> str:
@@ -200,6 +210,21 @@ async def test_a_server_of_another_cluster_in_the_list_is_refused_once_one_has_a
     accepting(host, "ours:1", server(OTHER_KEY))
     with pytest.raises(WrongClusterKey, match="ours:1 is a server of another cluster; theirs:2 is"):
         await discovery.describe()
+    await discovery.close()
+
+
+async def test_a_wrong_entry_beside_a_right_one_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    host = MemoryHost(seed=3)
+    accepting(host, "storage:1", hello(ROLE_STORAGE, "s"), (ROLE_SERVER,))
+    accepting(host, "server:2", server())
+    discovery = ServerDiscovery(host, ["storage:1", "server:2"], QUICK)
+    for _ in range(10):
+        address, connection = await discovery._connected({})
+        assert address == "server:2"
+        connection.close()
+        discovery._failed.clear()  # as after another answer of both
+    warned = [record.message for record in caplog.records if "storage:1 is no server" in record.message]
+    assert len(warned) == 1
     await discovery.close()
 
 

@@ -32,8 +32,8 @@ def cluster(partitions: list[PartitionStatus], error: CoordinatorUnavailable | N
     return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, 0.1)
 
 
-def text_of(parts: list[object]) -> list[str]:
-    console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
+def text_of(parts: list[object], width: int = 200) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
     for part in parts:
         console.print(part)
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -61,6 +61,16 @@ def test_what_many_partitions_suffer_from_is_summed_up() -> None:
     lines = text_of(list(screen_of(cluster([partition(number, out="b:1") for number in range(100)]))))
     assert "  100 of them: b:1 is not engaged: [connection_lost] gone" in lines
     assert any("80 of them not well" in line for line in lines)
+
+
+def test_on_a_narrow_terminal_reasons_are_cut_and_addresses_are_not() -> None:
+    screen = screen_of(cluster([partition(number, out="b:1") for number in range(3)]))
+    lines = text_of(list(screen), 80)
+    row = next(line for line in lines if line.strip().startswith("0  degraded"))
+    assert "2, 1 out" in row
+    assert " b:1 is" in row
+    assert row.endswith("…")
+    assert all(len(line) <= 80 for line in lines)
 
 
 @pytest.mark.parametrize("height", [12, 24, 50])

@@ -13,12 +13,10 @@ from polonaise.client.log import Log
 from polonaise.client.routes import Routes
 from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
-from polonaise.coordination.coordinator import Coordinator
 from polonaise.coordination.values import ASSIGNMENT, Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
     ConnectionLost,
-    CoordinatorUnavailable,
     DeadlineExceeded,
     PolonaiseError,
     ServersUnavailable,
@@ -36,6 +34,7 @@ from polonaise.wire.messages import (
     ROLE_SERVER,
     ClusterIs,
     DescribeCluster,
+    GetAssignment,
     HighWaterMark,
 )
 from rigs.scenarios import runs_tests
@@ -177,8 +176,8 @@ async def test_no_two_clients_are_given_one_id_though_answers_of_the_coordinator
         for _ in range(20):
             try:
                 given.append(await discovery.unique_id())
-            except ServersUnavailable as error:
-                assert "coordinator_unavailable" in str(error) or "gave no answer" in str(error)
+            except ServersUnavailable:
+                pass  # no answer of the coordinator got through
         await discovery.close()
 
     await asyncio.gather(*(on_a_machine(town, f"client-{number}", live) for number in range(5)))
@@ -255,8 +254,7 @@ async def test_a_wait_while_all_servers_are_gone_names_each_with_its_reason(life
     await time_passes(1)
     with pytest.raises(DeadlineExceeded) as told:
         await life.log.high_water_mark(0, timeout=3)
-    for address in SERVERS:
-        assert f"cannot connect to {address}" in str(told.value) or f"{address}" in str(told.value)
+    assert all(address in str(told.value) for address in SERVERS)
     assert "an assignment that can be read" in str(told.value)
     for node in life.town.cluster.servers:
         node.let_up()
@@ -278,27 +276,20 @@ async def test_a_client_is_told_that_a_partition_has_no_owner(life: Life) -> Non
 # ---------------------------------------------------------------------- assignments that are out of date
 
 
-async def move_everything(town: Town, host: Host, stale: str) -> int:
-    """Give all partitions to the other server, and cut this one off from the coordinator first. Return the version."""
-    town.cluster.cut_off.add(stale)
-    coordinator: Coordinator = town.cluster.service.client(host, is_alive=lambda: True)
-    while True:
-        current = await coordinator.assignment()
-        by_name = {owner.address.partition(":")[0]: owner for owner in current.value.owners.values()}
-        (heir,) = [owner for name, owner in by_name.items() if name != stale]
-        moved = {
-            partition: Owner(heir.server, heir.address, owner.generation + (owner.server != heir.server))
-            for partition, owner in current.value.owners.items()
-        }
-        written = await coordinator.set_assignment(Assignment(moved), current.version)
-        if written is not None:
-            return written.version
+async def isolate(town: Town, name: str) -> None:
+    """Cut a server off from the coordinator alone, which takes it for dead; wait until the other one owns all."""
+    (node,) = [node for node in town.cluster.servers if node.name == name]
+    town.cluster.cut_off.add(name)
+    node.away_since = town.world.now - town.cluster.knobs.lease_s
+    others = {each.name for each in town.cluster.servers} - {name}
+    await wait_until(lambda: owners(town)[1] == others)
 
 
 @asking_servers
 async def test_a_server_that_has_lost_its_coordinator_is_left_for_one_that_has_not(life: Life) -> None:
     stale = life.asked
-    await move_everything(life.town, life.host, stale)
+    await isolate(life.town, stale)
+    assert life.version < owners(life.town)[0]
     (other,) = life.others(stale)
     await wait_until(lambda: life.asked == other.name, within_s=3 * STALE_S)
     await wait_until(lambda: life.version == owners(life.town)[0], within_s=1)
@@ -307,10 +298,7 @@ async def test_a_server_that_has_lost_its_coordinator_is_left_for_one_that_has_n
 
 @in_a_town_of_two
 async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(town: Town) -> None:
-    async def move(node: Node, host: Host) -> None:
-        await move_everything(town, host, "server-0")
-
-    await on_a_machine(town, "operator", move)
+    await isolate(town, "server-0")
     await time_passes(2 * STALE_S)
 
     async def main(life: Life) -> None:
@@ -400,3 +388,31 @@ async def test_a_closed_client_leaves_no_connection_and_makes_none(life: Life) -
         await life.discovery.unique_id()
     await nothing_happens_for(1)
     assert not life.asked
+
+
+@asking_servers
+async def test_a_hundred_partitions_that_have_lost_their_owner_ask_twice_for_all(life: Life) -> None:
+    asked = 0
+    ask = life.discovery._ask
+
+    async def count(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += isinstance(arguments[0], GetAssignment) and arguments[0].version_known < 0
+        return await ask(*arguments)
+
+    life.discovery._ask = count  # type: ignore[method-assign]
+    read = await asyncio.gather(*(life.discovery.assignment() for _ in range(100)))
+    assert {each.version for each in read} == {life.version}
+    assert asked <= 2
+
+
+@in_a_town_of_two
+async def test_a_server_that_has_just_started_is_waited_for(town: Town) -> None:
+    for node in town.cluster.servers:
+        node.hold_down()
+        node.crash()
+    town.cluster.servers[0].let_up()
+    await wait_until(
+        lambda: bool(town.cluster.running_servers) and town.cluster.running_servers[0]._listener, every_s=1e-4
+    )
+    await as_client(town, Life.append_everywhere, SERVERS[:1], "second")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +67,14 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         assert described["committed_high_water_mark"] == 0
         assert [each["state"] for each in described["replicas"]] == ["engaged"] * 3
         assert "all is well" in output_of(run_polonaise("cluster", "status", "--coordinator", ready["log"]))
-        for words in (("server", "list"), ("storage", "list"), ("partition", "list"), ("partition", "describe", "0")):
-            told = output_of(run_polonaise(*words, "--coordinator", ready["log"]))
-            assert starting["storage"][0] in told or "server 1" in told or starting["servers"][0] in told
+        shown = {
+            ("server", "list"): starting["servers"][0],
+            ("storage", "list"): starting["storage"][0],
+            ("partition", "list"): "ready",
+            ("partition", "describe", "0"): "closing mark",
+        }
+        for words, text in shown.items():
+            assert text in output_of(run_polonaise(*words, "--coordinator", ready["log"]))
         assert cluster.end() == 0
         assert processes_in(directory) == {}
     for log in directory.glob("*.log"):
@@ -85,6 +95,21 @@ def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_it
             second = again.until("starting")
             assert second == first
             assert bodies(again.until("ready")["log"]) == ["kept"]
+
+
+def test_a_cluster_whose_reader_goes_away_leaves_no_process_behind(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    command = [*POLONAISE, "cluster", "start", "--directory", str(directory), FILE, "--storage", "1", "--servers", "1"]
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        while '"ready"' not in process.stdout.readline():
+            assert process.poll() is None
+        process.stdout.close()
+        os.kill(node_of(directory, "server run"), signal.SIGKILL)
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "standard output can't be written" in process.stderr.read()
+    assert processes_in(directory) == {}
 
 
 def test_a_node_that_is_killed_is_told_of_and_comes_back(tmp_path: Path) -> None:
@@ -174,3 +199,26 @@ def test_the_status_is_shown_again_and_again(tmp_path: Path) -> None:
             _, errors = watching.communicate(timeout=60)
         assert seen == ["well"] * 3
         assert (watching.returncode, errors) == (130, b"")
+        assert _on_a_terminal(command[:-1]).count("all is well") >= 2
+
+
+def _on_a_terminal(command: list[str]) -> str:
+    """Run a command on a terminal until it has drawn its screen twice, interrupt it, and return what it has written."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    written = b""
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        while written.count(b"all is well") < 2:
+            written += os.read(ours, 65_536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # so Linux tells the end of a terminal
+            while more := os.read(ours, 65_536):
+                written += more
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(ours)
+    assert written.startswith(b"\x1b[?1049h"), "a screen of its own"
+    assert b"\x1b[?1049l" in written, "which is given back"
+    return written.decode()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import PolonaiseError, ProtocolError, WrongClusterKey
+from polonaise.errors import ConnectionLost, WrongClusterKey
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.wire.messages import ROLE_OPERATOR, ROLE_STORAGE, Health, HealthIs, LastSessionInfo, SessionInfo
@@ -23,7 +23,11 @@ async def operator(host: Host, key: bytes = KEY) -> Connection:
         greeting = hello(ROLE_OPERATOR, "an operator", cluster_key=key)
         return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=lambda *_: None)
 
-    return await connect(host, "storage:1", make, deadline_s=DEADLINE_S)
+    while True:
+        try:
+            return await connect(host, "storage:1", make, deadline_s=DEADLINE_S)
+        except ConnectionLost:
+            await asyncio.sleep(0.1)  # it does not listen yet
 
 
 async def health(connection: Connection) -> dict[str, Any]:
@@ -47,7 +51,7 @@ async def test_an_operator_learns_how_a_node_is(host: Host, node: Node) -> None:
 async def test_an_operator_who_asks_for_more_is_refused_and_starts_no_session(host: Host, node: Node) -> None:
     owner = await opened(host)
     asking = await operator(host)
-    with pytest.raises(ProtocolError, match="health only"):
+    with pytest.raises(ConnectionLost, match="health only"):
         await asking.request(LastSessionInfo(99), partition=PARTITION, deadline_s=DEADLINE_S)
     assert (await owner.ask(LastSessionInfo(2), SessionInfo)).fence < 99
     assert (await health(await operator(host)))["partitions"] == 1, "the node goes on"
@@ -64,6 +68,5 @@ async def test_a_new_node_does_not_join_the_cluster_of_an_operator(host: Host, n
 
 @simulated(cluster_key=KEY)
 async def test_an_operator_of_another_cluster_is_refused(host: Host, node: Node) -> None:
-    with pytest.raises(PolonaiseError) as refused:
+    with pytest.raises(WrongClusterKey):
         await operator(host, OTHER_KEY)
-    assert isinstance(refused.value, WrongClusterKey) or "wrong_cluster_key" in str(refused.value)

@@ -169,7 +169,8 @@ def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     tables = {}
     for name, value in parsed.items():
         if name not in TABLES:
-            mistakes.append(f"file {path}: unknown {'table' if isinstance(value, dict) else 'key'} {name}{_hint(name)}")
+            what = "table" if isinstance(value, dict) else "key"
+            mistakes.append(f"file {path}: unknown {what} {name}{_hint(name, value)}")
         elif not isinstance(value, dict):
             mistakes.append(f"file {path}: {name} is a table: write [{name}], and its settings below that")
         else:
@@ -182,10 +183,10 @@ def _read(path: Path) -> bytes:
         return file.read(_FILE_BYTES_MAX + 1)
 
 
-def _hint(name: str) -> str:
-    """Return what an unknown name at the top of a file may have been meant for."""
+def _hint(name: str, value: object) -> str:
+    """Return what an unknown name at the top of a file may have been meant for: a table, or a setting of one."""
     near = difflib.get_close_matches(name, TABLES, n=1)
-    if near:
+    if near and isinstance(value, dict):
         return f", did you mean [{near[0]}]?"
     holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
     if holders:
@@ -234,7 +235,7 @@ def _quoted(value: object) -> str:
 def _expected(key: SettingKey) -> str:
     """Say what values a setting takes."""
     if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
-        return key.kind.value
+        return str(key.kind.value)
     return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
 
 

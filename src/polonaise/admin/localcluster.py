@@ -237,8 +237,9 @@ class LocalClusterRun:
         try:
             if self._cluster is not None:
                 self._tell(Told("stopping", "stopping"))
+        finally:  # whoever is told may have gone away, which is no reason to leave processes behind
+            if self._cluster is not None:
                 self._cluster.stop()
-        finally:
             for lock in self._locks:
                 lock.release()
 
@@ -269,7 +270,7 @@ def _check_zookeeper() -> None:
     try:
         zookeeper.check_installed()
         try:
-            import kazoo.client  # noqa: F401
+            import polonaise.coordination.zookeeper  # noqa: F401
         except ImportError as error:
             raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
     except (JavaMissing, ExtraMissing) as error:

@@ -20,7 +20,7 @@ _COMMON_MAX: Final = 3
 """The most troubles of partitions that are summed up."""
 _COMMON_FROM: Final = 2
 """A trouble of so many partitions is summed up."""
-_VERDICTS: Final = ("all is well", "DEGRADED: it works, and something is wrong", "FAILED")
+_VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
 
 
 class _Judged(Protocol):

@@ -32,7 +32,7 @@ from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.admin.logs import Condition
+    from polonaise.admin.conditions import Condition
     from polonaise.client.log import Log
     from polonaise.terms import PartitionId, Transaction
 

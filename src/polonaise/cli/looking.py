@@ -126,9 +126,9 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
 
 
 def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
-    """Return partitions as rows."""
-    columns = ["partition", "state", "owner", "generation", "session", "committed up to", "engaged", "problems"]
-    return Rows(columns, [_partition_row(each) for each in partitions], (0, 3, 4, 5))
+    """Return partitions as rows. The owner is a server's id, `gen.` its generation, `committed` a high-water mark."""
+    columns = ["partition", "state", "owner", "gen.", "session", "committed", "engaged", "problems"]
+    return Rows(columns, [_partition_row(each) for each in partitions], (0, 2, 3, 4, 5))
 
 
 def _partition_row(each: PartitionStatus) -> Sequence[object]:
@@ -145,7 +145,7 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
     return (
         each.partition,
         each.state if each.state in ("ready", "degraded") else each.state.upper(),
-        "nobody" if each.owner is None else f"server {each.owner.server}",
+        "nobody" if each.owner is None else each.owner.server,
         "-" if each.owner is None else each.owner.generation,
         session,
         committed,

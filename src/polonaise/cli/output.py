@@ -1,8 +1,8 @@
 """Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
 Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
-· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when it is piped into
-`head`.
+· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when
+it is piped into `head`.
 """
 
 from __future__ import annotations
@@ -171,19 +171,23 @@ def table_of(
 ) -> Table:
     """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
+    last = len(columns) - 1
     for index, column in enumerate(columns):
         # What names something is not cut: a reader can do without the end of a reason, but not of an address.
-        cut = lines and index == len(columns) - 1
         table.add_column(
             column,
             justify="right" if index in right else "left",
-            overflow="ellipsis" if cut else "fold",
-            no_wrap=lines,
+            overflow="fold",
+            no_wrap=lines and index < last,
         )
     for row in rows:
-        table.add_row(*map(_shown, row))
+        cells: list[str | Text] = [_shown(cell) for cell in row]
+        if lines:
+            cells[last] = Text(_shown(row[last]), no_wrap=True, overflow="ellipsis")
+        table.add_row(*cells)
     return table
 
 

@@ -48,6 +48,8 @@ _STALE_SHARE: Final = 1 / 3
 """The age above which an assignment counts as stale, and the wait for a newer one, as shares of `coordinator_s_max`."""
 _STALE_S_MAX: Final = 60.0
 """The bound of both, in seconds."""
+_FIRST_S: Final = 1.0
+"""Seconds for which a server that has just started is waited for, until it has read the assignment."""
 
 
 class ServerDiscovery:
@@ -70,11 +72,18 @@ class ServerDiscovery:
         """The version of that assignment."""
         self._failed: set[str] = set()
         """The addresses that did not answer, or not well, when they were asked last."""
+        self._warned: set[str] = set()
+        """The addresses that were logged as mistakes in the list."""
         self._key = ANY_CLUSTER
         self._settings = settings
         self._stale_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
         self._current: tuple[str, Connection] | None = None
         self._connecting = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._readings = 0
+        """How many times the assignment was asked for by `assignment`."""
+        self._latest: tuple[int, Versioned[Assignment]] | None = None
+        """Of those times the last that succeeded, and what it brought."""
         self._closed = False
 
     # ------------------------------------------------------------------ the port
@@ -92,12 +101,28 @@ class ServerDiscovery:
         return answer.id
 
     async def assignment(self) -> Versioned[Assignment]:
-        """Return the assignment as a server knows it; if that is stale, the newest one that any server knows."""
+        """Return the assignment as a server knows it; if that is stale, the newest one that any server knows.
+
+        When many ask at the same time, as when all partitions of a server have moved, two of them do so for all.
+        """
+        begun_before = self._readings
+        async with self._reading:
+            # What was asked for after this call had begun, and was waited for, is as good as an answer of its own.
+            if self._latest is not None and self._latest[0] > begun_before:
+                return self._latest[1]
+            self._readings += 1
+            number, read = self._readings, await self._assignment_now()
+            self._latest = number, read
+            return read
+
+    async def _assignment_now(self) -> Versioned[Assignment]:
+        """Ask for the assignment, as `assignment` says."""
         troubles: dict[str, PolonaiseError] = {}
         best: AssignmentIs | None = None
         while True:
             try:
-                address, answer = await self._ask(GetAssignment(-1, 0), AssignmentIs, troubles)
+                request = GetAssignment(-1, int(_FIRST_S * 1000))
+                address, answer = await self._ask(request, AssignmentIs, troubles, _FIRST_S)
             except ServersUnavailable:
                 if best is None:
                     raise
@@ -196,16 +221,21 @@ class ServerDiscovery:
                     connection = await self._connect(address)
                 except PolonaiseError as error:
                     troubles[address] = error
-                    if address not in self._failed:
-                        level = logging.WARNING if isinstance(error, _MISTAKES) else logging.INFO
-                        _log.log(level, "a server does not answer: %s", _reason(address, error))
                     self._failed.add(address)
                     continue
+                self._warn_of_mistakes(troubles)
                 if self._current is not None:
                     self._current[1].close()
                 self._current = address, connection
                 return self._current
         raise self._none_answers(troubles)
+
+    def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
+        """Log, once for each, the addresses that should not be in the list. Without a server that answers, it is raised."""
+        for address, error in troubles.items():
+            if isinstance(error, _MISTAKES) and address not in self._warned:
+                self._warned.add(address)
+                _log.warning("the list of servers is wrong, and others in it are asked: %s", _reason(address, error))
 
     def _in_order(self) -> list[str]:
         """Return the addresses of all servers that are known, in the order in which they are to be tried."""
