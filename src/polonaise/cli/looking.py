@@ -107,13 +107,13 @@ def server_rows(servers: Sequence[ServerStatus]) -> Rows:
 
 
 def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
-    """Return storage nodes as rows."""
+    """Return storage nodes as rows. The address of a node whose name is its address is not repeated."""
     return Rows(
-        ["storage node", "address", "state", "partitions", "free", "problems"],
+        ["node", "address", "state", "partitions", "free", "problems"],
         [
             (
                 each.name,
-                each.address,
+                "its name" if each.address == each.name else each.address,
                 "UNREACHABLE" if each.trouble else "reachable",
                 "-" if each.partitions is None else each.partitions,
                 "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
