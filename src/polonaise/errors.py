@@ -132,7 +132,7 @@ class WrongStorageNode(PolonaiseError):
 
 
 class StorageNameDamaged(PolonaiseError):
-    """The file with the name of a storage node can't be read. Nothing is opened: whose replicas lie there is unknown."""
+    """The file with a storage node's name can't be read. Nothing is opened: whose replicas lie there is unknown."""
 
     code = "storage_name_damaged"
 

@@ -79,8 +79,9 @@ def test_storage_nodes_that_the_cluster_has(given: dict[str, str]) -> None:
         {"a": "h:1", "b": "h:2", "c": "h:4"},
         {"a": "h:1", "b": "h:2", "c": "h:2"},
         {"h:1": "h:1", "a": "h:5", "b": "h:2"},
+        {**NODES, "h:1": "h:1"},
     ],
-    ids=["one missing", "one more", "another one", "one twice", "one by name and by address"],
+    ids=["one missing", "one more", "another one", "one twice", "one by name and by address", "all, and one twice"],
 )
 def test_storage_nodes_that_the_cluster_does_not_have(given: dict[str, str]) -> None:
     with pytest.raises(BadOption, match=r"a=h:1, b=h:2, h:3, but --storage has .*polonaise storage move"):

@@ -7,7 +7,14 @@ import contextlib
 
 import pytest
 
-from polonaise.errors import DiskFailed, PolonaiseError, ProtocolError, StorageNameDamaged, UnsupportedFormat, WrongStorageNode
+from polonaise.errors import (
+    DiskFailed,
+    PolonaiseError,
+    ProtocolError,
+    StorageNameDamaged,
+    UnsupportedFormat,
+    WrongStorageNode,
+)
 from polonaise.host import Host
 from polonaise.storage.namefile import NAME_BYTES_MAX, NAME_FILE, decode_name, encode_name
 from rigs.log import KEY

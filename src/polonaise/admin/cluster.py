@@ -346,9 +346,7 @@ class ClusterObserver:
         async with self._asking:
             return await ask_health(self._host, address, peer_role, self._description.key, self._timeout_s)
 
-    def _partition_status(
-        self, partition: PartitionId, answers: Mapping[ServerId, Told]
-    ) -> PartitionStatus:
+    def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
         owner = self._assignment.owners.get(partition)
         if owner is None:
             return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")

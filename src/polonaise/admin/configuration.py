@@ -19,9 +19,9 @@ from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
 from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
+from polonaise.node.addresses import check_storage_name
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings
-from polonaise.node.addresses import check_storage_name
 from polonaise.storage.settings import StorageSettings
 
 T = TypeVar("T")

@@ -70,7 +70,8 @@ def storage_run(
         stop_when_stdin_ends()
     log_to_stderr(verbose)
     options = {
-        "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
+        "directory": directory, "name": name, "listen": listen,
+        "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
     }  # fmt: skip
     settings = configuration_of("storage", config, options).storage_settings()
     run(lambda host: run_storage(host, settings, say_ready), syncs_in_loop=True)

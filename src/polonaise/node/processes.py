@@ -115,9 +115,10 @@ def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageI
     its name and has another address is only warned of: it has moved since, or is yet to be moved, and a server that did
     not start for that would be missing.
     """
-    names = {address: name for name, address in description.nodes.items()} | {name: name for name in description.storage}
+    names = {address: name for name, address in description.nodes.items()}
+    names |= {name: name for name in description.storage}
     known = [names.get(name, names.get(address)) for name, address in nodes.items()]
-    if None in known or len({*known}) != len(description.storage):
+    if None in known or not len({*known}) == len(known) == len(description.storage):
         raise BadOption(
             f"this cluster's storage nodes are {_listed(description.nodes)}, but --storage has {_listed(nodes)}: leave "
             "--storage out. A node that is reached at another address now is told so with `polonaise storage move NAME "
@@ -149,8 +150,9 @@ async def run_server(
 ) -> None:
     """Run a server until cancelled; make the cluster if there is none and `nodes` has its storage nodes.
 
-    `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption`
-    for options that are invalid, or that contradict the existing cluster.
+    `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
+    the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption` for options that
+    are invalid, or that contradict the existing cluster.
     """
     parse_address(settings.listen)  # before the cluster is made: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address)

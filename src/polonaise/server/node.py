@@ -142,7 +142,8 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links, self._addresses)
+        key = self._description.key
+        return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.

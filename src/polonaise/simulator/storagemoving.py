@@ -80,7 +80,7 @@ class StorageMoves:
         await self._tell_until_told(one, node)
 
     async def exchange(self, one: Coordinator, another: Coordinator, node: Node) -> None:
-        """Tell the cluster that two nodes have exchanged their addresses, by two operators; after a while, the truth."""
+        """Tell the cluster, as two operators, that two nodes have exchanged their addresses; later, the truth."""
         others = [each for each in self._cluster.storage if each is not node]
         if not others:
             return
