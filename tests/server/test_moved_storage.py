@@ -25,9 +25,7 @@ TIMEOUT_S = 2.0
 
 async def moved(town: Town, number: int, address: str) -> StorageMove:
     name = town.cluster.storage_id(town.cluster.storage[number])
-    return await town.operator(
-        lambda host, coordinator: move_storage(host, coordinator, name, address, TIMEOUT_S)
-    )
+    return await town.operator(lambda host, coordinator: move_storage(host, coordinator, name, address, TIMEOUT_S))
 
 
 async def told_by_hand(town: Town, number: int, address: str) -> None:
@@ -63,6 +61,7 @@ async def test_a_node_that_comes_back_at_another_address_is_found_there_once_the
     node.crash()
     await append(town, b"2", 2)
     assert not links(town)[name]["connected"]
+    await time_passes(5)  # until it runs again
     assert await moved(town, 1, "storage-1:9001") == StorageMove(name, name, "storage-1:9001", "")
     await append(town, b"3", 3)
     assert (links(town)[name]["address"], links(town)[name]["error"]) == ("storage-1:9001", "")

@@ -7,7 +7,9 @@ import contextlib
 import json
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from polonaise.errors import (
@@ -293,10 +295,11 @@ class StorageNode:
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, ReplicaRead):
-            self._answer(connection, self._replica(partition, create=False), message, request)
+            replica = self._replica(partition, create=False)
+            self._answer(connection, partial(replica.answer, connection, message, request))
         elif isinstance(message, Identify):
             check_name(message.name)
-            self._host.spawn(self._answer_name(connection, message.name, request), f"name for {connection.peer_name}")
+            self._answer(connection, partial(self._answer_name, connection, message.name, request))
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
@@ -382,8 +385,9 @@ class StorageNode:
         assert self._control is not None
         return self._control
 
-    def _answer(self, connection: Connection, replica: PartitionReplica, read: ReplicaRead, request: int) -> None:
-        """Answer a read in a task of its own. While a connection has `reads_max` unanswered reads, it is not read."""
+    def _answer(self, connection: Connection, answer: Callable[[], Awaitable[None]]) -> None:
+        """Answer in a task of its own. While a connection has `reads_max` requests without an answer, it is not
+        read."""
         requests = self._connections[connection]
         requests.waiting += 1
         if requests.waiting >= self._settings.reads_max:
@@ -391,7 +395,7 @@ class StorageNode:
 
         async def run() -> None:
             async with requests.turn:
-                await replica.answer(connection, read, request)
+                await answer()
             requests.waiting -= 1
             if requests.waiting < self._settings.reads_max:
                 connection.resume("requests")
