@@ -66,8 +66,9 @@ def test_a_list_of_storage_nodes_that_is_none(given: list[str], naming: str) -> 
     ],
     ids=["the same", "by address", "an unnamed node with a name", "moved since"],
 )
-def test_storage_nodes_that_the_cluster_has(given: dict[str, str]) -> None:
+def test_storage_nodes_that_the_cluster_has(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     check_storage_nodes(DESCRIPTION, given)
+    assert ("polonaise storage move" in caplog.text) == ("elsewhere:1" in given.values())
 
 
 @pytest.mark.parametrize(
