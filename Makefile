@@ -18,7 +18,7 @@ ROUNDS ?= 20
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test demo docs simulate model kill-test soak torture-pipeline bench bench-peers format clean
+.PHONY: check test demo docs simulate model kill-test soak torture-pipeline packages bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -57,6 +57,9 @@ soak: $(STAMP) ## a cluster at work, killed and given up on; each process must s
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
 	$(BIN)/python -m pytest -m campaign tests/torture
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
+
+packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
+	$(BIN)/python -m pytest -m campaign tests/packaging
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/append.py --write

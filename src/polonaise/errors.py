@@ -149,6 +149,39 @@ class WrongRole(ProtocolError):
     code = "wrong_role"
 
 
+# ------------------------------------------------------------------ TLS
+
+
+class TlsRequired(PolonaiseError):
+    """A plain connection came to a node that takes TLS only. The message says which options this side needs."""
+
+    code = "tls_required"
+
+
+class TlsNotSpoken(PolonaiseError):
+    """A side with TLS has met one without: a node that was started plain, or something else than a node."""
+
+    code = "tls_not_spoken"
+
+
+class CertificateRefused(PolonaiseError):
+    """One side of a connection does not take the other's certificate. The message says whose, and why.
+
+    Such as: the certificate is of another CA, has expired, names another host, or is for another role.
+    """
+
+    code = "certificate_refused"
+
+
+class CertificateUnusable(PolonaiseError):
+    """This process's own TLS files can't be used: one is missing, can't be read, or does not fit the others.
+
+    Nothing was connected or listened to. The message names the file, and nothing of what is in it.
+    """
+
+    code = "certificate_unusable"
+
+
 # ------------------------------------------------------------------ batches and files
 
 

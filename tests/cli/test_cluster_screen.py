@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
-from polonaise.admin.conditions import Condition
 from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
 from polonaise.cli.looking import size
 from polonaise.coordination.values import ClusterDescription, Owner
 from polonaise.errors import CoordinatorUnavailable
+from polonaise.node.condition import Condition
 
 NAMES = ["a:1", "b:1", "c:1"]
 
@@ -21,7 +21,7 @@ def partition(number: int, *, ready: bool = True, out: str = "") -> PartitionSta
     left_out = {out: "[connection_lost] gone"} if out else {}
     engaged = [name for name in NAMES if name != out] if ready else []
     waits_for = "" if ready else "two replicas are missing"
-    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, 2, 7, list(left_out))
+    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, "", 2, 7, list(left_out))
     return PartitionStatus(number, Owner(1, "s:1", 2), condition)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -422,3 +424,17 @@ async def test_closing_leaves_no_task_and_no_connection(world: World) -> None:
     await client.close()
     await wait_until(lambda: not world.host.tasks)
     assert all(connection.closed for connection in world.server.connections)
+
+
+async def test_a_closed_client_is_forgotten_at_once(world: World) -> None:
+    """No timer of its mounts keeps it, and what it was fed, for longer."""
+    client = await world.ready_client(settings={"mount_s_max": 3_600.0})
+    await client.append(b"paid")
+    await client.close()
+    world.clients.clear()
+    world.server.connections.clear()
+    gone = weakref.ref(client)
+    del client
+    await time_passes(0)
+    gc.collect()
+    assert gone() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, suppress
@@ -177,6 +178,32 @@ def test_nothing_is_kept_of_locks_that_nobody_wants_any_more() -> None:
         turns.beaten(each, number)
         turns.leave(each)
     assert len(turns._queues) <= 1_025
+
+
+def test_what_is_remembered_of_the_feed_takes_four_bytes_for_each_transaction() -> None:
+    """Also of batches with one transaction each. An object for each made a client grow for hours."""
+    turns, turn = contending(B)
+    tracemalloc.start()
+    try:
+        for number in range(2, 300_000):
+            turns.fed(number, [B] if number % 2 else [C])
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept_bytes < 1_000_000
+    assert turns._writer_of(299_999) == B
+    assert turns._writer_of(299_998) == C
+    assert turns._writer_of(299_999 - 30_000) == B
+    assert turns._writer_of(300_000) is None
+    assert turns._writer_of(100_000) is None
+    turns.leave(turn)
+
+
+def test_after_a_gap_in_the_feed_only_what_comes_then_is_remembered() -> None:
+    turns, _ = contending(B)
+    turns.fed(1_000, [C])
+    assert turns._writer_of(1_000) == C
+    assert [turns._writer_of(id) for id in (0, 999, 1_001)] == [None, None, None]
 
 
 # ------------------------------------------------------------------ contexts

@@ -47,6 +47,7 @@ from polonaise.wire.messages import (
     Unmount,
 )
 from rigs.hostile import Peer, Target, dial, greet, mount, one_append
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 HUGE = 2**63 - 1
@@ -62,11 +63,15 @@ async def heard(peer: Peer, kind: type[Message]) -> Message:
 
 
 async def mounted(peer: Peer, mark: int = -1) -> Mounted:
-    answer = await peer.answer(mount(mark))
-    while not isinstance(answer, Mounted):
-        assert answer is not None
-        answer = await peer.hear()
-    return answer
+    """The answer to a mount, once the partition is ready: on a busy machine a session may end, and another begin."""
+    while True:
+        answer = await peer.answer(mount(mark))
+        while not isinstance(answer, Mounted):
+            assert answer is not None
+            answer = await peer.hear()
+        if answer.state != MountState.NOT_READY:
+            return answer
+        await time_passes(0.05)
 
 
 async def committed(target: Target) -> int:

@@ -61,6 +61,14 @@ async def test_a_small_file_is_loaded_whole(disk: Disk, root: str) -> None:
 
 
 @on_every_disk
+async def test_a_disk_tells_its_space(disk: Disk, root: str) -> None:
+    total, free = await disk.space(root)
+    assert total >= free > 0
+    with pytest.raises(NotFound):
+        await disk.space(f"{root}/nothing")
+
+
+@on_every_disk
 async def test_what_was_written_reads_back(disk: Disk, root: str) -> None:
     file = await disk.open(f"{root}/a", create=True)
     await file.write(3, [b"one", bytearray(b"two"), memoryview(b"three")], sync=True)

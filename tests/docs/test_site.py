@@ -127,17 +127,15 @@ def test_a_browser_without_a_network_searches_it(site: Path, tmp_path: Path) -> 
     assert any("applications.html" in result for result in results), results
 
 
-@pytest.mark.parametrize(
-    ("link", "told"),
-    [("[x](nowhere.md)", "nowhere.md"), ("[x](glossary.md#nothing-of-that-name)", "nothing-of-that-name")],
-)
-def test_a_broken_link_fails_the_build(link: str, told: str, tmp_path: Path) -> None:
+def test_broken_links_fail_the_build(tmp_path: Path) -> None:
     for name in ("src", *FROM_ROOT):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     with (tmp_path / "docs" / "tour.md").open("a") as page:
-        page.write(f"\n{link}\n")
+        page.write("\n[x](nowhere.md)\n[x](glossary.md#nothing-of-that-name)\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
-    assert told in done.stdout + done.stderr
+    said = done.stdout + done.stderr
+    assert "nowhere.md" in said
+    assert "nothing-of-that-name" in said

@@ -11,7 +11,6 @@ import pytest
 
 import polonaise
 from polonaise.admin import archive as archives
-from polonaise.admin.logs import Condition
 from polonaise.admin.trimming import trim
 from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format
@@ -19,6 +18,7 @@ from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.node.condition import Condition
 from rigs import trimmed
 from rigs.health import condition_when
 from rigs.trimmed import Cluster, archived, contents, fill

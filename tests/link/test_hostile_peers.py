@@ -15,6 +15,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
+    TlsNotSpoken,
 )
 from polonaise.link.connection import Connection, hello
 from polonaise.wire.codec import Message
@@ -220,7 +221,7 @@ def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
     [
         pytest.param((b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",), FrameTooLarge, id="http"),
         pytest.param((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), FrameTooLarge, id="http/2"),
-        pytest.param((bytes.fromhex("160301020001") + bytes(600),), FrameTooLarge, id="tls hello"),
+        pytest.param((bytes.fromhex("160301020001") + bytes(600),), TlsNotSpoken, id="tls hello"),
         pytest.param((b"SSH-2.0-OpenSSH_9.6\r\n" + bytes(9),), FrameTooLarge, id="ssh"),
         pytest.param((bytes(1000),), ProtocolError, id="zeros"),
         pytest.param((b"\xff" * 1000,), FrameTooLarge, id="ones"),

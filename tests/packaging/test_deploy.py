@@ -11,9 +11,9 @@ import pytest
 import typer.main
 
 from polonaise.admin.configuration import configuration_of
-from polonaise.node.addresses import storage_nodes_of
 from polonaise.cli.application import application
 from polonaise.host.address import HostPort, parse_address
+from polonaise.node.addresses import storage_nodes_of
 from rigs.programs import run_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -95,6 +96,27 @@ def test_the_wheel_alone_runs_the_example_of_the_readme(wheel: Path, tmp_path: P
     assert where.startswith(str(tmp_path / "venv"))
 
 
+IMPORT_ALL = """
+import importlib, pkgutil, polonaise
+names = [module.name for module in pkgutil.walk_packages(polonaise.__path__, "polonaise.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(len(names), polonaise.__file__)
+"""
+
+
+def test_every_module_of_the_wheel_can_be_imported_where_all_extras_are_installed(wheel: Path, tmp_path: Path) -> None:
+    installed = Installed(tmp_path, "--no-deps", str(wheel))
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # What this environment has installed, but not its own Polonaise: path files in a folder named by one are not read.
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    count, where = installed.run("python", "-c", IMPORT_ALL).split()
+    assert int(count) > 100
+    assert where.startswith(str(tmp_path / "venv"))
+
+
+@pytest.mark.campaign
 @pytest.mark.timeout(1800)
 def test_the_wheel_with_all_extras_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
     installed = Installed(tmp_path, f"{wheel}[all]")

@@ -83,6 +83,8 @@ LOGS = [
     "embedded:/no/such/log?host=no&password={}",
     "file://user:{}@host/coordinator\0",
     "zookeeper://user:{}@127.0.0.1:2181/bank",
+    "polonaise://user:{}@127.0.0.1:7000",
+    "polonaise://127.0.0.1:7000/bank?password={}",
     "http://user:{}@127.0.0.1:1/log",
     "user:{}@host",
 ]

@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from polonaise.admin.zookeeper import ZooKeeperEnsemble
 from polonaise.coordination.zookeeper import ZooKeeperBackend
+from rigs.waiting import PATIENCE_S
 
 SESSION_S = 2.0
 """Twice the least that ZooKeeper grants with ticks of half a second."""
@@ -69,7 +70,7 @@ async def end_session(backend: ZooKeeperBackend) -> None:
 
     def end() -> None:
         thief = KazooClient(backend._hosts, client_id=client.client_id)
-        thief.start()
+        thief.start(timeout=PATIENCE_S)
         thief.stop()
         thief.close()
 

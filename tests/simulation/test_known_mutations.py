@@ -25,7 +25,7 @@ FOUND_BY = {
     "failed-sync-taken-for-a-loss": 4,
     "fence-and-joined-confused": 2,
     "feed-or-refuse-before-metadata": 31,
-    "append-before-metadata": 44,
+    "append-before-metadata": 178,
     "feed-before-commit": 0,
     "truncate-too-far": 1,
     "lock-table-reset-to-zero": 1,

@@ -14,7 +14,7 @@ from simulation_seeds import fresh, kept
 from polonaise.simulator.schedule import run
 
 FRESH_QUICK = 5
-FRESH_SLOW = 75
+FRESH_SLOW = 40
 
 PRINT_FINGERPRINTS = """
 import logging; logging.disable(logging.CRITICAL)

@@ -11,7 +11,9 @@ from typing import Any, Final, TypeAlias
 from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError, ProtocolError, WrongStorageNode
 from polonaise.host import Host
+from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
+from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
 from polonaise.terms import StorageId
@@ -31,9 +33,10 @@ async def opened_coordinator(address: str) -> AsyncGenerator[tuple[Host, Coordin
 
     Raises `BadOption` for an address that is none, and `ExtraMissing` without what it needs.
     """
-    host = RealHost()
+    identity = tls_identity(CLIENT)
+    host = RealHost(tls=identity)
     try:
-        coordinator = coordinator_at(host, address)
+        coordinator = coordinator_at(host, address, identity)
         try:
             yield host, coordinator
         finally:

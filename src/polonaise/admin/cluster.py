@@ -14,7 +14,6 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
-from polonaise.admin.conditions import Condition, condition_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -33,6 +32,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
+from polonaise.node.condition import Condition, condition_of
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
@@ -428,7 +428,8 @@ _SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "eng
 async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
     """Open the cluster whose coordinator has this address, and close it at the end.
 
-    Raises `BadOption` for an address that is none, and `ExtraMissing` without what it needs.
+    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an address that is
+    none, `ExtraMissing` without what it needs, and `CertificateUnusable`.
     """
     async with opened_coordinator(address) as (host, coordinator):
         yield ClusterObserver(host, coordinator, address, timeout_s)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from polonaise.admin.conditions import Condition, condition_of
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
 from polonaise.log.registers import PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
+from polonaise.node.condition import Condition, conditions_in
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
@@ -96,8 +96,7 @@ async def conditions(
                     raise
                 silent(partition, error)
                 break
-            for number, health in answer["partitions"].items():
-                known[int(number)] = condition_of(int(number), answer, health)
+            known |= conditions_in(answer)
     return [known[partition] for partition in requested if partition in known]
 
 

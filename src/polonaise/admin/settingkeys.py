@@ -68,6 +68,11 @@ _LINK: Final = (
     _of_link("silence_s_max", _SECONDS, 0.5, 600, "A peer that is silent for so long counts as dead."),
 )
 
+_NODE: Final = (
+    SettingKey("http", _TEXT, None, "Address of /health, /ready and /metrics; a port alone: loopback."),
+    SettingKey("log_format", _TEXT, "text", "Format of the log: text or json."),
+)
+
 SERVER: Final = (
     SettingKey("coordinator", _TEXT, None, "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH."),
     _of_server("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
@@ -101,6 +106,7 @@ SERVER: Final = (
     _of_server("warn_again_s", _SECONDS, 1, _DAY_S, "A warning is repeated after so long."),
     _of_server("scrub_bytes_per_s", _BYTES, 0, 2**40, "Fragments read per second in search of damage; 0: none."),
     _of_server("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time between two rounds of the scrub."),
+    *_NODE,
     *_LINK,
 )  # fmt: skip
 
@@ -119,12 +125,13 @@ STORAGE: Final = (
     _of_storage("scrub_bytes_per_s", _BYTES, 0, 2**40, "Bytes read per second in search of damage; 0: none."),
     _of_storage("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time between two rounds of the scrub."),
     _of_storage("presence_s", _SECONDS, 0.1, 600, "Time between two looks whether the directory is there."),
+    *_NODE,
     *_LINK,
 )  # fmt: skip
 
 CLUSTER: Final = (
     SettingKey("directory", _TEXT, None, "Directory for everything that the cluster keeps; made if missing."),
-    SettingKey("coordinator", _TEXT, None, "SettingKind of the coordinator: zookeeper or file. Default: zookeeper."),
+    SettingKey("coordinator", _TEXT, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper."),
     SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30),
     SettingKey("servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100),
     SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096),

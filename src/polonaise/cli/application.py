@@ -21,6 +21,8 @@ from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
 from polonaise.cli.server import server
 from polonaise.cli.storage import storage
+from polonaise.cli.tls import tls
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.cli.zookeeper import zookeeper
 from polonaise.errors import BadOption
 
@@ -40,6 +42,7 @@ application.add_typer(log, name="log")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
+application.add_typer(tls, name="tls")
 application.add_typer(demo, name="demo")
 
 for job in (
@@ -48,7 +51,7 @@ for job in (
     pipeline_report.report,
     pipeline_audit.audit,
 ):
-    pipeline.command(epilog=EXIT_STATUS)(job)
+    pipeline.command(epilog=EXIT_STATUS)(with_tls(job))
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
 

@@ -15,6 +15,7 @@ from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
@@ -54,6 +55,7 @@ SameKey = Annotated[bool, Option("--same-key", help="Keep the key: the restored 
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def run(
     address: LogAddress,
     store: Store,
@@ -138,6 +140,7 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def init(address: LogAddress, store: Store) -> None:
     """Mark a store as the log's. Needed for an empty directory: it may belong to a disk that is not mounted now.
 
@@ -156,6 +159,7 @@ def init(address: LogAddress, store: Store) -> None:
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def trim(
     address: LogAddress,
     store: Store,
@@ -185,6 +189,7 @@ def trim(
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def verify(
     store: Store,
     repair: Annotated[str | None, Option(metavar="LOG", help="Repair damaged fragments from this log.")] = None,

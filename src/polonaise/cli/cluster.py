@@ -19,6 +19,7 @@ from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import print_all, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
+from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus
@@ -32,6 +33,7 @@ _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 
 
 @cluster.command("status", epilog=EXIT_STATUS)
+@with_tls
 def cluster_status(
     coordinator: looking.CoordinatorOption = None,
     all_rows: Annotated[bool, Option("--all", help="Show every server, storage node and partition.")] = False,

@@ -10,11 +10,13 @@ from typer import Argument, Option
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.tlsoptions import with_tls
 
 partition = typer.Typer(help="List the partitions of a cluster, and describe one.", no_args_is_help=True)
 
 
 @partition.command("list", epilog=EXIT_STATUS)
+@with_tls
 def partition_list(
     coordinator: looking.CoordinatorOption = None,
     troubled: Annotated[bool, Option("--troubled", help="Only those that are not well.")] = False,
@@ -32,6 +34,7 @@ def partition_list(
 
 
 @partition.command("describe", epilog=EXIT_STATUS)
+@with_tls
 def partition_describe(
     number: Annotated[int, Argument(parser=inputs.partition_of, metavar="PARTITION", help="Number of the partition.")],
     coordinator: looking.CoordinatorOption = None,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from polonaise.errors import BadOption
+from polonaise.node.logformat import LogFormat, log_to
+from polonaise.redaction import redacted
+
+if TYPE_CHECKING:
+    from polonaise.node.processes import Http
 
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
 Config = Annotated[
@@ -22,6 +26,19 @@ Listen = Annotated[
     Option(
         help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one. Default: 127.0.0.1:0.",
         show_default=False,
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    Option("--log-format", help="Format of the log: lines of text, or one JSON object a line.", show_default=False),
+]
+HttpListen = Annotated[
+    str | None,
+    Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Serve /health, /ready and /metrics at this address, without TLS; a port alone means this machine only. "
+        "Needs polonaise[metrics].",
     ),
 ]
 UntilStdinEnds = Annotated[
@@ -46,11 +63,24 @@ def say_ready(address: str) -> None:
     say_now(f"listening {address}")
 
 
-def log_to_stderr(verbose: bool) -> None:
-    """Log to standard error: warnings, and with `verbose` what the node does."""
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+def start_logging(log_format: str, *, verbose: bool) -> None:
+    """Log to standard error in this format: warnings, and with `verbose` what the node does. Raises `BadOption`."""
+    try:
+        chosen = LogFormat(log_format)
+    except ValueError:
+        known = " or ".join(LogFormat)
+        raise BadOption(f"invalid log_format {redacted(log_format)!r}: write {known}") from None
+    log_to(None, chosen, verbose=verbose)
+
+
+def http_at(address: str | None) -> Http | None:
+    """Return where to serve HTTP: nowhere without an address, on loopback if it is a port alone."""
+    from polonaise.node.processes import Http
+
+    if address is None:
+        return None
+    listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
+    return Http(listen, lambda at: say_now(f"http {at}"))
 
 
 def stop_when_stdin_ends() -> None:

@@ -11,13 +11,17 @@ from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.running import (
     Config,
+    HttpListen,
     Listen,
+    LogFormatOption,
     UntilStdinEnds,
     Verbose,
-    log_to_stderr,
+    http_at,
     say_ready,
+    start_logging,
     stop_when_stdin_ends,
 )
+from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
     help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
@@ -25,6 +29,7 @@ server = typer.Typer(
 
 
 @server.command("run")
+@with_tls
 def server_run(
     coordinator: Annotated[
         str | None,
@@ -60,6 +65,8 @@ def server_run(
         bool | None,
         Option("--evidence", help="Also store what each append was judged by: its mark and locks.", show_default=False),
     ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
     config: Config = None,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -70,25 +77,34 @@ def server_run(
     the configuration file; `polonaise config show server` lists them.
     """
     from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.processes import run_server
 
     if until_stdin_ends:
         stop_when_stdin_ends()
-    log_to_stderr(verbose)
     options = {
         "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
-        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
+        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence, "http": http,
+        "log_format": log_format,
     }  # fmt: skip
     given = configuration_of("server", config, options)
-    settings = given.server_settings()
+    start_logging(given["log_format"], verbose=verbose)
+    settings, served = given.server_settings(), http_at(given["http"])
     address = given.required("coordinator", "server")
     nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
-    run(lambda host: run_server(host, address, nodes, given["partitions"], settings, say_ready, given["fragments"]))
+    partitions, fragments = given["partitions"], given["fragments"]
+    identity = tls_identity(certificates.SERVER)
+    run(
+        lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
+        tls=identity,
+    )
 
 
 @server.command("list", epilog=EXIT_STATUS)
+@with_tls
 def server_list(
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,

@@ -13,13 +13,17 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.running import (
     Config,
+    HttpListen,
     Listen,
+    LogFormatOption,
     UntilStdinEnds,
     Verbose,
-    log_to_stderr,
+    http_at,
     say_ready,
+    start_logging,
     stop_when_stdin_ends,
 )
+from polonaise.cli.tlsoptions import with_tls
 
 storage = typer.Typer(
     help="Run storage nodes, which keep the log's files; list them, and tell a cluster where they are.",
@@ -28,6 +32,7 @@ storage = typer.Typer(
 
 
 @storage.command("run")
+@with_tls
 def storage_run(
     directory: Annotated[
         str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
@@ -53,6 +58,8 @@ def storage_run(
             show_default=False,
         ),
     ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
     config: Config = None,
     verbose: Verbose = False,
     until_stdin_ends: UntilStdinEnds = False,
@@ -63,18 +70,22 @@ def storage_run(
     the configuration file; `polonaise config show storage` lists them.
     """
     from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
     from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_storage
 
     if until_stdin_ends:
         stop_when_stdin_ends()
-    log_to_stderr(verbose)
     options = {
-        "directory": directory, "name": name, "listen": listen,
-        "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
+        "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
+        "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
     }  # fmt: skip
-    settings = configuration_of("storage", config, options).storage_settings()
-    run(lambda host: run_storage(host, settings, say_ready), syncs_in_loop=True)
+    given = configuration_of("storage", config, options)
+    start_logging(given["log_format"], verbose=verbose)
+    settings, served = given.storage_settings(), http_at(given["http"])
+    identity = tls_identity(certificates.STORAGE)
+    run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
 
 
 @storage.command("move", epilog=EXIT_STATUS)
@@ -111,6 +122,7 @@ def storage_move(
 
 
 @storage.command("list", epilog=EXIT_STATUS)
+@with_tls
 def storage_list(
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,

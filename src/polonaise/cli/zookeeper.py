@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 from typer import Option
 
 from polonaise.cli.running import UntilStdinEnds, say_ready, stop_when_stdin_ends
+from polonaise.cli.tlsoptions import with_tls
 
 zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
 
@@ -19,6 +21,7 @@ _LOOK_S = 0.5
 
 
 @zookeeper.command("run")
+@with_tls
 def zookeeper_run(
     directory: Annotated[Path, Option(help="Directory for the servers' files; made if missing.")],
     listen: Annotated[str, Option(help="Address of the first server, host:port; others have the ports after it.")] = (
@@ -29,16 +32,19 @@ def zookeeper_run(
 ) -> None:
     """Run ZooKeeper on this machine until it is interrupted: one server, or an ensemble. For development and tests.
 
-    Needs PySpark, whose jars it runs, and Java. In production, use an ensemble with a machine for each server.
+    Needs PySpark, whose jars it runs, and Java. With TLS files it takes TLS only. In production, use an ensemble with a
+    machine for each server.
     """
     from polonaise.admin.zookeeper import ZooKeeperEnsemble
+    from polonaise.host.tls import files_in
 
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     if until_stdin_ends:
         stop_when_stdin_ends()
-    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen) as servers:
+    tls = files_in(os.environ)
+    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls) as servers:
         servers.start()
         say_ready(servers.hosts)
         while not stopped.wait(_LOOK_S):

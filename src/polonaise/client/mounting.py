@@ -21,6 +21,7 @@ from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
+    CertificateRefused,
     ClientAhead,
     Closed,
     ConnectionLost,
@@ -34,6 +35,8 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
+    TlsNotSpoken,
+    TlsRequired,
     UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
@@ -51,7 +54,9 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 
 _log = logging.getLogger("polonaise.client")
 
-_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
+_HOPELESS = (
+    UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed, TlsRequired, TlsNotSpoken,
+)  # fmt: skip
 """Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
 mounted again."""
 
@@ -98,6 +103,8 @@ class _Attempt:
     """The loop's time at which the mount last made progress: feed received, or credit given back."""
     ready: bool = False
     """Whether the owner has answered READY, so that appends may be sent."""
+    silence: asyncio.TimerHandle | None = None
+    """The timer of the next check whether the mount makes progress; None without one."""
 
     def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
@@ -145,6 +152,8 @@ class Mounting:
         self._owed_bytes = 0
         """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
+        self._was_ready = False
+        """Whether the partition was mounted at any time."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
@@ -163,7 +172,7 @@ class Mounting:
         while self._appends.stopped is None:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
-            if self._appends.stopped is not None or isinstance(ended.error, _HOPELESS):
+            if self._appends.stopped is not None or self._is_hopeless(ended.error):
                 self.stop(ended.error)
                 return
             if ended.pause:
@@ -171,6 +180,13 @@ class Mounting:
             if ended.error.retry is Retry.ELSEWHERE:
                 # After the pause: the coordinator may learn of the change only now.
                 await self._routes.reread()
+
+    def _is_hopeless(self, error: PolonaiseError) -> bool:
+        """Whether there is no sense in mounting again.
+
+        A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
+        """
+        return isinstance(error, _HOPELESS) or (isinstance(error, CertificateRefused) and not self._was_ready)
 
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""
@@ -210,6 +226,7 @@ class Mounting:
             ended = await attempt.ended
             if attempt.ready:  # not for each connection: an owner that refuses every mount is not to be pressed
                 backoff.reset()
+                self._was_ready = True
             return ended
         finally:
             self._finish(attempt)
@@ -236,7 +253,7 @@ class Mounting:
             credit=max(1, settings.credit_bytes - self._untaken_bytes),
         )
         stream.connection.send(mount, request=request, partition=self._partition)
-        self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
+        attempt.silence = self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
@@ -244,6 +261,8 @@ class Mounting:
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None
+        if attempt.silence is not None:
+            attempt.silence.cancel()  # or it would keep a closed client, and all that it was fed, in memory
         stream = attempt.stream
         if attempt.ready and not stream.connection.closed:
             stream.connection.send(Unmount(), partition=self._partition)
@@ -256,13 +275,14 @@ class Mounting:
         not ended while the view has half of the credit or more still to apply: the server may then be waiting for
         credit, because the view is slow.
         """
+        attempt.silence = None
         if attempt.ready or attempt.ended.done():
             return
         now, patience = self._loop.time(), self._settings.mount_s_max
         if now - attempt.heard_s >= patience and self._untaken_bytes * 2 < self._settings.credit_bytes:
             attempt.end(DeadlineExceeded(f"{attempt.stream.address} did not answer a mount within {patience:g} s"))
             return
-        self._loop.call_later(patience / 2, self._check_silence, attempt)
+        attempt.silence = self._loop.call_later(patience / 2, self._check_silence, attempt)
 
     # ------------------------------------------------------------------ events
 

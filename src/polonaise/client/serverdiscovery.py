@@ -231,7 +231,7 @@ class ServerDiscovery:
         raise self._none_answers(troubles)
 
     def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
-        """Log, once for each, the addresses that should not be in the list. Without a server that answers, it is raised."""
+        """Log, once for each, the addresses that should not be in the list."""
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES) and address not in self._warned:
                 self._warned.add(address)

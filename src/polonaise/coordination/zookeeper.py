@@ -38,7 +38,17 @@ from kazoo.retry import KazooRetry
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.values import DESCRIPTION
-from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable
+from polonaise.errors import (
+    CertificateRefused,
+    CertificateUnusable,
+    Closed,
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    TlsNotSpoken,
+)
+from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tlssockets import TlsNetwork
 
 SESSION_S: Final = 6.0
 """Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
@@ -54,6 +64,8 @@ _WATCH_S: Final = 30.0
 """Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
 _PAUSE_S: Final = 0.05
 """Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
+_LOOK_S: Final = 1.0
+"""The longest, in seconds, that a look at why a server does not answer may take."""
 _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 
@@ -73,10 +85,11 @@ class ZooKeeperBackend:
     `hosts` are addresses, joined by commas. Belongs to the event loop in which it is first used.
     """
 
-    def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S) -> None:
+    def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S, tls: TlsFiles | None = None) -> None:
         self._hosts = hosts
         self._root = root
         self._session_s = session_s
+        self._tls = tls
         self._session: _Session | None = None
         self._closed = False
         self._own: dict[str, Entry] = {}
@@ -371,16 +384,31 @@ class ZooKeeperBackend:
             if not is_sent:
                 raise CoordinatorUnavailable(
                     f"{what}: no ZooKeeper answers at {self._hosts} within {self._session_s:g} s, and nothing was "
-                    "changed: start ZooKeeper, or correct the address"
+                    f"changed: {await self._hint()}"
                 ) from error
             raise self._unavailable(what, error, changes=changes) from error
+
+    async def _hint(self) -> str:
+        """Return what to do when no ZooKeeper answers. With TLS one of them is asked what is the matter."""
+        if self._tls is None:
+            return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
+        for host in self._hosts.split(","):
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    transport, _ = await TlsNetwork(TlsIdentity(self._tls)).connect(host, asyncio.Protocol)
+                transport.abort()
+            except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
+                return error.text
+            except (PolonaiseError, TimeoutError):
+                continue
+        return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
 
     def _opened(self) -> _Session:
         """Return the session, which may still have to be made."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:
-            self._session = _Session(self._hosts, self._session_s)
+            self._session = _Session(self._hosts, self._session_s, self._tls)
         return self._session
 
     def _unavailable(self, what: str, error: BaseException, *, changes: bool) -> CoordinatorUnavailable:
@@ -394,10 +422,20 @@ def _sealed(entry: Entry) -> bytes:
     return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents
 
 
+def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
+    """Return kazoo's options for TLS. It reads the files for each connection that it makes, so they may change."""
+    if tls is None:
+        return {}
+    return {
+        "use_ssl": True, "ca": tls.ca, "certfile": tls.certificate, "keyfile": tls.key,
+        "verify_certs": True, "check_hostname": True,
+    }  # fmt: skip
+
+
 class _Session:
     """A session with ZooKeeper, kept by kazoo's threads; a new one after its end. Belongs to one event loop."""
 
-    def __init__(self, hosts: str, session_s: float) -> None:
+    def __init__(self, hosts: str, session_s: float, tls: TlsFiles | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.live = asyncio.Event()
         """Set while there is a connection."""
@@ -406,6 +444,7 @@ class _Session:
             timeout=session_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, ignore_expire=False),
             logger=_QUIET,
+            **_tls_options(tls),
         )
         self._client.add_listener(self._heard)
         self._client.start_async()

@@ -5,6 +5,8 @@
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `filelimits.py`: the limits on open files;
   `wholefiles.py`: a file opened for one use, or written whole.
+- `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
+  `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any
@@ -107,7 +109,7 @@ class Disk(Protocol):
         """
 
     async def space(self, path: str) -> DiskSpace:
-        """Return the room on the disk that holds this file or directory. Raises `NotFound`."""
+        """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""
@@ -151,13 +153,16 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
+        A host with TLS refuses a peer without by calling `bar` on the protocol, before the connection is made.
+
         Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. May take long: bring a deadline.
 
-        Raises `ConnectionLost` when no connection can be had, or `BadOption` for a text that is no address.
+        Raises `ConnectionLost` when no connection can be had, `BadOption` for a text that is no address, and on a host
+        with TLS `CertificateRefused` and `TlsNotSpoken`.
         """
 
 

@@ -25,7 +25,9 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Buffer, Host
+from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -52,7 +54,6 @@ _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
-_ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node", 4: "operator"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +175,12 @@ class Connection(asyncio.Protocol):
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
+        self._barred: PolonaiseError | None = None
+        """Why the peer is refused whatever its hello says; None for a peer that is not."""
+
+    def bar(self, error: PolonaiseError) -> None:
+        """Refuse the peer with this error once it has said hello. For a host, before the connection is made."""
+        self._barred = error
 
     # ------------------------------------------------------------------ saying
 
@@ -410,7 +417,8 @@ class Connection(asyncio.Protocol):
             self._linger.cancel()
         if self._budget is not None:
             self._budget.release(self)
-        self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
+        lost = ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else ""))
+        self._end(refusal_in(exc) or lost)
 
     def pause_writing(self) -> None:
         """Make writers wait: too much is unsent."""
@@ -444,8 +452,9 @@ class Connection(asyncio.Protocol):
                 # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
                 frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
-            self.refuse(error)
-            self.close(error)
+            fault = (self.peer is None and tls_met(error, data, self._host.clock)) or error
+            self.refuse(fault)
+            self.close(fault)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
@@ -516,6 +525,9 @@ class Connection(asyncio.Protocol):
             return
         if not isinstance(message, Hello):
             raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
+        if self._barred is not None:
+            self._turn_away(self._barred)
+            return
         mine = self._hello
         if message.version_min > mine.version_max or message.version_max < mine.version_min:
             raise UnsupportedVersion(
@@ -524,16 +536,17 @@ class Connection(asyncio.Protocol):
             )
         if message.role not in self._peer_roles:
             raise WrongRole(
-                f"the peer is a {_ROLE_NAMES.get(message.role, 'stranger')}, not a "
-                f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
+                f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
+                f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
+        if (refused := certificate_refused(self._transport, message.role)) is not None:
+            self._turn_away(refused)
+            return
         if not self._belongs(message.cluster_key):
-            error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
-            self.refuse(error)
-            self.close(error)
+            self._turn_away(WrongClusterKey("the peer belongs to another cluster: check the address, or the directory"))
             return
         self.peer = message
-        self.peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
+        self.peer_name = _printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
@@ -545,6 +558,11 @@ class Connection(asyncio.Protocol):
         # After this side's hello, which has to be the first message that the peer gets.
         if self._on_greeted:
             self._on_greeted(self)
+
+    def _turn_away(self, error: PolonaiseError) -> None:
+        """Tell the peer why it is refused, and close."""
+        self.refuse(error)
+        self.close(error)
 
     def _belongs(self, key: bytes) -> bool:
         """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""
@@ -620,9 +638,9 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, and `BadOption` for a
-    text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
-    and another try is worth it.
+    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, such as
+    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that
+    can't be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False

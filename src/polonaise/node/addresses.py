@@ -13,6 +13,7 @@ from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
+from polonaise.host.tls import TlsIdentity
 from polonaise.redaction import redacted
 from polonaise.terms import StorageId
 
@@ -59,8 +60,10 @@ def absolute_store(url: str) -> str:
     return os.path.abspath(unquote(url.removeprefix("file:")) if url.startswith("file:") else url)
 
 
-def coordinator_at(host: Host, address: str) -> Coordinator:
+def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> Coordinator:
     """Return the coordinator at `zookeeper://HOST:PORT,…/ROOT` or `file:PATH`.
+
+    With `tls` ZooKeeper is connected to by TLS, with the same files, unless the address ends with `?tls=no`.
 
     Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
     around the embedded log's host would not be part of its election. Raises `ExtraMissing` without kazoo.
@@ -73,7 +76,7 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
             f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}, without a zero byte"
         )
     if scheme == "zookeeper":
-        return _in_zookeeper(host, address)
+        return _in_zookeeper(host, address, tls)
     if scheme == SERVERS:
         raise BadOption(
             f"{redacted(address)!r} names servers, which clients ask: a server needs the coordinator itself, "
@@ -93,9 +96,15 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     return coordinator_in(host, path)
 
 
-def _in_zookeeper(host: Host, address: str) -> Coordinator:
+def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordinator:
     """Return the coordinator in a ZooKeeper ensemble, without connecting to it yet."""
-    hosts, slash, root = address.removeprefix("zookeeper:").removeprefix("//").partition("/")
+    place, mark, query = address.partition("?")
+    if mark and query != "tls=no":
+        raise BadOption(
+            f"invalid coordinator address {redacted(address)!r}: its only option is ?tls=no, for a ZooKeeper that has "
+            "no TLS"
+        )
+    hosts, slash, root = place.removeprefix("zookeeper:").removeprefix("//").partition("/")
     names = root.split("/")
     if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
         raise BadOption(
@@ -110,7 +119,8 @@ def _in_zookeeper(host: Host, address: str) -> Coordinator:
         from polonaise.coordination.zookeeper import ZooKeeperBackend
     except ImportError as error:
         raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
-    return Coordinator(ZooKeeperBackend(hosts, f"/{root}"), host.clock)
+    files = None if tls is None or mark else tls.files
+    return Coordinator(ZooKeeperBackend(hosts, f"/{root}", tls=files), host.clock)
 
 
 def servers_at(address: str) -> tuple[str, ...]:

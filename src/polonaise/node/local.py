@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final
 
 from polonaise.errors import PolonaiseError
+from polonaise.host.tls import TlsFiles
 from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
@@ -204,6 +205,7 @@ class LocalCluster:
         config: str | None = None,
         apart: bool = False,
         holding: Sequence[int] = (),
+        tls: TlsFiles | None = None,
     ) -> None:
         """With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator.
 
@@ -216,12 +218,18 @@ class LocalCluster:
         self.zookeeper: ChildNode | None = None
         """The process of the ZooKeeper that is this cluster's coordinator; None for one in a directory."""
         self.coordinator = f"file:{directory / 'coordinator'}"
+        common = ["--verbose"] if verbose else []
+        self.tls = tls
+        """The TLS files of every node; None for plain connections."""
+        tls_options = (
+            [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
+        )
+        common += tls_options
         if places.zookeeper is not None:
             self.coordinator = f"zookeeper://{places.zookeeper}/{ZOOKEEPER_ROOT}"
-            keeps = ["zookeeper", "run", "--directory", str(directory / "zookeeper")]
+            keeps = ["zookeeper", "run", "--directory", str(directory / "zookeeper"), *tls_options]
             self.zookeeper = self._node("zookeeper", keeps, places.zookeeper)
         self.storage_directories = [directory / f"storage-{number}" for number in range(len(places.storage))]
-        common = ["--verbose"] if verbose else []
         common += ["--config", config] if config is not None else []
         segment_size = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [

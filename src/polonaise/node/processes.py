@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
 from polonaise.host.address import parse_address
+from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
@@ -23,6 +25,7 @@ from polonaise.terms import StorageId
 
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
+    from polonaise.node.monitoring.face import ObservedNode
 
 _log = logging.getLogger(__name__)
 
@@ -70,15 +73,66 @@ async def _until_cancelled() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
-    """Run a storage node until cancelled. Raises what `StorageNode.start` does."""
-    node = StorageNode(host, settings)
-    await node.start()
+class Http(NamedTuple):
+    """Where a node serves `/health`, `/ready` and `/metrics`."""
+
+    listen: str
+    """The address to listen on."""
+    listening: Ready
+    """Called once with the address at which it listens, when the node serves."""
+
+
+@asynccontextmanager
+async def _observed(
+    host: Host, http: Http | None, observe: Callable[[], ObservedNode]
+) -> AsyncIterator[Callable[[], None]]:
+    """Serve a node's health and metrics during the `async with` block, if that is wished.
+
+    The block gets a function to call when the node serves. HTTP is there before the node starts, so that an address in
+    use is told before anything is made, and a node that takes long to start says so. Raises `ExtraMissing`, and what
+    listening raises.
+    """
+    if http is None:
+        yield lambda: None
+        return
+    from polonaise.node.monitoring.running import serving_http
+
+    async with serving_http(host, http.listen, observe()) as address:
+        yield lambda: http.listening(address)
+
+
+def _check_http(http: Http | None) -> None:
+    """Raise `ExtraMissing` if HTTP is wished and its libraries are not installed, `BadOption` for a wrong address."""
+    if http is None:
+        return
+    parse_address(http.listen)
     try:
-        ready(node.address)
-        await _until_cancelled()
-    finally:
-        await node.close()
+        from polonaise.node.monitoring import running as running
+    except ImportError as error:
+        raise ExtraMissing(f"--http needs {error.name}: pip install 'polonaise[metrics]'") from error
+
+
+async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http: Http | None = None) -> None:
+    """Run a storage node until cancelled. Raises what `StorageNode.start` does.
+
+    With `http`, also raises `ExtraMissing`, and what listening there raises.
+    """
+    _check_http(http)
+    node = StorageNode(host, settings)
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedStorage
+
+        return ObservedStorage(node, host, settings.directory)
+
+    async with _observed(host, http, observed) as serves:
+        await node.start()
+        try:
+            ready(node.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await node.close()
 
 
 async def cluster_at(
@@ -147,15 +201,43 @@ async def run_server(
     settings: ServerSettings,
     ready: Ready,
     fragments: str | None = None,
+    http: Http | None = None,
+    tls: TlsIdentity | None = None,
 ) -> None:
     """Run a server until cancelled; make the cluster if there is none and `nodes` has its storage nodes.
 
     `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
-    the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption` for options that
-    are invalid, or that contradict the existing cluster.
+    the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
+    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster. With `http`, also
+    raises `ExtraMissing`, and what listening there raises.
     """
+    _check_http(http)
     parse_address(settings.listen)  # before the cluster is made: this server could not serve it
-    coordinator = coordinator_at(host, coordinator_address)
+    coordinator = coordinator_at(host, coordinator_address, tls)
+    server = Server(host, coordinator, settings, history_in(fragments))
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedServer
+
+        return ObservedServer(server, host.clock)
+
+    async with _observed(host, http, observed) as serves:
+        await _check_cluster(coordinator, nodes, partitions, fragments)
+        await server.start()
+        try:
+            ready(server.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await server.close()
+            # Last, because the server leaves the cluster through it.
+            await coordinator.close()
+
+
+async def _check_cluster(
+    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None, fragments: str | None
+) -> None:
+    """Make the cluster if there is none and `nodes` has its storage nodes. Raises what `run_server` says."""
     if nodes:
         description = await cluster_at(coordinator, nodes, partitions or 1, fragments)
     else:
@@ -173,12 +255,3 @@ async def run_server(
         )
     if nodes:
         check_storage_nodes(description, nodes)
-    server = Server(host, coordinator, settings, history_in(fragments))
-    await server.start()
-    try:
-        ready(server.address)
-        await _until_cancelled()
-    finally:
-        await server.close()
-        # Last, because the server leaves the cluster through it.
-        await coordinator.close()

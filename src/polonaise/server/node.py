@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -23,6 +24,7 @@ from polonaise.errors import (
     WrongClusterKey,
     fresh,
 )
+from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
@@ -30,8 +32,10 @@ from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
+from polonaise.server.measures import ServerMeasures
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
@@ -52,6 +56,8 @@ _ANSWERS_MAX = 2
 """The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
+_ASSIGNMENT = "the assignment can't be read"
+_LEASE = "the lease can't be renewed"
 _TICK_S = 0.25
 """The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
@@ -89,6 +95,13 @@ class Server:
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
+        self._past: Counter[str] = Counter()
+        """The totals of partitions that it does not own any more."""
+        self._latencies = Histogram()
+        self._refused: Counter[str] = Counter()
+        self._trouble = CoordinatorTrouble()
+        self.followed = False
+        """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._connections: dict[Connection, _ServerRequests] = {}
@@ -138,7 +151,12 @@ class Server:
                 lambda: {partition: served.reader for partition, served in self.partitions.items()},
             )  # fmt: skip
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
-        _log.info("server %d listens on %s", self.id, self.address)
+        _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the log (`node.logformat`)."""
+        return {"server": self.id}
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
@@ -154,6 +172,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
+        self.followed = False
         for task in self._tasks:
             task.cancel()
         # While the sessions still hold: replicas note only from their session's owner what is committed.
@@ -222,10 +241,12 @@ class Server:
                         continue
                     self._follow(written.value)
                     self._cluster.learn(written)
+                    self.followed = True
                     current, followed, candidates_before = written, written.value, candidates
                 else:
                     self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
+                self._trouble.succeeded(_ASSIGNMENT)
                 try:
                     async with asyncio.timeout(self._settings.coordinator_s_max / 5):
                         await self._coordinator.assignment_after(current.version)
@@ -233,13 +254,20 @@ class Server:
                     pass
             except CoordinatorUnavailable as error:
                 self._cluster.note_trouble(str(error))
-                _log.warning("server %d: %s", self.id, error)
+                self._trouble.failed(_ASSIGNMENT, error)
+                _log.warning("server %d: %s", self.id, error, extra=self._fields)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except (CoordinatorDamaged, WrongClusterKey) as error:
                 self._cluster.note_trouble(str(error))
+                self._trouble.failed(_ASSIGNMENT, error)
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
-                _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
+                _log.error(
+                    "server %d goes on with what it owns, and takes over nothing: %s",
+                    self.id,
+                    error,
+                    extra=self._fields,
+                )
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
@@ -263,11 +291,12 @@ class Server:
             if partition not in mine or mine[partition].generation != served.generation:
                 served.close(NotOwner(f"partition {partition} has another owner now: read the assignment again"))
                 del self.partitions[partition]
+                self._past.update(served.totals())
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
-                    self._starts, self._ticks.busy, self._history,
+                    self._starts, self._ticks.busy, self._history, self._latencies,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
@@ -279,9 +308,11 @@ class Server:
             try:
                 if self._membership is not None:
                     await self._membership.renew()
+                self._trouble.succeeded(_LEASE)
             except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+                self._trouble.failed(_LEASE, error)
                 # Not the end of this server: what it owns goes on until another one fences it.
-                _log.warning("server %d could not renew its lease: %s", self.id, error)
+                _log.warning("server %d could not renew its lease: %s", self.id, error, extra=self._fields)
             await asyncio.sleep(RENEW_S)
 
     async def _tick(self) -> None:
@@ -321,6 +352,14 @@ class Server:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Bring a client's message to its partition; answer in tasks what is no partition's, and what is only read."""
+        try:
+            self._handle(connection, message, request, partition)
+        except PolonaiseError as error:
+            self._refused[error.code] += 1
+            raise
+
+    def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Handle a client's message as `_on_message` says. Raises the error with which it is refused."""
         asked = self._cluster.answering(message)
         if asked is not None:
             self._answer(connection, partition, request, *asked)
@@ -402,6 +441,7 @@ class Server:
                         answer = await answering
                     connection.send(answer, request=request, partition=partition)
             except PolonaiseError as error:
+                self._refused[error.code] += 1
                 connection.refuse(error, request=request, partition=partition)
             finally:
                 answering.close()  # never begun, if something above has failed
@@ -413,6 +453,30 @@ class Server:
 
     # ------------------------------------------------------------------ health
 
+    def measures(self) -> ServerMeasures:
+        """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
+        totals = Counter(self._past)
+        for served in self.partitions.values():
+            totals.update(served.totals())
+        return ServerMeasures(
+            totals=totals,
+            latencies=self._latencies,
+            refused=self._refused,
+            connections=len(self._connections),
+            connections_bytes=self._budget.total,
+            connections_cut_off=self._budget.cut_off,
+            requests=sum(requests.waiting for requests in self._connections.values()),
+            storage_connected={name: link.session is not None for name, link in self._links.items()},
+            coordinator_errors=self._trouble.errors,
+            coordinator_trouble=str(self._trouble),
+            fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
+        )
+
+    async def checked_health(self) -> dict[str, Any]:
+        """Return `health`, after the storage nodes were asked for theirs, which takes about a second at most."""
+        await self._storage_health.ask()
+        return self.health()
+
     async def _health_answer(self) -> HealthIs:
         """Return this server's health as a message."""
         return HealthIs(json.dumps({**self.health(), "tasks": len(asyncio.all_tasks())}).encode())
@@ -422,6 +486,7 @@ class Server:
         now_s = self._host.clock.monotonic_s()
         return {
             "server": self.id,
+            "coordinator": str(self._trouble),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {

@@ -19,6 +19,8 @@ from polonaise.simulator.trace import Event
 
 T = TypeVar("T")
 
+_UNLIMITED_BYTES: Final = 2**40
+"""The size that a disk without a limit says it has."""
 _UNDER_WAY: Final = object()
 """Returned by the `act` of a call that goes on, such as a sync: the call's future is resolved later."""
 
@@ -159,13 +161,13 @@ class DiskPort:
         return None if node is None else (0, id(node))
 
     async def space(self, path: str) -> DiskSpace:
-        """Return the room on the disk, at once, for the reason that `identity` does."""
+        """Return the space of the disk, at once: a draw for a delay would change what all later calls draw."""
         self.process.check_alive()
         if self.disk.find(path) is None:
             raise NotFound(f"no file or directory {path!r}")
-        used, total = self.disk.used_bytes(), self.disk.capacity_bytes
-        total = max(used, 2**40) if total is None else total
-        return DiskSpace(max(0, total - used), total)
+        used = self.disk.used_bytes()
+        total = max(self.disk.capacity_bytes or _UNLIMITED_BYTES, used)
+        return DiskSpace(total - used, total)
 
     async def list(self, directory: str) -> list[str]:
         names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))

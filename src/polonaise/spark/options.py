@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
+from polonaise.host.tls import VARIABLES, TlsFiles, files_of
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address, absolute_store
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
@@ -115,6 +116,8 @@ class ReadOptions:
     """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
     """Seconds that a request to the log may take before the query fails."""
+    tls: TlsFiles | None = None
+    """The TLS files with which to connect, on each machine; None for those in its environment."""
 
 
 @redacted_repr
@@ -135,6 +138,8 @@ class WriteOptions:
     """Most bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0
     """Seconds without any progress after which a commit fails; also the deadline of a request to the staging store."""
+    tls: TlsFiles | None = None
+    """The TLS files with which to connect, on each machine; None for those in its environment."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -163,6 +168,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partitions_min=texts.value("minPartitions", _positive, 1),
         split_bytes_max=texts.value("maxBytesPerSplit", _bytes, 128 * MIB),
         timeout_s=texts.value("timeout", _seconds, 60.0),
+        tls=_tls(texts),
     )
     if options.decoder is None and options.decoder_schema is not None:
         raise BadOption("decoderSchema without a decoder: add .option('decoder', 'json')")
@@ -204,6 +210,7 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
         staging=texts.text("staging"),
         inline_bytes_max=texts.value("inlineBytesMax", _bytes, 256 * 1024),
         timeout_s=texts.value("timeout", _seconds, 60.0),
+        tls=_tls(texts),
     )
 
 
@@ -211,9 +218,11 @@ _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
     "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
+    "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _WRITE: Final = (
     "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout",
+    "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _KAFKAS: Final = {
     "startingoffsets": "startingTransactions",
@@ -279,6 +288,11 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     close = get_close_matches(key, by_name, 1)
     hint = f": did you mean {by_name[close[0]]}?" if close else f": there are {', '.join(by_name.values())}"
     raise BadOption(f"no option is named {key!r}{hint}")
+
+
+def _tls(texts: _GivenOptions) -> TlsFiles | None:
+    """Return the TLS files; None without any. Raises `BadOption` for a part of them."""
+    return files_of({name: texts.text(f"tls.{name}") for name in VARIABLES})
 
 
 def _where(texts: _GivenOptions) -> tuple[str, str | None]:

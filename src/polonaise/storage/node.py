@@ -23,6 +23,7 @@ from polonaise.errors import (
     WrongStorageNode,
     fresh,
 )
+from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
@@ -30,6 +31,7 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
+from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import check_name, read_name, write_name
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
@@ -84,6 +86,7 @@ class StorageNode:
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
+        self._syncs = Histogram()
         self._connections: dict[Connection, _StorageRequests] = {}
         self._operators: set[Connection] = set()
         """The connections that may ask for the node's health, and for nothing else."""
@@ -360,7 +363,9 @@ class StorageNode:
         if partition not in self._known and not create:
             raise UnknownPartition(f"partition {partition} was never on this node")
         self._known.add(partition)
-        replica = PartitionReplica(self._host, partition, self._settings, lambda: self._open_log(partition))
+        replica = PartitionReplica(
+            self._host, partition, self._settings, lambda: self._open_log(partition), self._syncs
+        )
         self._partitions[partition] = replica
         return replica
 
@@ -402,6 +407,38 @@ class StorageNode:
 
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
+    @property
+    def serving(self) -> bool:
+        """Whether this node takes what servers send: it has started, its directory is there, and it is not closed."""
+        return self._serving and self._gone is None
+
+    def measures(self) -> StorageMeasures:
+        """Return what can be measured of this node as a whole."""
+        return StorageMeasures(
+            totals=self._totals(),
+            syncs=self._syncs,
+            gone=self._gone is not None,
+            partitions_known=len(self._known),
+            connections=len(self._connections),
+            connections_bytes=self._budget.total,
+            reads=sum(requests.waiting for requests in self._connections.values()),
+            open_files=self.open_files,
+            open_files_max=self._settings.files_max,
+            scrub_bytes_per_s=self._settings.scrub_bytes_per_s,
+            scrubbed=self.scrubbed,
+        )
+
+    def replicas(self) -> list[PartitionReplica]:
+        """Return the replicas of the partitions that were used since this node started."""
+        return list(self._partitions.values())
+
+    def _totals(self) -> Counter[str]:
+        """Return the counts of all replicas, summed."""
+        totals: Counter[str] = Counter()
+        for replica in self._partitions.values():
+            totals.update(replica.counts)
+        return totals
+
     def health(self) -> dict[str, Any]:
         """Return this node's health as a JSON-ready document: directory, disk, scrub, unusable partitions, and counts.
 
@@ -416,6 +453,7 @@ class StorageNode:
         return {
             "name": self._name,
             "directory": self._settings.directory,
+            "gone": str(self._gone or ""),
             "partitions": len(self._known),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {
@@ -424,7 +462,7 @@ class StorageNode:
                 "damages": [damage._asdict() for damage in scrubbed.damages],
             },
             "unavailable": dict(list(unavailable.items())[:_UNAVAILABLE_MAX]),
-            "counts": dict(sum((Counter(replica.counts) for replica in self._partitions.values()), Counter[str]())),
+            "counts": dict(self._totals()),
         }
 
 

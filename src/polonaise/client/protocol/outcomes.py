@@ -107,7 +107,7 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case FailureReason.REGISTERS_FULL:
             return RegistersFull(f"{which}: the partition's registers are full; delete some")
         case Unordered.STOPPED:
-            return Closed(f"{which} was not sent: the client was closed or the partition stopped")
+            return Closed(f"{which} was not sent: the client was closed or the partition stopped{because}")
         case Unordered.WITHDRAWN:
             return AppendExpired(f"{which} was withdrawn before it was sent")
         case Unordered.UNKNOWN:

@@ -256,15 +256,15 @@ class Outstanding:
         self._remove(entry)
         return True
 
-    def stop(self) -> list[Pending]:
-        """Settle everything, because nothing more will be sent or heard.
+    def stop(self, cause: str = "") -> list[Pending]:
+        """Settle everything, because nothing more will be sent or heard, of this cause if it was no close.
 
         What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
         """
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
         self._fail(self._head, sent, Unordered.UNKNOWN, watched)
-        self._fail(sent, len(self._entries), Unordered.STOPPED, watched)
+        self._fail(sent, len(self._entries), Unordered.STOPPED, watched, cause)
         self._base += len(self._entries)
         self._entries.clear()
         self._head = 0

@@ -8,7 +8,8 @@ first, the clients whose commits conflicted with its appends.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 _QUEUES_MAX: Final = 1_024
 """The number of remembered locks above which locks that no context waits for are forgotten, with their rivals."""
 _FED_MAX: Final = 65_536
-"""The most fed transactions whose writing client is remembered."""
+"""The most fed transactions whose writing client is remembered; half as many, at times, while contexts conflict."""
 _ROUND_S: Final = 0.005
 """Seconds that one turn is taken to last before any was measured."""
 _PATIENCE: Final = 4.0
@@ -90,10 +91,10 @@ class Turns:
         of this client's own last commit, as if the rival had taken its turn."""
         self._misses: dict[ClientId, int] = {}
         """By rival: the number of waits for it since its last commit, all in vain."""
-        self._fed: deque[tuple[TransactionId, Sequence[ClientId]]] = deque()
-        """The batches that were fed lately: the first id, and the writing client of each transaction."""
-        self._fed_count = 0
-        """The number of transactions in `_fed`."""
+        self._writers = array("i")
+        """The writing client of each transaction that was fed lately, in the order of ids: four bytes for each."""
+        self._writers_first: TransactionId = 0
+        """The id of the first of these transactions."""
         self._taken = 0
         """The number of turns that wait or are held."""
         self.round_s = _ROUND_S
@@ -187,22 +188,26 @@ class Turns:
         self._queues.clear()
         self._seen.clear()
         self._misses.clear()
-        self._fed.clear()
-        self._fed_count = 0
+        del self._writers[:]
 
     # ------------------------------------------------------------------ between clients
 
     def fed(self, first: TransactionId, clients: Sequence[ClientId]) -> bool:
         """Take note of who wrote each transaction of a fed batch; return whether a rival is among them."""
-        self._fed.append((first, clients))
-        self._fed_count += len(clients)
-        # While a turn waits or is held its rivals are wanted, so only the oldest batches go. Without one, forget all:
-        # there was no conflict for so many transactions, so the rivals are of the past, and nobody waits for one.
-        while self._fed_count > _FED_MAX:
+        if first != self._writers_first + len(self._writers):  # those between were fed while nobody was watching
+            del self._writers[:]
+            self._writers_first = first
+        self._writers.extend(clients)
+        # While a turn waits or is held its rivals are wanted, so only the oldest go. Without one, forget all: there was
+        # no conflict for so many transactions, so the rivals are of the past, and nobody waits for one.
+        if len(self._writers) > _FED_MAX:
             if not self._taken:
                 self._forget_all()
                 return False
-            self._fed_count -= len(self._fed.popleft()[1])
+            # Many at a time, because those that stay are moved.
+            gone = len(self._writers) - _FED_MAX // 2
+            del self._writers[:gone]
+            self._writers_first += gone
         rivals = self._seen.keys() & set(clients)
         for client in rivals:
             # The batch's last id, without a search for the client's own in it. Too low would be wrong: a context would
@@ -225,10 +230,8 @@ class Turns:
 
     def _writer_of(self, transaction: TransactionId) -> ClientId | None:
         """Return the client that wrote a transaction that was fed lately; None if that is not remembered."""
-        for first, clients in reversed(self._fed):
-            if first <= transaction:
-                return clients[transaction - first] if transaction < first + len(clients) else None
-        return None
+        place = transaction - self._writers_first
+        return self._writers[place] if 0 <= place < len(self._writers) else None
 
     def committed(self, locks: dict[bytes, bool], transaction: TransactionId) -> None:
         """Take note of a commit of this client with these locks."""

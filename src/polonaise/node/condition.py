@@ -1,10 +1,27 @@
-"""The condition of partitions as their servers' health documents tell it: one judgement, for every command."""
+"""The condition of partitions and of storage nodes, as their health documents tell it.
+
+Everybody who says how a cluster is goes by this: `polonaise log health` and `cluster status`, and `/health` and
+`/ready` of the nodes.
+"""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId
+
+
+class HealthStatus(enum.StrEnum):
+    """How a node or a log is, in one word."""
+
+    OK = "ok"
+    """Nothing is wrong."""
+    DEGRADED = "degraded"
+    """All that should be ready is ready, but something is wrong: one more loss may be too many."""
+    NOT_READY = "not_ready"
+    """Something that should be ready is not."""
 
 
 class Condition(NamedTuple):
@@ -27,6 +44,8 @@ class Condition(NamedTuple):
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
     has no store, or does not scrub it."""
+    coordinator: str
+    """What the server can't do at the coordinator at present, and why; empty if nothing."""
     generation: Generation
     """The generation that the server serves the partition under."""
     session: SessionId | None
@@ -49,21 +68,47 @@ class Condition(NamedTuple):
         """All that is wrong, line by line; empty if nothing is."""
         lines = [self.waits_for] if self.waits_for else []
         lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
-        for name, scrub in self.scrub.items():
-            unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
-            if unrepaired:
-                more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
-                lines.append(f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet")
+        lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
             if self.fragments_scrub["trouble"]:
                 lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
                     lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
+        if self.coordinator:
+            lines.append(f"the server goes on without its coordinator: {self.coordinator}")
         return lines
 
 
-def condition_of(partition: PartitionId, answer: dict[str, Any], health: dict[str, Any]) -> Condition:
+def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
+    """Return how partitions are, all together."""
+    if not all(condition.ready for condition in conditions):
+        return HealthStatus.NOT_READY
+    return HealthStatus.DEGRADED if any(condition.troubles for condition in conditions) else HealthStatus.OK
+
+
+def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
+    """Return the conditions in a server's health document, by partition."""
+    return {int(number): condition_of(int(number), answer, health) for number, health in answer["partitions"].items()}
+
+
+def storage_troubles(health: Mapping[str, Any]) -> list[str]:
+    """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
+    lines = [health["gone"]] if health["gone"] else []
+    lines += [f"partition {partition} can't be used: {why}" for partition, why in health["unavailable"].items()]
+    return lines + _unrepaired(health["directory"], health["scrub"])
+
+
+def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
+    """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
+    unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
+    if not unrepaired:
+        return []
+    more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
+    return [f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet"]
+
+
+def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
     """Return the condition in a server's answer; `health` is the answer's part on this partition."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
@@ -81,7 +126,8 @@ def condition_of(partition: PartitionId, answer: dict[str, Any], health: dict[st
     committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(
         partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
-        None if fragments is None else _of(partition, fragments), health["generation"], health.get("session"),
+        None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
+        health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]],
     )  # fmt: skip
 

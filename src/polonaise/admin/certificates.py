@@ -1,0 +1,263 @@
+"""Make a CA and certificates for development and tests, by the library cryptography.
+
+In production use the CA that you have: a certificate needs the URIs of its roles, and a node's the names of its host
+(docs/tls.md). Everybody who holds the key of this CA can make himself a node.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from polonaise.errors import AlreadyInitialized, BadOption, CertificateUnusable, ExtraMissing
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE
+from polonaise.host.files import with_own_errors
+from polonaise.host.tls import TlsFiles
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise ExtraMissing(f"making certificates needs {error.name}: pip install 'polonaise[tls]'") from error
+
+CA: Final = "ca"
+CA_DAYS: Final = 3650
+DAYS_MAX: Final = 3650
+_CLOCK: Final = timedelta(minutes=5)
+"""A new certificate is valid from this long ago: clocks of other machines may be behind."""
+_NAME: Final = re.compile(r"(?!\.)[\w.-]{1,64}", re.ASCII)
+_HOST: Final = re.compile(
+    r"(?=.{1,253}$)(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.I
+)
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Holder(NamedTuple):
+    """Who a certificate is made for."""
+
+    name: str
+    """Its common name, and the name of its files."""
+    roles: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    """DNS names and IP addresses; those of a client are not checked by anybody."""
+
+
+class Made(NamedTuple):
+    """A certificate and its key, as files."""
+
+    holder: Holder
+    certificate: Path
+    key: Path
+    expires: datetime
+
+
+def node(text: str) -> Holder:
+    """Return the holder for a node, a server or a storage node, from HOST or HOST,HOST,…; the first is its name.
+
+    `localhost` stands for the addresses of loopback as well. Raises `BadOption`.
+    """
+    hosts: list[str] = []
+    for host in text.split(","):
+        if not _is_ip(host) and not _HOST.fullmatch(host):
+            raise BadOption(f"{host!r} is no host's name or IP address: write HOST, or HOST,HOST,… for one certificate")
+        hosts += _LOOPBACK if host == "localhost" else [host]
+    name = hosts[0].replace(":", "_").replace("*", "any")
+    return Holder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
+
+
+def client(name: str) -> Holder:
+    """Return the holder for a client of this name. Raises `BadOption`."""
+    return Holder(_checked(name), (CLIENT,))
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name) or name == CA or name.endswith("-key"):
+        raise BadOption(
+            f"{name!r} can't be the name of a certificate's files: take 1 to 64 letters, digits, dots, hyphens and "
+            "underscores, and neither 'ca' nor '…-key'"
+        )
+    return name
+
+
+def files_of_holder(directory: Path, name: str) -> TlsFiles:
+    """Return the TLS files of one of the certificates that `make` wrote."""
+    return TlsFiles(str(_certificate(directory, CA)), str(_certificate(directory, name)), str(_key(directory, name)))
+
+
+def _certificate(directory: Path, name: str) -> Path:
+    return directory / f"{name}.pem"
+
+
+def _key(directory: Path, name: str) -> Path:
+    return directory / f"{name}-key.pem"
+
+
+def make(directory: Path, holders: Sequence[Holder], *, days: float = 365, renew: bool = False) -> list[Made]:
+    """Make a certificate for each holder, by the CA in the directory, which is made as well if there is none.
+
+    Keys can be read by the user of this process only. With `renew` a certificate that exists is replaced, under its
+    old key; else raises `AlreadyInitialized`, before anything is made. Raises `BadOption`, `CertificateUnusable` for a
+    CA that can't be used, and what the disk raises.
+    """
+    if not 0 < days <= DAYS_MAX:
+        raise BadOption(f"invalid number of days {days:g}: it must be above 0 and at most {DAYS_MAX}")
+    names = [holder.name for holder in holders]
+    if len(set(names)) != len(names):
+        raise BadOption(f"two certificates of one name among {', '.join(names)}: give each another name")
+    with_own_errors(str(directory), partial(directory.mkdir, mode=0o700, parents=True, exist_ok=True))
+    there = [str(path) for name in names if (path := _certificate(directory, name)).exists()]
+    if there and not renew:
+        raise AlreadyInitialized(f"there is {' and '.join(there)}: choose other names, or replace them with --renew")
+    ca, ca_key = _authority(directory)
+    return [_issue(directory, holder, ca, ca_key, timedelta(days=days)) for holder in holders]
+
+
+def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return the CA of the directory; make one if there is none."""
+    at, key_at = _certificate(directory, CA), _key(directory, CA)
+    if at.exists() or key_at.exists():
+        return _read_certificate(at), _read_key(key_at)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _named("Polonaise development CA")
+    public = key.public_key()
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK)
+        .not_valid_after(now + timedelta(days=CA_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(key_at, key)
+    _write(at, made.public_bytes(serialization.Encoding.PEM))
+    return made, key
+
+
+def _issue(
+    directory: Path,
+    holder: Holder,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    valid: timedelta,
+) -> Made:
+    """Make one certificate, signed by the CA, and its key if there is none."""
+    at, key_at = _certificate(directory, holder.name), _key(directory, holder.name)
+    if key_at.exists():
+        key = _read_key(key_at)
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write_key(key_at, key)
+    public = key.public_key()
+    now = datetime.now(UTC)
+    expires = min(now + valid, ca.not_valid_after_utc)
+    # A storage node only accepts, a server does both, and a client only dials; but some CAs issue one use only.
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * (holder.roles != (CLIENT,))
+    issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(_named(holder.name))
+        .issuer_name(ca.subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now - _CLOCK, expires - _CLOCK))
+        .not_valid_after(expires)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_alternatives(holder)), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    _write(at, made.public_bytes(serialization.Encoding.PEM))
+    return Made(holder, at, key_at, expires)
+
+
+def _alternatives(holder: Holder) -> Iterable[x509.GeneralName]:
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in holder.roles]
+    for host in holder.hosts:
+        names.append(x509.IPAddress(ipaddress.ip_address(host)) if _is_ip(host) else x509.DNSName(host))
+    return names
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=signs_certificates, crl_sign=signs_certificates,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- files
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(with_own_errors(str(path), path.read_bytes))
+    except ValueError as error:
+        raise CertificateUnusable(
+            f"{str(path)!r} is no certificate in PEM: restore it, or begin in a new directory"
+        ) from error
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a key that this module made. Nothing of it, nor of the library's error, is told."""
+    try:
+        key = serialization.load_pem_private_key(with_own_errors(str(path), path.read_bytes), password=None)
+    except (ValueError, TypeError):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateUnusable(
+            f"{str(path)!r} is no key of `polonaise tls init`: restore it, or begin in a new directory"
+        )
+    return key
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    text = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    _write(path, text, mode=0o600)
+
+
+def _write(path: Path, contents: bytes, mode: int = 0o644) -> None:
+    """Write a file whole, in place of what had its name: a process that reads it meanwhile gets one or the other."""
+
+    def write() -> None:
+        new = path.with_name(f"{path.name}.new")
+        new.unlink(missing_ok=True)
+        # Nobody else may ever read a key, not even before the mode of the file is changed.
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+
+    with_own_errors(str(path), write)

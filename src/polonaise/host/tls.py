@@ -1,0 +1,348 @@
+"""A process's TLS identity: three files, read again whenever they change, as contexts for Python's `ssl`.
+
+Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn
+
+from polonaise.errors import BadOption, CertificateUnusable
+from polonaise.host.certificates import ROLE_URI, VouchedFor, said_by
+from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
+
+_log = logging.getLogger(__name__)
+
+VARIABLES: Final = {
+    "ca": "POLONAISE_TLS_CA",
+    "certificate": "POLONAISE_TLS_CERTIFICATE",
+    "key": "POLONAISE_TLS_KEY",
+}
+"""The environment variable of each file."""
+EXPIRY_WARNING_S: Final = 14 * 86_400.0
+"""How long, in seconds, before this process's certificate expires its log begins to warn, once a day."""
+_DAY_S: Final = 86_400.0
+
+failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
+"""Collects why the handshake failed that was begun in this context: the loop only tells that the peer has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of a process's TLS identity, each in PEM: what it shows, and whom it trusts.
+
+    They are read again when they change; connections that are open stay.
+    """
+
+    ca: str
+    """The certificates of the CAs whose certificates are believed."""
+    certificate: str
+    """This process's certificate, followed by those between it and the CA, if there are any."""
+    key: str
+    """The private key of the certificate, without a password."""
+
+    def __post_init__(self) -> None:
+        for name in VARIABLES:
+            value = getattr(self, name)
+            if not isinstance(value, str | os.PathLike) or not os.fspath(value):
+                raise BadOption(f"invalid TLS file {name}={value!r}: give the path of a file in PEM")
+            object.__setattr__(self, name, os.path.abspath(os.fspath(value)))
+
+
+def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
+    """Return the files that an environment names; None if it names none. Raises `BadOption` for a part of them."""
+    given = {name: environment.get(variable, "") for name, variable in VARIABLES.items()}
+    return files_of(given)
+
+
+def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
+    """Return the files under the names `ca`, `certificate`, `key`; None without any. Raises `BadOption` for some."""
+    there = {name: path for name in VARIABLES if (path := given.get(name))}
+    if not there:
+        return None
+    missing = [name for name in VARIABLES if name not in there]
+    if missing:
+        raise BadOption(
+            f"TLS needs all of {OPTIONS}: {' and '.join(missing)} not given "
+            f"({', '.join(VARIABLES[name] for name in missing)} in the environment)"
+        )
+    return TlsFiles(**there)
+
+
+class _Contexts(NamedTuple):
+    """What was made of the files as they were at one time."""
+
+    version: tuple[Any, ...]
+    """Changes whenever one of the files does."""
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext
+    own: VouchedFor
+
+
+class TlsIdentity:
+    """The contexts of a process's TLS files as they are now.
+
+    Files that changed and can't be used are told in the log, once, and the ones before stay in use: so certificate and
+    key may be replaced one after the other.
+    """
+
+    def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
+        """Read the files. Raises `CertificateUnusable`."""
+        self.files = files
+        self._wall_s = wall_s
+        self._contexts = _contexts(files, _version(files))
+        self._bad_version: tuple[Any, ...] | None = None
+        self.trouble: CertificateUnusable | None = None
+        """Why the files as they are now can't be used; None when they are in use."""
+        self._warned_s = -_DAY_S
+        self._warn_of_expiry()
+
+    @property
+    def own(self) -> VouchedFor:
+        """What this process's certificate says."""
+        return self._contexts.own
+
+    def accepting(self) -> ssl.SSLContext:
+        """Return the context for a connection that was accepted."""
+        return self._current().accepting
+
+    def dialling(self) -> ssl.SSLContext:
+        """Return the context for a connection to another node, whose host name is checked."""
+        return self._current().dialling
+
+    def check_role(self, word: str) -> None:
+        """Raise `CertificateUnusable` unless this process's certificate vouches for the role."""
+        if word not in self.own.roles:
+            raise CertificateUnusable(
+                f"the certificate {self.files.certificate!r} of {self.own.name!r} is for {self.own.may_be}, and this "
+                f"process needs one for {word}: issue one with the URI {ROLE_URI}{word}"
+            )
+
+    def _current(self) -> _Contexts:
+        """Return the contexts, made anew if a file has changed."""
+        version = _version(self.files)
+        if version != self._contexts.version and version != self._bad_version:
+            try:
+                self._contexts = _contexts(self.files, version)
+                self._bad_version = self.trouble = None
+                _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
+            except CertificateUnusable as error:
+                self._bad_version, self.trouble = version, error
+                _log.warning("the TLS files have changed and can't be used; those before stay in use: %s", error)
+        elif version == self._contexts.version:
+            self._bad_version = self.trouble = None
+        self._warn_of_expiry()
+        return self._contexts
+
+    def _warn_of_expiry(self) -> None:
+        """Warn, once a day, of a certificate that expires soon or has expired."""
+        now_s = self._wall_s()
+        if self.own.expires_s - now_s < EXPIRY_WARNING_S and now_s - self._warned_s >= _DAY_S:
+            self._warned_s = now_s
+            _log.warning(
+                "the certificate %r %s on %s: replace the file, which is read again by itself",
+                self.files.certificate,
+                "expires" if self.own.expires_s > now_s else "has expired",
+                _day(self.own.expires_s),
+            )
+
+
+def _day(seconds: float) -> str:
+    """Return a time as a day in UTC."""
+    return "no day" if seconds == float("inf") else time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
+    """Return the identity of these files, or else of those in the environment; None without any.
+
+    Raises `BadOption` for a part of the files, and `CertificateUnusable`, also if the certificate is not for this role.
+    """
+    files = files_in(os.environ) if files is None else files
+    if files is None:
+        return None
+    identity = TlsIdentity(files)
+    identity.check_role(role)
+    return identity
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _version(files: TlsFiles) -> tuple[Any, ...]:
+    """Return what changes when one of the files is written or replaced."""
+    version: list[Any] = []
+    for path in (files.ca, files.certificate, files.key):
+        try:
+            status = os.stat(path)
+            version.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+        except OSError as error:
+            version.append(error.errno)
+    return tuple(version)
+
+
+def _contexts(files: TlsFiles, version: tuple[Any, ...]) -> _Contexts:
+    """Read the files, and try them on each other. Raises `CertificateUnusable`."""
+    _check_text(files.ca, "CERTIFICATE-----", "certificate")
+    _check_text(files.certificate, "CERTIFICATE-----", "certificate")
+    _check_text(files.key, "PRIVATE KEY-----", "private key")
+    accepting, dialling = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
+    own = said_by(_own_certificate(files))
+    if not own.roles:
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
+            f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
+        )
+    return _Contexts(version, accepting, dialling, own)
+
+
+def _check_text(path: str, mark: str, kind: str) -> None:
+    """Raise `CertificateUnusable` unless the file can be read and holds something of this kind."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+            mode = os.fstat(file.fileno()).st_mode
+    except FileNotFoundError:
+        raise CertificateUnusable(f"no file {path!r}: correct the path of the {kind}") from None
+    except OSError as error:
+        raise CertificateUnusable(
+            f"{path!r} can't be read: {error.strerror}: let the user of this process read it"
+        ) from error
+    if mark.encode() not in text:
+        raise CertificateUnusable(f"{path!r} holds no {kind} in PEM: name a file with one")
+    if kind == "private key" and mode & stat.S_IROTH:
+        _log.warning("everybody on this machine may read the private key %r: chmod 600 it", path)
+
+
+def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
+    """Return a context of the files for one side. Raises `CertificateUnusable`."""
+    context = _TellingContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.hostname_checks_common_name = False  # a common name is a name for people
+    if side is ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # no connection is resumed: each shows its certificate
+    try:
+        context.load_verify_locations(files.ca)
+    except (ssl.SSLError, OSError) as error:
+        raise CertificateUnusable(f"{files.ca!r} holds no readable certificates: {_reason(error)}") from None
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise CertificateUnusable(
+                f"the key {files.key!r} does not belong to the certificate {files.certificate!r}: give those that were "
+                "made together"
+            ) from None
+        raise CertificateUnusable(
+            f"certificate {files.certificate!r} and key {files.key!r} can't be used: {_reason(error)}"
+        ) from None
+    except OSError as error:
+        raise CertificateUnusable(f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}") from error
+    except _Encrypted:
+        raise CertificateUnusable(
+            f"the key {files.key!r} is encrypted: give one without a password, in a file that only the user of this "
+            "process may read"
+        ) from None
+    return context
+
+
+class _Encrypted(Exception):
+    """A password was asked for."""
+
+
+def _refuse_password() -> NoReturn:
+    """Raise `_Encrypted`. Without this OpenSSL would ask at the terminal, and wait."""
+    raise _Encrypted
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
+
+
+def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
+    """Return this process's certificate, verified by its own CAs in a handshake with itself.
+
+    Raises `CertificateUnusable`. A certificate for one side only will do: a storage node never connects to anybody.
+    """
+    error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
+        error = _verified(files, ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        raise CertificateUnusable(f"this process's certificate {files.certificate!r} {why_untrusted(error)}") from None
+    if isinstance(error, ssl.SSLError):
+        raise CertificateUnusable(f"the certificate {files.certificate!r} can't be used: {_reason(error)}") from None
+    return error
+
+
+def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:
+    """Return the certificate as one side verifies it when the other shows it, or why it does not."""
+    server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    (client if verifier is ssl.PROTOCOL_TLS_SERVER else server).verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    accepting = server.wrap_bio(to_server, to_client, server_side=True)
+    dialling = client.wrap_bio(to_client, to_server)
+    for _ in range(3):  # hello, certificates, verification
+        for side in (dialling, accepting):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError as waiting:
+                if isinstance(waiting.__cause__, ssl.SSLError):
+                    return waiting.__cause__
+            except ssl.SSLError as error:
+                return error
+    return (accepting if verifier is ssl.PROTOCOL_TLS_SERVER else dialling).getpeercert() or {}
+
+
+# ---------------------------------------------------------------------- handshakes that tell why they fail
+
+
+class _TellingHandshake(ssl.SSLObject):
+    """A connection's TLS, which says why it fails before it does.
+
+    When a handshake fails, asyncio and uvloop drop the alert that OpenSSL has written for the peer, which would not
+    learn why. So the failure is held back once, as a wait for more bytes: for that the loop sends what is written.
+    """
+
+    unsent: ssl.MemoryBIO | None = None
+    """What the loop will send, if failures are to be told."""
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            failures.get([]).append(error)
+            if self.unsent is None or not self.unsent.pending:
+                raise
+            self._failure = error
+            raise ssl.SSLWantReadError from error
+
+
+class _TellingContext(ssl.SSLContext):
+    """A context whose accepted connections tell the peer why they are refused.
+
+    One that was dialled does not: it need not wait for the peer's answer, and fails at once.
+    """
+
+    sslobject_class = _TellingHandshake
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False, *rest: Any, **options: Any
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, server_side, *rest, **options)
+        if server_side and isinstance(made, _TellingHandshake):
+            made.unsent = outgoing
+        return made

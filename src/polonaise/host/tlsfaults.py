@@ -1,0 +1,77 @@
+"""What went wrong with TLS, from the words of OpenSSL into faults that say what to do."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken
+
+OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
+"""The options that give a process its TLS files, for messages. POLONAISE_TLS_CA and so on say the same."""
+
+# Numbers of OpenSSL's x509_vfy.h, which Python passes on without names.
+NOT_YET_VALID: Final = 9
+EXPIRED: Final = 10
+WRONG_PURPOSE: Final = 26
+_OTHER_CA: Final = (2, 18, 19, 20, 21, 24)
+_OTHER_HOST: Final = (62, 64)
+
+_ALERTS: Final = {
+    "UNKNOWN_CA": "its CA is not among those that the other side trusts: use a certificate of that CA",
+    "CERTIFICATE_EXPIRED": "it has expired, or is not valid yet: replace it, and compare the clocks of both machines",
+    "CERTIFICATE_REQUIRED": f"there is none: this process needs one of its own ({OPTIONS})",
+    "CERTIFICATE_REVOKED": "it was revoked: replace it",
+    "UNSUPPORTED_CERTIFICATE": "it was not issued for this use: its extended key usage needs client authentication",
+    "BAD_CERTIFICATE": "it is damaged, or not for this host",
+    "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
+    "ACCESS_DENIED": "the other side denies access",
+    "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
+}
+"""What an alert of the peer says of this side's certificate, by the end of its name."""
+
+
+def refusal_in(error: BaseException | None) -> CertificateRefused | None:
+    """Return the fault if the peer has refused this side's certificate by an alert; None for any other error."""
+    _, alert, name = (getattr(error, "reason", None) or "").partition("ALERT_")
+    if not isinstance(error, ssl.SSLError) or not alert or name not in _ALERTS:
+        return None
+    return CertificateRefused(f"this process's certificate was refused: {_ALERTS[name]}")
+
+
+def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
+    """Return why a certificate was not believed, and what to do, as a phrase that follows 'the certificate of X'."""
+    code = error.verify_code
+    if code == EXPIRED:
+        return "has expired: replace it there; the node reads it again by itself"
+    if code == NOT_YET_VALID:
+        return "is not valid yet: compare the clocks of both machines"
+    if code in _OTHER_CA:
+        return (
+            f"is not of a CA that this process trusts ({error.verify_message}): use one CA for all, or add the "
+            "other's to the file of --tls-ca"
+        )
+    if code in _OTHER_HOST:
+        return f"is not for this host ({error.verify_message.rstrip('.')}): issue one that names it"
+    if code == WRONG_PURPOSE:
+        return "was not issued for this use: its extended key usage needs server and client authentication"
+    return f"was not believed: {error.verify_message}"
+
+
+def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
+    """Return the fault for a connection to `address` that was made, and whose handshake then failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateRefused(f"the certificate of {address} {why_untrusted(error)}")
+    refused = refusal_in(error)
+    if refused is not None:
+        return CertificateRefused(f"{refused.text} ({address})")
+    if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
+        return ConnectionLost(
+            f"{address} ended the connection during the TLS handshake; if it goes on, look into its log for the reason"
+        )
+    if "ALERT_" in (error.reason or ""):
+        return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
+    return TlsNotSpoken(
+        f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "
+        "the cluster has no TLS"
+    )

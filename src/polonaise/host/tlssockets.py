@@ -1,0 +1,303 @@
+"""TCP with TLS on every connection: `RealNetwork` for a process that has a TLS identity. Unix sockets stay plain.
+
+Connections are accepted here and not by the loop's server, for two reasons: each begins with the files as they are at
+that time, and the first bytes of each are looked at, so that a peer without TLS can be told.
+
+The unsent bytes that a transport with TLS tells of are those which are not encrypted yet: the loop may hold 64 KiB and
+one write more below.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast, runtime_checkable
+
+from polonaise.errors import BadOption, PolonaiseError, TlsRequired
+from polonaise.host import Listener, ProtocolFactory
+from polonaise.host.address import HostPort, parse_address
+from polonaise.host.sockets import RealNetwork, not_connected, not_listening
+from polonaise.host.tls import TlsIdentity, failures
+from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
+
+_log = logging.getLogger(__name__)
+
+HANDSHAKE_S: Final = 5.0
+"""The longest, in seconds, that an accepted peer may take to begin a handshake, and then to end it."""
+_DIALLED_S: Final = 60.0
+"""The longest, in seconds, that the handshake with a peer may take which was dialled. Who dials has a deadline, too."""
+_BACKLOG: Final = 1024
+_TOGETHER_MAX: Final = 64
+"""The most connections that are accepted in one turn of the loop."""
+_PAUSE_S: Final = 1.0
+"""Seconds without accepting when the system gives no more descriptors."""
+_WARNING_S: Final = 1.0
+"""The least time, in seconds, between two warnings of refused peers: anybody may connect, as often as he likes."""
+_HANDSHAKE: Final = 0x16
+"""The first byte of a TLS connection: a record of type handshake."""
+
+
+@runtime_checkable
+class BarringProtocol(Protocol):
+    """A protocol object that can tell its peer why it gets no further."""
+
+    def bar(self, error: PolonaiseError) -> None: ...
+
+
+class TlsNetwork(RealNetwork):
+    """The network of this machine, with TLS on every TCP connection."""
+
+    def __init__(self, identity: TlsIdentity) -> None:
+        self._identity = identity
+
+    async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
+        """Accept connections; see `Network.listen`. One without TLS is refused, by `BarringProtocol.bar`."""
+        parsed = parse_address(address)
+        if not isinstance(parsed, HostPort):
+            return await super().listen(address, factory)
+        try:
+            sockets = await _bound(parsed)
+        except OSError as error:
+            raise not_listening(address, error) from error
+        except ValueError as error:
+            raise BadOption(f"cannot listen on {address!r}: {error}") from error
+        return _TlsListener(self._identity, sockets, parsed.host, factory)
+
+    async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        """Open a connection; see `Network.connect`.
+
+        Also raises `CertificateRefused` and `TlsNotSpoken`. The peer sees this side's certificate later, and may still
+        refuse it then.
+        """
+        parsed = parse_address(address)
+        if not isinstance(parsed, HostPort):
+            return await super().connect(address, factory)
+        told: list[ssl.SSLError] = []
+        token = failures.set(told)
+        try:
+            return await asyncio.get_running_loop().create_connection(
+                factory, parsed.host, parsed.port, ssl=self._identity.dialling(), ssl_handshake_timeout=_DIALLED_S
+            )
+        except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+            raise handshake_fault(address, told[0] if told else error) from error
+        except OSError as error:
+            raise not_connected(address, error)  # noqa: B904 - it has a cause
+        except ValueError as error:  # such as a name that can't be encoded
+            raise BadOption(f"cannot connect to {address!r}: {error}") from error
+        finally:
+            failures.reset(token)
+
+
+async def _bound(address: HostPort) -> list[socket.socket]:
+    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    port = address.port
+    with contextlib.ExitStack() as opened:
+        sockets = []
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            each = opened.enter_context(socket.socket(family, kind, protocol))
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind((where[0], port, *where[2:]))
+            port = each.getsockname()[1]  # the one that the system chose, for the rest of them
+            each.listen(_BACKLOG)
+            sockets.append(each)
+        opened.pop_all()
+        return sockets
+
+
+class _TlsListener:
+    """Listening sockets, and the connections that have not proved yet who they are."""
+
+    def __init__(
+        self, identity: TlsIdentity, sockets: list[socket.socket], host: str, factory: ProtocolFactory
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._identity = identity
+        self._sockets = sockets
+        self._address = str(HostPort(host, sockets[0].getsockname()[1]))
+        self._factory = factory
+        self._arriving: dict[asyncio.Task[None], bool] = {}
+        """The connections that are being accepted, each with whether the node has it already."""
+        self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._refusals = _Refusals(self._address)
+        for each in sockets:
+            self._loop.add_reader(each, self._accept, each)
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def close(self) -> None:
+        """Stop accepting, and end the connections whose handshake is under way."""
+        for each in self._sockets:
+            self._loop.remove_reader(each)
+            if each in self._resume:
+                self._resume.pop(each).cancel()
+            each.close()
+        self._sockets = []
+        arriving = [task for task, arrived in self._arriving.items() if not arrived]
+        for task in arriving:
+            task.cancel()
+        await asyncio.gather(*arriving, return_exceptions=True)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept what has come, and begin to serve it."""
+        for _ in range(_TOGETHER_MAX):
+            try:
+                connected, peer = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            connected.setblocking(False)
+            task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
+            self._arriving[task] = False
+            task.add_done_callback(self._arriving.pop)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Accept nothing for a moment, as asyncio does: the system has no descriptors or memory left."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            _log.warning("%s can't accept a connection: %s", self._address, error)
+        else:
+            self._loop.call_exception_handler(
+                {"message": "socket.accept() out of system resource", "exception": error, "socket": listening}
+            )
+        self._loop.remove_reader(listening)
+        self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        self._resume.pop(listening, None)
+        self._loop.add_reader(listening, self._accept, listening)
+
+    async def _begin(self, connected: socket.socket, peer: Any) -> None:
+        """Bring one connection up to where the node's protocol has it, or refuse it."""
+        told: list[ssl.SSLError] = []
+        failures.set(told)
+        task = asyncio.current_task()
+        assert task is not None
+
+        def arrived() -> asyncio.Protocol:
+            self._arriving[task] = True  # from now on it outlives the listener
+            return self._factory()
+
+        name = str(HostPort(*peer[:2]))
+        try:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            first = await _first_byte(self._loop, connected)
+            if first is None:
+                connected.close()
+            elif first == _HANDSHAKE:
+                await self._loop.connect_accepted_socket(
+                    lambda: _Arrival(arrived),
+                    connected,
+                    ssl=self._identity.accepting(),
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                )
+            else:
+                self._refusals.tell(name, "it speaks no TLS")
+                self._arriving[task] = True
+                await self._loop.connect_accepted_socket(self._barred, connected)
+        except OSError as error:  # TLS errors and time-outs are some, too
+            connected.close()
+            self._refusals.tell(name, _why(told[0] if told else error))
+        except BaseException:
+            connected.close()
+            raise
+
+    def _barred(self) -> asyncio.Protocol:
+        """Make the node's protocol for a peer without TLS, which is to be told."""
+        protocol = self._factory()
+        if isinstance(protocol, BarringProtocol):
+            protocol.bar(
+                TlsRequired(
+                    f"{self._address} takes TLS only: give this side its certificate with {OPTIONS} "
+                    "(tls=polonaise.TlsFiles(…) in Python)"
+                )
+            )
+            return protocol
+        return _Refusing()
+
+
+async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
+    """Return the first byte that the peer sends, which stays unread; None if it goes without one, as a probe does.
+
+    Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
+    """
+    readable = asyncio.Event()
+    loop.add_reader(connected, readable.set)
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await readable.wait()
+    finally:
+        loop.remove_reader(connected)
+    first = connected.recv(3, socket.MSG_PEEK)
+    if not first:
+        return None
+    # A hello of ours may begin with the same byte, which is a part of its length. Its third byte is 0 then.
+    return first[0] if len(first) < 3 or first[2] else 0
+
+
+def _why(error: OSError) -> str:
+    """Return why an accepted connection came to nothing, as a phrase."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate {why_untrusted(error)}"
+    refusal = refusal_in(error)
+    if refusal is not None:
+        return refusal.text
+    if isinstance(error, ssl.SSLError):
+        return {
+            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate: every client and node needs one",
+            "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
+        }.get(error.reason or "", f"TLS failed: {error.reason}")
+    if isinstance(error, TimeoutError | ConnectionAbortedError):
+        return f"no handshake within {HANDSHAKE_S:g} s"
+    return "it went during the handshake, as a peer does that does not take this node's certificate"
+
+
+class _Arrival(asyncio.Protocol):
+    """Stands for the node's protocol until the handshake is done: of one that fails the node never hears."""
+
+    def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
+        self._factory = factory
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Put the node's protocol in this one's place, before anything is received."""
+        protocol = self._factory()
+        cast(asyncio.Transport, transport).set_protocol(protocol)
+        protocol.connection_made(transport)
+
+
+class _Refusing(asyncio.Protocol):
+    """Closes its connection, whose peer can't be told why."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Refusals:
+    """Tells of refused peers in the log, not more often than once in `_WARNING_S`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._told_s = float("-inf")
+        self._untold = 0
+
+    def tell(self, peer: str, why: str) -> None:
+        """Say that a peer was refused, or count it if one was told of just now."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s < _WARNING_S:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more were refused before)" if self._untold else ""
+        self._told_s, self._untold = now_s, 0
+        _log.warning("%s refused a connection of %s: %s%s", self._address, peer, why, more)

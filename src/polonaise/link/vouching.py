@@ -1,0 +1,60 @@
+"""What TLS adds to a greeting: a peer is only what its certificate vouches for, and one in the wrong mode is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from polonaise.errors import CertificateRefused, FrameTooLarge, ProtocolError, TlsNotSpoken
+from polonaise.host import Clock
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, said_by
+from polonaise.host.tlsfaults import OPTIONS
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
+
+_log = logging.getLogger(__name__)
+
+ROLE_NAMES: Final = {
+    ROLE_CLIENT: "client",
+    ROLE_SERVER: "server",
+    ROLE_STORAGE: "storage node",
+    ROLE_OPERATOR: "operator",
+}
+_ROLE_WORDS: Final = {ROLE_CLIENT: CLIENT, ROLE_SERVER: SERVER, ROLE_STORAGE: STORAGE, ROLE_OPERATOR: CLIENT}
+"""The word in a certificate for the role of a hello. An operator, who may ask for health only, needs a client's."""
+_TLS_RECORD: Final = b"\x16\x03"
+"""What TLS begins with. As the length of a frame it is too large for a hello."""
+_WARNING_S: Final = 10.0
+"""The least time, in seconds, between two warnings: anybody may connect, as often as he likes."""
+_warned_s = float("-inf")
+
+
+def certificate_refused(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
+    """Return the fault if the peer's certificate is not for this role, that of its hello; None if all is well.
+
+    Without TLS there is no certificate, and the hello is believed.
+    """
+    certificate = transport.get_extra_info("peercert") if transport else None
+    if not certificate:
+        return None
+    holder = said_by(certificate)
+    if _ROLE_WORDS[role] in holder.roles:
+        return None
+    return CertificateRefused(
+        f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one with "
+        f"the URI {ROLE_URI}{_ROLE_WORDS[role]}"
+    )
+
+
+def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
+    """Return the fault, and tell the log, if `error` comes of a peer whose first bytes are TLS; None otherwise."""
+    global _warned_s
+    if not isinstance(error, FrameTooLarge) or not data.startswith(_TLS_RECORD):
+        return None
+    fault = TlsNotSpoken(
+        f"a peer speaks TLS, and this node does not: start this node with {OPTIONS}, or connect without them"
+    )
+    if clock.monotonic_s() - _warned_s >= _WARNING_S:
+        _warned_s = clock.monotonic_s()
+        _log.warning("refused a connection: %s", fault)
+    return fault

@@ -1,0 +1,200 @@
+"""The three paths of a node, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from polonaise.errors import BadOption, PolonaiseError
+from polonaise.histogram import Histogram
+from polonaise.host import Clock, DiskSpace, Host
+from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of, storage_troubles
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail, detail_in
+from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
+from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.servermetrics import server_samples
+from polonaise.node.monitoring.storagemetrics import storage_samples
+from polonaise.redaction import redacted
+from polonaise.server.node import Server
+from polonaise.storage.node import StorageNode
+
+_JSON: Final = "application/json"
+_NAMED_MAX: Final = 8
+"""The most partitions that a reason names; it only counts the others."""
+_SPACE_S: Final = 1.0
+"""How long a disk has to tell its space, in seconds: a disk that hangs must not hold up the other metrics."""
+
+TextOf = Callable[[Samples, str], tuple[bytes, str]]
+"""Returns samples as text, and its content type, given the header `Accept`."""
+
+
+class ObservedNode(Protocol):
+    """A node, as the paths need it."""
+
+    def labels(self) -> tuple[str, str]:
+        """Return its role and its name."""
+
+    def not_ready(self) -> str:
+        """Return why the node is not ready; empty if it is."""
+
+    async def health(self) -> dict[str, Any]:
+        """Return its health, with `status` and `problems` first."""
+
+    async def samples(self, detail: Detail) -> Samples:
+        """Read its metrics."""
+
+
+class ObservedServer:
+    """A server."""
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+
+    def labels(self) -> tuple[str, str]:
+        return "server", str(self._server.id)
+
+    def not_ready(self) -> str:
+        """Return why it is not ready. One that owns no partition is ready to take over."""
+        if not self._server.followed:
+            return "the server has not read the assignment yet, or it is stopping"
+        return _not_ready(conditions_in(self._server.health()).values())
+
+    async def health(self) -> dict[str, Any]:
+        document = await self._server.checked_health() if self._server.followed else self._server.health()
+        conditions = conditions_in(document)
+        problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
+        status = health_status_of(conditions.values())
+        if not self._server.followed:
+            status = HealthStatus.NOT_READY
+        elif document["coordinator"] and status is HealthStatus.OK:
+            status = HealthStatus.DEGRADED  # of a server that owns no partition
+        return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
+
+    async def samples(self, detail: Detail) -> Samples:
+        return await server_samples(self._server, self._clock, detail)
+
+
+def _not_ready(conditions: Iterable[Condition]) -> str:
+    """Return why partitions are not ready; empty if all are."""
+    waiting = [each for each in conditions if not each.ready]
+    if not waiting:
+        return ""
+    named = ", ".join(str(each.partition) for each in waiting[:_NAMED_MAX])
+    more = f" and {len(waiting) - _NAMED_MAX} more" if len(waiting) > _NAMED_MAX else ""
+    return f"partition {named}{more}: {waiting[0].waits_for}"
+
+
+class ObservedStorage:
+    """A storage node, and the space of its disk."""
+
+    def __init__(self, node: StorageNode, host: Host, directory: str) -> None:
+        self._node = node
+        self._host = host
+        self._directory = directory
+        self._asking: asyncio.Task[None] | None = None
+        self._space: DiskSpace | None = None
+
+    def labels(self) -> tuple[str, str]:
+        return "storage", ""
+
+    def not_ready(self) -> str:
+        """Return why it is not ready. One whose replicas can't be used is ready: servers are told which, and why."""
+        if self._node.serving:
+            return ""
+        return self._node.health()["gone"] or "the storage node has not opened its directory yet, or it is stopping"
+
+    async def health(self) -> dict[str, Any]:
+        document = self._node.health()
+        problems, not_ready = storage_troubles(document), self.not_ready()
+        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
+        return {"status": status.value, "ready": not not_ready, "problems": problems, **document}
+
+    async def samples(self, detail: Detail) -> Samples:
+        return await storage_samples(self._node, await self._ask_space(), detail)
+
+    async def _ask_space(self) -> DiskSpace | None:
+        """Return the space of the disk; None if it can't be told in time. A disk that hangs is asked only once."""
+        if self._asking is None:
+            self._asking = self._host.spawn(self._read_space(), f"space of {self._directory}")
+            self._space = None
+        await asyncio.wait([self._asking], timeout=_SPACE_S)
+        return self._space
+
+    async def _read_space(self) -> None:
+        try:
+            self._space = await self._host.disk.space(self._directory)
+        except PolonaiseError:
+            self._space = None  # a new node has no directory yet
+        finally:
+            self._asking = None
+
+
+class HttpFace:
+    """Answers the requests of operators about one node."""
+
+    def __init__(self, node: ObservedNode, text: TextOf, loop_delays: Histogram, version: str) -> None:
+        self._node = node
+        self._text = text
+        self._loop_delays = loop_delays
+        self._version = version
+        self._scraping = asyncio.Lock()
+        """Held while metrics are read and written as text: many askers take no more than one at a time."""
+
+    async def answer(self, asked: HttpRequest) -> HttpAnswer:
+        """Answer a request. Raises what the node raises."""
+        match asked.path:
+            case "/health":
+                return await _json(200, await self._node.health())
+            case "/ready":
+                reason = self._node.not_ready()
+                return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
+            case "/metrics":
+                return await self._metrics(asked)
+            case "/":
+                return HttpAnswer(200, "text/plain; charset=utf-8", b"/health /ready /metrics\n")
+        return await _json(404, {"error": "there are /health, /ready and /metrics"})
+
+    async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
+        try:
+            detail = detail_in(asked.query)
+        except BadOption as error:
+            return await _json(400, {"error": error.text})
+        async with self._scraping:
+            samples = await self._node.samples(detail)
+            self._add_node(samples)
+            # Elsewhere: thousands of lines would hold the node up. The samples are no part of its state.
+            body, content_type = await asyncio.to_thread(self._text, samples, asked.accept)
+        return HttpAnswer(200, content_type, body)
+
+    def _add_node(self, samples: Samples) -> None:
+        """Add what every node has."""
+        role, name = self._node.labels()
+        samples.add(metrics.NODE_INFO, 1, role, self._version, name)
+        samples.add(metrics.NODE_READY, int(not self._node.not_ready()))
+        samples.add(metrics.NODE_TASKS, len(asyncio.all_tasks()))
+        samples.add_histogram(metrics.NODE_LOOP_DELAY, self._loop_delays)
+
+
+async def _json(status: int, document: Mapping[str, Any]) -> HttpAnswer:
+    """Return a JSON document as an answer. It is written in a thread: with thousands of partitions it is large."""
+    return HttpAnswer(status, _JSON, await asyncio.to_thread(partial(_encode, document)))
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(_without_secrets(document), ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a JSON value with each text redacted: errors of coordinators and stores may have addresses in them."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(each) for each in value]
+    return value

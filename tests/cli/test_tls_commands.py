@@ -1,0 +1,112 @@
+"""`polonaise tls`: certificates for development, and a look at files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from polonaise.host.certificates import CLIENT, SERVER, STORAGE
+from polonaise.host.tls import TlsFiles, TlsIdentity
+from rigs.shell import Shell
+
+
+def files(directory: Path, name: str) -> TlsFiles:
+    return TlsFiles(str(directory / "ca.pem"), str(directory / f"{name}.pem"), str(directory / f"{name}-key.pem"))
+
+
+def test_init_makes_a_ca_one_for_nodes_and_one_for_clients(shell: Shell, tmp_path: Path) -> None:
+    said = shell.run("tls", "init", tmp_path / "tls", "--json")
+    assert [(each["name"], each["roles"], each["hosts"]) for each in said.objects] == [
+        ("localhost", "server,storage", "localhost,127.0.0.1,::1"),
+        ("client", "client", ""),
+    ]
+    assert TlsIdentity(files(tmp_path / "tls", "localhost")).own.roles == {SERVER, STORAGE}
+    assert TlsIdentity(files(tmp_path / "tls", "client")).own.roles == {CLIENT}
+    assert "PRIVATE" not in said.output
+
+
+def test_keys_can_be_read_by_their_user_only(shell: Shell, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        shell.run("tls", "init", tmp_path / "tls")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "tls").iterdir()}
+    assert {modes[name] for name in modes if name.endswith("-key.pem")} == {0o600}
+    assert len(modes) == 6
+
+
+def test_init_adds_certificates_of_the_same_ca(shell: Shell, tmp_path: Path) -> None:
+    shell.run("tls", "init", tmp_path)
+    ca = (tmp_path / "ca.pem").read_bytes()
+    said = shell.run("tls", "init", tmp_path, "--node", "n1.example.com,192.0.2.1", "--client", "billing")
+    assert [row[0] for row in said.rows] == ["n1.example.com", "billing"]
+    assert (tmp_path / "ca.pem").read_bytes() == ca
+    assert TlsIdentity(files(tmp_path, "n1.example.com")).own.name == "n1.example.com"
+
+
+def test_a_certificate_that_exists_is_replaced_only_when_that_is_said(shell: Shell, tmp_path: Path) -> None:
+    shell.run("tls", "init", tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    shell.refuses("tls", "init", tmp_path, code="already_initialized", naming="replace them with --renew")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert shell.run("tls", "init", tmp_path, "--renew", "--days", 2).status == 0
+    changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != before[path.name]}
+    assert changed == {"localhost.pem", "client.pem"}, "the keys and the CA stay"
+    TlsIdentity(files(tmp_path, "localhost"))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--node", "a b"),
+        ("--node", ""),
+        ("--node", "a..b"),
+        ("--client", "../x"),
+        ("--client", "ca"),
+        ("--client", "x-key"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(shell: Shell, tmp_path: Path, option: str, value: str) -> None:
+    shell.refuses("tls", "init", tmp_path / "tls", option, value, code="bad_option", naming=repr(value))
+    assert not (tmp_path / "tls").exists()
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "nan", "100000"])
+def test_a_number_of_days_that_is_none_is_refused(shell: Shell, tmp_path: Path, days: str) -> None:
+    shell.refuses("tls", "init", tmp_path / "tls", "--days", days, code="bad_option", naming="invalid number of days")
+
+
+def test_two_certificates_of_one_name_are_refused(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses("tls", "init", tmp_path, "--node", "a", "--client", "a", code="bad_option", naming="of one name")
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca-key.pem"])
+def test_a_ca_that_is_damaged_or_half_there_is_refused(shell: Shell, tmp_path: Path, name: str) -> None:
+    shell.run("tls", "init", tmp_path)
+    (tmp_path / name).write_text("no PEM")
+    shell.refuses("tls", "init", tmp_path, "--client", "b", code="certificate_unusable", naming=name)
+    (tmp_path / name).unlink()
+    shell.refuses("tls", "init", tmp_path, "--client", "c", code="not_found", naming=name)
+
+
+def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> None:
+    shell.run("tls", "init", tmp_path)
+    given = files(tmp_path, "localhost")
+    options = ["--tls-ca", given.ca, "--tls-certificate", given.certificate, "--tls-key", given.key]
+    said = shell.run("tls", "check", *options)
+    assert said.output.startswith("localhost is for server and storage, until 20")
+    assert shell.run("tls", "check", *options, "--json").objects[0]["roles"] == ["server", "storage"]
+    assert "POLONAISE_TLS_CA" not in os.environ, "options of one command stay with it"
+
+
+def test_check_names_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
+    shell.run("tls", "init", tmp_path)
+    given = files(tmp_path, "localhost")
+    shell.refuses("tls", "check", code="bad_option", naming="which files?")
+    shell.refuses("tls", "check", "--tls-ca", given.ca, code="bad_option", naming="certificate and key not given")
+    options = ["--tls-ca", given.ca, "--tls-certificate", given.certificate, "--tls-key", tmp_path / "client-key.pem"]
+    shell.refuses("tls", "check", *options, code="certificate_unusable", naming="does not belong to the certificate")
