@@ -41,6 +41,7 @@ from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
+from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
@@ -84,12 +85,14 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription
-        """The cluster's description, which `start` reads from the coordinator; unset before."""
+        """The cluster's description, as `start` read it from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._living: LivingServers
         """The living servers, as this one sees them; from `start` on."""
         self._cluster = ClusterAnswers(host, coordinator, self._settings)
+        self._addresses: StorageAddresses
+        """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
@@ -125,6 +128,7 @@ class Server:
         others can find must take connections.
         """
         self._description = await self._coordinator.describe()
+        self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
@@ -159,7 +163,8 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
+        key = self._description.key
+        return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
@@ -213,6 +218,8 @@ class Server:
             connection.close()
         for link in self._links.values():
             link.close()
+        if self._links:
+            self._addresses.close()
         # Last, because others take the partitions over as soon as this server has left.
         if self._membership:
             await self._membership.leave()
@@ -494,6 +501,7 @@ class Server:
             "storage": {
                 name: {
                     **self._storage_health.answers.get(name, {}),
+                    "address": link.address,
                     "connected": link.session is not None,
                     "error": str(link.last_error or link.bulk_error or ""),
                 }
