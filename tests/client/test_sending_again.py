@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.errors import AppendFailed, LockConflict, ProtocolError
 from polonaise.log.batch import Columns
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
-from polonaise.wire.appends import AppendColumns, ReceivedAppends
+from polonaise.wire.appends import AppendColumns, Operation, ReceivedAppends
 from polonaise.wire.messages import Append
 from rigs.clients import World
 from rigs.fakeserver import FakeLog, FakeMount, FakeServer
@@ -247,6 +247,29 @@ def test_what_is_left_of_a_frame_is_what_a_frame_of_the_pending_ones_would_be(
 def test_a_frame_of_which_nothing_is_settled_is_kept_as_it_is() -> None:
     columns = columns_of([([(b"x", [], [])], 1)])
     assert still_pending(columns, lambda sequence: True) is columns
+
+
+class CountedWalks(list[Operation]):
+    """Operations that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Operation]:
+        for operation in super().__iter__():
+            self.looks += 1
+            yield operation
+
+
+def test_of_a_full_frame_every_operation_is_looked_at_once() -> None:
+    """Once for each append took seconds of the event loop."""
+    count = 4_096
+    change = [(16 + ChangeKind.SET, b"k", b"v")]
+    columns = columns_of([([(b"x", [], change)], sequence) for sequence in range(1, count + 1)])
+    columns.operations = counted = CountedWalks(columns.operations)
+    left = still_pending(columns, lambda sequence: sequence > 1)
+    assert left is not None
+    assert [o.position for o in left.operations] == list(range(count - 1))
+    assert counted.looks == count
 
 
 def test_a_window_gives_back_what_was_undecided_at_the_end_of_a_mount() -> None:
