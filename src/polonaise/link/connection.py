@@ -175,6 +175,8 @@ class Connection(asyncio.Protocol):
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
+        self.refused = False
+        """Whether that reason is what the peer has refused the connection with, and was not noticed on this side."""
         self._barred: PolonaiseError | None = None
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
@@ -489,6 +491,7 @@ class Connection(asyncio.Protocol):
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
+            self.refused = True
             self.close(fault_in(message))
             return
         try:
