@@ -25,6 +25,8 @@ from polonaise.storage.node import StorageNode
 _JSON: Final = "application/json"
 _NAMED_MAX: Final = 8
 """The most partitions that a reason names; it only counts the others."""
+_VERDICT_S: Final = 1.0
+"""How long it stands whether a node is ready, in seconds: who asks all the time must not keep the node busy."""
 _SPACE_S: Final = 1.0
 """How long a disk has to tell its space, in seconds: a disk that hangs must not hold up the other metrics."""
 
@@ -137,21 +139,26 @@ class ObservedStorage:
 class HttpFace:
     """Answers the requests of operators about one node."""
 
-    def __init__(self, node: ObservedNode, text: TextOf, loop_delays: Histogram, version: str) -> None:
+    def __init__(self, node: ObservedNode, clock: Clock, text: TextOf, loop_delays: Histogram, version: str) -> None:
         self._node = node
+        self._clock = clock
         self._text = text
         self._loop_delays = loop_delays
         self._version = version
-        self._scraping = asyncio.Lock()
-        """Held while metrics are read and written as text: many askers take no more than one at a time."""
+        self._reading = asyncio.Lock()
+        """Held while health or metrics are read and written as text: many askers take no more than one at a time."""
+        self._reason = ""
+        self._judged_s: float | None = None
+        """When `_reason` was found, in monotonic seconds; None for never."""
 
     async def answer(self, asked: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises what the node raises."""
         match asked.path:
             case "/health":
-                return await _json(200, await self._node.health())
+                async with self._reading:
+                    return await _json(200, await self._node.health())
             case "/ready":
-                reason = self._node.not_ready()
+                reason = self._not_ready()
                 return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
             case "/metrics":
                 return await self._metrics(asked)
@@ -159,12 +166,19 @@ class HttpFace:
                 return HttpAnswer(200, "text/plain; charset=utf-8", b"/health /ready /metrics\n")
         return await _json(404, {"error": "there are /health, /ready and /metrics"})
 
+    def _not_ready(self) -> str:
+        """Return why the node is not ready, or was not about a second ago; empty if it is, or was."""
+        now_s = self._clock.monotonic_s()
+        if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
+            self._reason, self._judged_s = self._node.not_ready(), now_s
+        return self._reason
+
     async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
         try:
             detail = detail_in(asked.query)
         except BadOption as error:
             return await _json(400, {"error": error.text})
-        async with self._scraping:
+        async with self._reading:
             samples = await self._node.samples(detail)
             self._add_node(samples)
             # Elsewhere: thousands of lines would hold the node up. The samples are no part of its state.
@@ -175,7 +189,7 @@ class HttpFace:
         """Add what every node has."""
         role, name = self._node.labels()
         samples.add(metrics.NODE_INFO, 1, role, self._version, name)
-        samples.add(metrics.NODE_READY, int(not self._node.not_ready()))
+        samples.add(metrics.NODE_READY, int(not self._not_ready()))
         samples.add(metrics.NODE_TASKS, len(asyncio.all_tasks()))
         samples.add_histogram(metrics.NODE_LOOP_DELAY, self._loop_delays)
 
