@@ -179,6 +179,35 @@ async def test_an_answer_that_is_not_at_its_end_keeps_its_place_when_its_asker_l
         await asked_and_left(address, began)
 
 
+async def test_a_node_lives_whatever_it_waits_for() -> None:
+    class Waiting:
+        asked = False
+
+        def not_ready(self) -> str:
+            return "partition 0 waits for an operator"
+
+        async def health(self) -> dict[str, Any]:
+            self.asked = True
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    node = Waiting()
+    face = HttpFace(node, RealHost().clock, Exposition().text, Histogram(), "1")  # type: ignore[arg-type]
+    async with listening(face.answer) as (_, address):
+        asking = asyncio.create_task(http_get(address, "/health"))
+        await wait_until(lambda: node.asked)
+        said = await http_get(address, "/live")
+        assert (said.status, said.document) == (200, {"live": True})
+        assert (await http_get(address, "/ready")).status == 503
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+def test_the_page_for_operators_probes_whether_a_node_lives_without_asking_others() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    assert "livenessProbe: {httpGet: {path: /live," in page
+
+
 async def test_who_asks_all_the_time_whether_a_node_is_ready_gets_a_verdict_that_stands_for_a_second() -> None:
     class Judged:
         looks = 0

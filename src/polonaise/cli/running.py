@@ -37,7 +37,7 @@ HttpListen = Annotated[
     Option(
         "--http",
         metavar="HOST:PORT",
-        help="Serve /health, /ready and /metrics at this address, without TLS; a port alone means this machine only. "
+        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine only. "
         "Needs polonaise[metrics].",
     ),
 ]

@@ -1,4 +1,4 @@
-"""The three paths of a node, and what they answer."""
+"""The paths of a node, and what they answer."""
 
 from __future__ import annotations
 
@@ -154,6 +154,9 @@ class HttpFace:
     async def answer(self, asked: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises what the node raises."""
         match asked.path:
+            case "/live":
+                # At once, and without a thread: who asks restarts a node that does not answer within a second.
+                return HttpAnswer(200, _JSON, b'{"live": true}\n')
             case "/health":
                 async with self._reading:
                     return await _json(200, await self._node.health())
@@ -163,8 +166,8 @@ class HttpFace:
             case "/metrics":
                 return await self._metrics(asked)
             case "/":
-                return HttpAnswer(200, "text/plain; charset=utf-8", b"/health /ready /metrics\n")
-        return await _json(404, {"error": "there are /health, /ready and /metrics"})
+                return HttpAnswer(200, "text/plain; charset=utf-8", b"/live /ready /health /metrics\n")
+        return await _json(404, {"error": "there are /live, /ready, /health and /metrics"})
 
     def _not_ready(self) -> str:
         """Return why the node is not ready, or was not about a second ago; empty if it is, or was."""
