@@ -128,6 +128,31 @@ def test_a_wrong_variable_is_named_and_its_secret_is_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("POLONAISE_SERVRE_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
+        ("POLONAISE_SERVERS_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
+        ("POLONAISE_STORGE_LISTEN", "POLONAISE_STORAGE_LISTEN"),
+        ("POLONAISE_LISTEN", "POLONAISE_SERVER_LISTEN"),
+        ("POLONAISE_SCRUB_BYTES_PER_S", "POLONAISE_SERVER_SCRUB_BYTES_PER_S"),
+        ("POLONAISE_COFNIG", "POLONAISE_CONFIG"),
+        ("POLONAISE_TLS_CERT", "POLONAISE_TLS_CERTIFICATE"),
+    ],
+)
+def test_a_variable_with_a_typo_before_its_setting(variable: str, meant: str) -> None:
+    for table in ("server", "storage", "cluster"):
+        with pytest.raises(BadOption) as error:
+            configuration_of(table, None, {}, {variable: "hush"})
+        assert f"environment {variable}: there is no such variable, did you mean {meant}?" in str(error.value)
+        assert "hush" not in str(error.value)
+
+
+def test_a_port_that_no_service_has_is_no_link_of_kubernetes() -> None:
+    with pytest.raises(BadOption, match=r"unknown setting server\.port"):
+        configuration_of("server", None, {}, {"POLONAISE_SERVER_PORT": "7000"})
+
+
+@pytest.mark.parametrize(
     ("node", "naming"),
     [("server", "POLONAISE_SERVER_COORDINATOR"), ("storage", "POLONAISE_STORAGE_DIRECTORY")],
 )
