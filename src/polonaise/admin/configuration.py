@@ -37,7 +37,7 @@ _TOLD_MAX: Final = 5
 _SHOWN_MAX: Final = 60
 """The most characters of a value that a message shows."""
 _SERVICE_LINK: Final = re.compile(
-    r"(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """The end of a variable that Kubernetes sets in each container for a service named `polonaise-…`: no setting."""
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")

@@ -171,23 +171,19 @@ def table_of(
 ) -> Table:
     """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    last = len(columns) - 1
+    from polonaise.cli.linetable import LineTable
+
+    table = (LineTable if lines else Table)(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        # What names something is not cut: a reader can do without the end of a reason, but not of an address.
         table.add_column(
             column,
             justify="right" if index in right else "left",
-            overflow="fold",
-            no_wrap=lines and index < last,
+            overflow="ellipsis" if lines else "fold",
+            no_wrap=lines,
         )
     for row in rows:
-        cells: list[str | Text] = [_shown(cell) for cell in row]
-        if lines:
-            cells[last] = Text(_shown(row[last]), no_wrap=True, overflow="ellipsis")
-        table.add_row(*cells)
+        table.add_row(*map(_shown, row))
     return table
 
 
