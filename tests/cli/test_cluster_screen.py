@@ -6,9 +6,11 @@ import io
 from dataclasses import replace
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+from polonaise.cli.cluster import _watch
 from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
 from polonaise.cli.looking import size
 from polonaise.cli.output import table_of
@@ -94,6 +96,30 @@ def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(
 def test_a_table_that_fits_is_not_cut() -> None:
     lines = text_of([table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33)
     assert [line.rstrip() for line in lines] == ["name  count  why", "a         1  b", "c        22  " + "d" * 20]
+
+
+async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(Exception):
+        pass
+
+    class Observer:
+        looks = 0
+
+        async def look(self) -> ClusterStatus:
+            self.looks += 1
+            if self.looks > 1:
+                raise Ended
+            return cluster([partition(0)], CoordinatorUnavailable("\x1b]0;owned\x07 [bold]gone"))
+
+    monkeypatch.setattr(rich.console.Console, "is_terminal", True)
+    with pytest.raises(Ended):
+        await _watch(Observer(), 0.0, all_rows=False, as_json=False)  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    assert "\x1b]0;" not in printed
+    assert "\x07" not in printed
+    assert r"\x1b]0;owned\x07 [bold]gone" in printed
 
 
 @pytest.mark.parametrize("height", [12, 24, 50])

@@ -27,6 +27,7 @@ from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from polonaise.terms import Transaction
 
@@ -190,7 +191,6 @@ def table_of(
 def print_all(parts: Sequence[Table | str]) -> None:
     """Print tables and lines, one below the other."""
     from rich.console import Console
-    from rich.text import Text
 
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
@@ -200,8 +200,15 @@ def print_all(parts: Sequence[Table | str]) -> None:
     if not console.is_terminal:
         console.width = _UNLIMITED
     for part in parts:
-        console.print(Text(printable(part)) if isinstance(part, str) else part)
+        console.print(renderable(part))
     say(printed.getvalue().removesuffix("\n"))
+
+
+def renderable(part: Table | str) -> Table | Text:
+    """Return what is printed for a table or a line: a line without markup, and with escapes for a terminal's codes."""
+    from rich.text import Text
+
+    return Text(printable(part)) if isinstance(part, str) else part
 
 
 def _shown(cell: object) -> str:
