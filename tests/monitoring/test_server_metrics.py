@@ -58,6 +58,19 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
 
 
 @in_an_application
+async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    cluster = server._description.key.hex()[:8]
+    partitions = server._description.partitions
+    seen = await of_server(town)
+    assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
+    server._follow(Assignment())
+    seen = await of_server(town)
+    assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
+
+
+@in_an_application
 async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(town: Town, log: Log) -> None:
     locks = [polonaise.Lock("account", 1)]
     await log.append(b"first", 0, locks=locks)

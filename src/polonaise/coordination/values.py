@@ -150,6 +150,11 @@ class ClusterDescription(CoordinatorValue):
     storage: tuple[StorageId, ...]
     """The storage nodes that hold a replica of each partition."""
 
+    @property
+    def label(self) -> str:
+        """The beginning of the key: enough for people and metrics to tell clusters apart."""
+        return self.key.hex()[:8]
+
     def encode(self) -> bytes:
         return _encode(key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from polonaise.coordination.values import ClusterDescription
 from polonaise.histogram import Histogram
 from polonaise.terms import StorageId
 
@@ -12,6 +13,8 @@ from polonaise.terms import StorageId
 class ServerMeasures(NamedTuple):
     """What can be measured of a server as a whole. Totals are since its start, and never fall."""
 
+    cluster: ClusterDescription | None
+    """The cluster that the server belongs to; None before it has read that."""
     totals: Mapping[str, int]
     """The sums of `ServedPartition.totals` over all partitions that it owned since then."""
     latencies: Histogram

@@ -452,6 +452,7 @@ class Server:
         for served in self.partitions.values():
             totals.update(served.totals())
         return ServerMeasures(
+            cluster=getattr(self, "_description", None),
             totals=totals,
             latencies=self._latencies,
             refused=self._refused,

@@ -93,6 +93,12 @@ PARTITIONS: Final = _gauge(
     "`blocked` (an operator has to act); `stopped`.",
     "state",
 )
+OWNED: Final = _gauge(
+    "server_owned_partitions", "Partitions owned, by the first 8 digits of the cluster's key.", "cluster"
+)
+CLUSTER_PARTITIONS: Final = _gauge(
+    "server_cluster_partitions", "Partitions that the cluster has, owned or not, by the same.", "cluster"
+)
 UNDER_REPLICATED: Final = _gauge(
     "server_under_replicated_partitions", "Partitions with a session in which not all members are engaged."
 )

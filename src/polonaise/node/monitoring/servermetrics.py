@@ -117,6 +117,9 @@ def _add_totals(samples: Samples, server: Server) -> None:
         add(metrics.CONNECTED, int(connected), name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
+    if measures.cluster is not None:
+        add(metrics.OWNED, len(server.partitions), measures.cluster.label)
+        add(metrics.CLUSTER_PARTITIONS, measures.cluster.partitions, measures.cluster.label)
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
