@@ -127,6 +127,7 @@ def _add_totals(samples: Samples, server: Server) -> None:
         add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
         add(metrics.FRAGMENTS_DAMAGED, scrub["found"])
         add(metrics.FRAGMENTS_REPAIRED, scrub["repaired"])
+        add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
         add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
 
 
