@@ -124,6 +124,12 @@ def test_partitions_without_an_owner_are_those_that_the_description_has_more() -
     assert rest == " or absent_over_time(polonaise_server_cluster_partitions[1d])", "without any server it fires"
 
 
+def test_a_storage_node_that_is_started_again_is_no_series_of_faults() -> None:
+    expression = expression_of("PolonaiseSessionFaults")
+    _, _, limit = expression.partition(" > ")
+    assert limit == "5 * clamp_min(sum without (state) (polonaise_server_partitions), 1)", "one fault for each partition"
+
+
 def test_damage_that_is_over_in_any_way_raises_no_alert() -> None:
     names = set(re.findall(r"polonaise_\w+", expression_of("PolonaiseDamageFound")))
     gauges = {metric.name for metric in METRICS if metric.kind is MetricKind.GAUGE}
