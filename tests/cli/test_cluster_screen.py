@@ -77,7 +77,7 @@ def test_on_a_narrow_terminal_reasons_are_cut_and_addresses_are_not() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.parametrize("width", [50, 60, 66, 70, 80, 120])
+@pytest.mark.parametrize("width", [60, 66, 70, 80, 120])
 def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(width: int) -> None:
     names = [f"storage-{number}.a-rather-long-domain.example.com:17100" for number in range(3)]
     whole = Condition(1234, 2, True, 123_456_789_012, names, {}, "", {}, None, "", 4321, 8765, [])
@@ -91,6 +91,12 @@ def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(
     for name in names:
         shown = next(line.split()[0] for line in tables if line.split()[:1] and line.startswith(name[:9]))
         assert shown == name or (shown.endswith("…") and name.startswith(shown[:-1]))
+
+
+def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
+    row = ("a", 123_456_789_012, "b")
+    (_, line) = text_of([table_of(["name", "count", "why"], [row], right=(1,), lines=True)], 14)
+    assert line.split() == ["a", "1234567…", "b"]
 
 
 def test_a_table_that_fits_is_not_cut() -> None:
@@ -113,6 +119,7 @@ async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
                 raise Ended
             return cluster([partition(0)], CoordinatorUnavailable("\x1b]0;owned\x07 [bold]gone"))
 
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(rich.console.Console, "is_terminal", True)
     with pytest.raises(Ended):
         await _watch(Observer(), 0.0, all_rows=False, as_json=False)  # type: ignore[arg-type]
