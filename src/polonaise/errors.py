@@ -122,6 +122,27 @@ class WrongClusterKey(PolonaiseError):
     code = "wrong_cluster_key"
 
 
+class WrongStorageNode(PolonaiseError):
+    """A storage node has another name than the one by which it was asked for: an address leads to the wrong disk.
+
+    The message has both names, and what to do.
+    """
+
+    code = "wrong_storage_node"
+
+
+class StorageNameDamaged(PolonaiseError):
+    """The file with a storage node's name can't be read. Nothing is opened: whose replicas lie there is unknown."""
+
+    code = "storage_name_damaged"
+
+
+class UnknownStorageNode(PolonaiseError):
+    """The cluster has no storage node of that name."""
+
+    code = "unknown_storage_node"
+
+
 class WrongRole(ProtocolError):
     """A peer of the wrong kind, such as a client on a storage node's port."""
 

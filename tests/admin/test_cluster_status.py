@@ -11,8 +11,6 @@ import pytest
 from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness, describe_partition
 from polonaise.coordination.values import Registration
 from polonaise.errors import NotInitialized, UnknownPartition
-from polonaise.host import Host
-from polonaise.simulator.cluster import Node
 from rigs.town import Town, in_a_town
 
 T = TypeVar("T")
@@ -21,24 +19,10 @@ TIMEOUT_S = 2.0
 
 
 async def observed(town: Town, do: Callable[[ClusterObserver], Awaitable[T]]) -> T:
-    """Run one life of an operator, on a machine of its own."""
-    results: list[T | BaseException] = []
-
-    async def live(node: Node, host: Host) -> None:
-        observer = ClusterObserver(host, town.cluster.coordinator(node, host), "the coordinator", TIMEOUT_S)
-        try:
-            results.append(await do(observer))
-        except Exception as error:  # noqa: BLE001 - raised below, in the test
-            results.append(error)
-
-    node = Node(town.cluster, "operator", live)
-    node.start()
-    assert node.process is not None
-    await node.process.ended()
-    (result,) = results
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    """Have an operator look, on a machine of its own."""
+    return await town.operator(
+        lambda host, coordinator: do(ClusterObserver(host, coordinator, "the coordinator", TIMEOUT_S))
+    )
 
 
 async def status_of(town: Town) -> ClusterStatus:

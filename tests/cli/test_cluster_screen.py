@@ -32,7 +32,7 @@ def partition(number: int, *, ready: bool = True, out: str = "") -> PartitionSta
 def cluster(partitions: list[PartitionStatus], error: CoordinatorUnavailable | None = None) -> ClusterStatus:
     description = ClusterDescription(bytes(16), len(partitions), tuple(NAMES))
     servers = [ServerStatus(1, "s:1", True, len(partitions)), ServerStatus(2, "t:1", True, 0, "[connection_lost] gone")]
-    storage = [StorageStatus(name, "", "/d", 7, 2**30, 2**40) for name in NAMES]
+    storage = [StorageStatus(name, f"{name}:1", "", "/d", 7, 2**30, 2**40) for name in NAMES]
     return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, 0.1)
 
 

@@ -58,7 +58,9 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         append(ready["log"], "hello")
         assert bodies(ready["log"]) == ["hello"]
         assert sorted(each["address"] for each in rows(ready["log"], "server", "list")) == sorted(starting["servers"])
-        assert [each["name"] for each in rows(ready["log"], "storage", "list")] == starting["storage"]
+        listed = rows(ready["log"], "storage", "list")
+        assert [each["address"] for each in listed] == starting["storage"]
+        assert [each["name"] for each in listed] == ["storage-0", "storage-1", "storage-2"]
         assert {each["state"] for each in rows(ready["log"], "partition", "list")} == {"ready"}
         assert rows(ready["log"], "partition", "list", "--troubled") == []
         (described,) = rows(ready["log"], "partition", "describe", "0")

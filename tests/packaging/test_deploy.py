@@ -13,6 +13,7 @@ import typer.main
 from polonaise.admin.configuration import configuration_of
 from polonaise.cli.application import application
 from polonaise.host.address import HostPort, parse_address
+from polonaise.node.addresses import storage_nodes_of
 from rigs.programs import run_program
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -71,7 +72,8 @@ def test_the_settings_in_the_example_are_taken() -> None:
     server, storage = (configuration_of(table, file, {}, {}) for table in ("server", "storage"))
     assert server["partitions"] == 16
     assert len(server["storage"]) == 3
-    assert storage.storage_settings().listen in server["storage"]
+    settings = storage.storage_settings()
+    assert storage_nodes_of(server["storage"], "storage")[str(settings.name)] == settings.listen
     assert isinstance(parse_address(server.server_settings().listen), HostPort)
 
 

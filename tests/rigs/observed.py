@@ -78,11 +78,11 @@ async def observed_cluster(
     try:
         for number in range(storage):
             runs.append(await started_storage(directory / f"storage-{number}"))
-        addresses = tuple(run.address for run in runs)
+        nodes = {run.address: run.address for run in runs}
         coordinator = f"file:{directory / 'coordinator'}"
         how = ServerSettings(**settings)
         server = await started(
-            lambda host, ready, http: run_server(host, coordinator, addresses, partitions, how, ready, http=http)
+            lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http)
         )
         runs.append(server)
         yield ObservedCluster(coordinator, runs[:storage], server)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.backend import Entry
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
@@ -28,7 +30,7 @@ async def _no_client(node: Node, host: Host) -> None:
 class Pair:
     """A cluster of four partitions with two servers, the second of which is not started."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, **changes: Any) -> None:
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
@@ -36,8 +38,8 @@ class Pair:
             link=LinkSettings(), server=ServerSettings(settle_s=SETTLE_S), client=ClientSettings(),
             segment_bytes_max=2**20,
         )  # fmt: skip
-        self.cluster = Cluster(self.world, knobs, _no_client)
-        self.first, self.second = self.cluster.servers
+        self.cluster = Cluster(self.world, replace(knobs, **changes), _no_client)
+        self.first, self.second, *_ = self.cluster.servers
 
     def owned(self, node: Node) -> int:
         """How many partitions this server has a session in; 0 while it does not run."""
@@ -69,6 +71,7 @@ class Pair:
                     plain = [log.append(b"y", partition=n) for n in range(PARTITIONS) for _ in range(5)]
                     await asyncio.gather(*runs, *plain)
                     committed += len(runs) + len(plain)
+                    await asyncio.sleep(0.02)
                 marks = [await log.high_water_mark(partition) for partition in range(PARTITIONS)]
                 assert sum(marks) + PARTITIONS == committed, "each is in the log once"
 
@@ -147,3 +150,55 @@ async def test_a_server_that_comes_and_goes_moves_nothing(pair: Pair) -> None:
         pair.second.crash()
         await asyncio.sleep(1)
     assert pair.assignment() == before
+
+
+# ------------------------------------------------------------------ three servers: they see each other die one by one
+
+
+class Trio(Pair):
+    """A cluster of six partitions with three servers, which judge each other's leases as in production."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(seed, servers=3, partitions=6, leases=True, lease_s=LEASE_S)
+        self.servers = self.cluster.servers
+
+    async def start(self) -> None:
+        await self.cluster.start()
+        await self.balanced(2, 2, 2)
+        await asyncio.sleep(2 * LEASE_S)
+
+    async def balanced(self, *shares: int) -> None:
+        await wait_until(lambda: sorted(map(self.owned, self.servers)) == sorted(shares), within_s=60)
+
+
+in_a_trio = runs_tests_in(Trio)
+
+
+@in_a_trio
+async def test_what_one_of_three_owned_is_assigned_once_when_it_dies(trio: Trio) -> None:
+    await trio.start()
+    before = trio.assignment().version
+    trio.first.hold_down()
+    trio.first.crash()
+    await trio.balanced(0, 3, 3)
+    await asyncio.sleep(30)
+    assert trio.assignment().version - before <= 2, "the others do not undo what one of them did"
+
+
+@in_a_trio
+async def test_one_of_three_that_hangs_is_given_its_share_again_only_when_it_has_settled(trio: Trio) -> None:
+    await trio.start()
+    before = trio.assignment().version
+    process = trio.first.process
+    assert process is not None
+    process.pause()
+    await asyncio.sleep(20)
+    assert [trio.owned(server) for server in trio.servers[1:]] == [3, 3]
+    taken_over = trio.assignment()
+    assert taken_over.version - before <= 2
+    process.resume()
+    await asyncio.sleep(SETTLE_S - 1)
+    assert trio.assignment() == taken_over
+    await trio.balanced(2, 2, 2)
+    await asyncio.sleep(30)
+    assert trio.assignment().version - before <= 3

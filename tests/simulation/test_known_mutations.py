@@ -69,6 +69,7 @@ FOUND_BY = {
     "stale-assignment-believed": 264,
     "assignment-told-as-it-was-first": 15,
     "one-id-for-all-clients": 9,
+    "storage-name-not-checked": 2,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

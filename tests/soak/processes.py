@@ -27,6 +27,7 @@ class Process:
         self._directory = directory
         self._errors = directory / f"{name}.errors"
         self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
 
     @property
     def pid(self) -> int:
@@ -56,7 +57,7 @@ class Process:
 
     def check(self) -> None:
         """Check that the process runs. Raises `GaveUp` if it has ended by itself."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and not self._stopping and self._process.poll() is not None:
             raise GaveUp(f"{self.name} ended by itself with {self._process.returncode}: {self.log}")
 
     async def until(self, holds: Callable[[], bool], what: str) -> None:
@@ -86,6 +87,7 @@ class Process:
         if self._process is None:
             return
         process = self._process
+        self._stopping = True  # or `check` could see it ended before this does
         process.terminate()
         until_s = time.monotonic() + PATIENCE_S
         while process.poll() is None:
@@ -98,6 +100,7 @@ class Process:
 
     def _gone(self) -> int:
         process, self._process = self._process, None
+        self._stopping = False
         assert process is not None
         status = process.wait()
         for pipe in (process.stdin, process.stdout):

@@ -6,7 +6,6 @@ What a node says is its own health document, the one that servers ask storage no
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -32,15 +32,10 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.host.certificates import CLIENT
-from polonaise.host.real import RealHost
-from polonaise.host.tls import tls_identity
-from polonaise.link.connection import Connection, connect, hello
-from polonaise.node.addresses import coordinator_at
 from polonaise.node.condition import Condition, condition_of
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, ServerId, SessionId, TransactionId
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
+from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
@@ -86,7 +81,9 @@ class StorageStatus:
     """A storage node, as it tells of itself and as the servers see it."""
 
     name: str
-    """Its address, by which the cluster knows it."""
+    """The name by which the cluster knows it."""
+    address: str
+    """The address that the cluster's description has for it."""
     trouble: str = ""
     """Why it could not be asked; empty if it answered."""
     directory: str | None = None
@@ -215,6 +212,7 @@ def storage_document(status: StorageStatus) -> dict[str, Any]:
     """Return a storage node's status as a JSON-ready document."""
     return {
         "name": status.name,
+        "address": status.address,
         "reachable": not status.trouble,
         "directory": status.directory,
         "partitions": status.partitions,
@@ -274,7 +272,7 @@ class ClusterObserver:
         registered = {member.server: member.address for member in self._members}
         addresses |= registered
         asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
-        asked_storage = [self._ask_storage(name) for name in description.storage]
+        asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
         servers, storage = await asyncio.gather(_together(asked_servers), _together(asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         owned = Counter(owner.server for owner in self._assignment.owners.values())
@@ -286,7 +284,10 @@ class ClusterObserver:
                 ServerStatus(server, addresses[server], server in registered, owned[server], _trouble_in(answer))
                 for server, answer in answers.items()
             ],
-            [_storage_status(name, answer, answers) for name, answer in zip(description.storage, storage, strict=True)],
+            [
+                _storage_status(name, address, answer, answers)
+                for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
+            ],
             [self._partition_status(partition, answers) for partition in range(description.partitions)],
             self._host.clock.monotonic_s() - began_s,
         )
@@ -324,8 +325,8 @@ class ClusterObserver:
             "give it more time with --timeout"
         )
 
-    async def _ask_server(self, server: ServerId, address: str) -> dict[str, Any] | PolonaiseError:
-        answer = await self._ask(address, ROLE_CLIENT, ROLE_SERVER)
+    async def _ask_server(self, server: ServerId, address: str) -> Told:
+        answer = await self._ask(address, ROLE_SERVER)
         if isinstance(answer, dict) and not all(
             isinstance(answer.get(name), dict) for name in ("partitions", "storage")
         ):
@@ -336,32 +337,16 @@ class ClusterObserver:
             return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
         return answer
 
-    async def _ask_storage(self, name: str) -> dict[str, Any] | PolonaiseError:
-        return await self._ask(name, ROLE_OPERATOR, ROLE_STORAGE)
+    async def _ask_storage(self, name: StorageId, address: str) -> Told:
+        answer = await self._ask(address, ROLE_STORAGE)
+        return not_named(name, address, answer) or answer
 
-    async def _ask(self, address: str, role: int, peer_role: int) -> dict[str, Any] | PolonaiseError:
-        """Ask a node for its health, and return that, or why it can't be had."""
+    async def _ask(self, address: str, peer_role: int) -> Told:
         assert self._description is not None
-        greeting = hello(role, "operator", cluster_key=self._description.key)
-
-        def make() -> Connection:
-            return Connection(self._host, hello=greeting, peer_roles=(peer_role,), on_message=_refuse_unasked)
-
-        connection: Connection | None = None
         async with self._asking:
-            try:
-                connection = await connect(self._host, address, make, deadline_s=self._timeout_s)
-                answer = await connection.request(Health(), deadline_s=self._timeout_s)
-                return _document_in(answer)
-            except PolonaiseError as error:
-                return error
-            finally:
-                if connection is not None:
-                    connection.close()
+            return await ask_health(self._host, address, peer_role, self._description.key, self._timeout_s)
 
-    def _partition_status(
-        self, partition: PartitionId, answers: Mapping[ServerId, dict[str, Any] | PolonaiseError]
-    ) -> PartitionStatus:
+    def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
         owner = self._assignment.owners.get(partition)
         if owner is None:
             return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
@@ -446,58 +431,25 @@ async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterO
     Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an address that is
     none, `ExtraMissing` without what it needs, and `CertificateUnusable`.
     """
-    identity = tls_identity(CLIENT)
-    host = RealHost(tls=identity)
-    try:
-        coordinator = coordinator_at(host, address, identity)
-        try:
-            yield ClusterObserver(host, coordinator, address, timeout_s)
-        finally:
-            await _close(coordinator)
-    finally:
-        host.close()
-
-
-_CLOSE_S: Final = 5.0
-
-
-async def _close(coordinator: Coordinator) -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_S):
-            await coordinator.close()
-    except (TimeoutError, PolonaiseError):
-        pass  # nothing was changed here: this process only looked
+    async with opened_coordinator(address) as (host, coordinator):
+        yield ClusterObserver(host, coordinator, address, timeout_s)
 
 
 async def _together(
-    asked: list[Coroutine[Any, Any, dict[str, Any] | PolonaiseError]],
-) -> list[dict[str, Any] | PolonaiseError]:
+    asked: list[Coroutine[Any, Any, Told]],
+) -> list[Told]:
     return list(await asyncio.gather(*asked))
 
 
-def _document_in(answer: object) -> dict[str, Any]:
-    """Return the document in a node's answer. Raises `ProtocolError` unless it is the health of a node."""
-    try:
-        document = json.loads(answer.document) if isinstance(answer, HealthIs) else None
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise ProtocolError("the node did not answer with its health: it may be of another version")
-    return document
-
-
-def _refuse_unasked(_: Connection, message: object, request: int, partition: int) -> None:
-    raise ProtocolError(f"a node sent {type(message).__name__} to an operator who did not ask for it")
-
-
-def _trouble_in(answer: dict[str, Any] | PolonaiseError) -> str:
+def _trouble_in(answer: Told) -> str:
     return "" if isinstance(answer, dict) else str(answer)
 
 
 def _storage_status(
-    name: str,
-    answer: dict[str, Any] | PolonaiseError,
-    servers: Mapping[ServerId, dict[str, Any] | PolonaiseError],
+    name: StorageId,
+    address: str,
+    answer: Told,
+    servers: Mapping[ServerId, Told],
 ) -> StorageStatus:
     """Return the status of a storage node from its own answer, and from those of the servers."""
     not_connected = {
@@ -506,10 +458,11 @@ def _storage_status(
         if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and not link["connected"]
     }
     if not isinstance(answer, dict):
-        return StorageStatus(name, str(answer), not_connected=not_connected)
+        return StorageStatus(name, address, str(answer), not_connected=not_connected)
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
+        address,
         directory=answer.get("directory"),
         partitions=answer.get("partitions"),
         free_bytes=disk.get("free_bytes"),

@@ -19,6 +19,7 @@ from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
 from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
+from polonaise.node.addresses import check_storage_name
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -96,9 +97,11 @@ class GivenSettings:
         return ServerSettings(link=self._of(LinkSettings), **self._fields_of(ServerSettings))
 
     def storage_settings(self) -> StorageSettings:
-        """Return the settings of a storage node. Raises `BadOption` without a directory."""
+        """Return the settings of a storage node. Raises `BadOption` without a directory, and for an invalid name."""
         directory = self.required("directory", "storage")
         values = {**self._fields_of(StorageSettings), "directory": os.path.abspath(directory)}
+        if values["name"] is not None:
+            check_storage_name(values["name"])
         return StorageSettings(link=self._of(LinkSettings), **values)
 
     def _of(self, settings: Callable[..., T]) -> T:

@@ -76,7 +76,7 @@ _NODE: Final = (
 SERVER: Final = (
     SettingKey("coordinator", _TEXT, None, "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH."),
     _of_server("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
-    SettingKey("storage", _LIST, (), "Addresses of the storage nodes of a new cluster."),
+    SettingKey("storage", _LIST, (), "Storage nodes of a new cluster, each NAME=HOST:PORT or HOST:PORT."),
     SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 1.", 1, 4096),
     SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
@@ -112,6 +112,7 @@ SERVER: Final = (
 
 STORAGE: Final = (
     SettingKey("directory", _TEXT, None, "Directory for the log's files; made if missing."),
+    _of_storage("name", _TEXT, 0, 0, "Name of the node; an empty directory without gets it from the first server."),
     _of_storage("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
     _of_storage("segment_bytes_max", _BYTES, 4 * _KIB, 2**40, "Size of a segment file."),
     _of_storage("segment_batches_max", _COUNT, 1, 2**31, "Number of batches at which a segment is full."),

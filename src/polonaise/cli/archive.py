@@ -357,6 +357,7 @@ def _how_to_restore(
 ) -> HowToRestore:
     """Return the options of `restore` as a value. Raises `BadOption`."""
     from polonaise.admin.restore import HowToRestore, Key
+    from polonaise.node.addresses import storage_nodes_of
 
     if new_key and same_key:
         raise BadOption("both --new-key and --same-key: choose one of them")
@@ -364,7 +365,7 @@ def _how_to_restore(
         raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
     return HowToRestore(
         storage=storage,
-        nodes=inputs.nodes_of(nodes, "--nodes") if nodes else (),
+        nodes=storage_nodes_of(inputs.listed(nodes), "--nodes") if nodes else {},
         partitions=partitions,
         until=None if until is None else inputs.ids_of(until),
         until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),

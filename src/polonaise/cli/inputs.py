@@ -66,15 +66,9 @@ def address_of(argument: str | None, option: str | None) -> str:
     return address
 
 
-def nodes_of(text: str, option: str) -> tuple[str, ...]:
-    """Return the addresses of storage nodes that are written as A,B,C; blanks around them are left out.
-
-    Raises `BadOption` for an address that is there twice; `option` is for its message.
-    """
-    nodes = tuple(address.strip() for address in text.split(",") if address.strip())
-    if len(set(nodes)) != len(nodes):
-        raise BadOption(f"{option} has an address twice: each replica needs a storage node of its own")
-    return nodes
+def listed(text: str) -> tuple[str, ...]:
+    """Return the items of a list that is written as A,B,C; blanks around them are left out."""
+    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:

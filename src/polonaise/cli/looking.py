@@ -43,13 +43,18 @@ class Rows(NamedTuple):
     right: tuple[int, ...]
 
 
+def required(coordinator: str | None) -> str:
+    """Return the coordinator's address. Raises `BadOption` without one."""
+    if not coordinator:
+        raise BadOption("which cluster? Give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH")
+    return coordinator
+
+
 def with_observer(
     coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
 ) -> None:
     """Open the cluster whose coordinator is named, run `do` with what observes it, and close it."""
-    if not coordinator:
-        raise BadOption("which cluster? Give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH")
-    address = coordinator
+    address = required(coordinator)
 
     async def observed() -> None:
         from polonaise.admin.cluster import observer_of
@@ -102,12 +107,13 @@ def server_rows(servers: Sequence[ServerStatus]) -> Rows:
 
 
 def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
-    """Return storage nodes as rows."""
+    """Return storage nodes as rows. The address of a node whose name is its address is not repeated."""
     return Rows(
-        ["storage node", "state", "partitions", "free", "problems"],
+        ["node", "address", "state", "partitions", "free", "problems"],
         [
             (
                 each.name,
+                "its name" if each.address == each.name else each.address,
                 "UNREACHABLE" if each.trouble else "reachable",
                 "-" if each.partitions is None else each.partitions,
                 "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
@@ -115,7 +121,7 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
             )
             for each in nodes
         ],
-        (2, 3),
+        (3, 4),
     )
 
 

@@ -39,7 +39,11 @@ def server_run(
         ),
     ] = None,
     storage: Annotated[
-        str | None, Option(help="Addresses of the storage nodes of a new cluster: A,B,C.", show_default=False)
+        str | None,
+        Option(
+            help="Storage nodes of a new cluster: NAME=HOST:PORT,… Without NAME= a node is named by its address.",
+            show_default=False,
+        ),
     ] = None,
     partitions: Annotated[
         int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
@@ -76,6 +80,7 @@ def server_run(
     from polonaise.host import certificates
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
+    from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.processes import run_server
 
     if until_stdin_ends:
@@ -89,7 +94,7 @@ def server_run(
     start_logging(given["log_format"], verbose=verbose)
     settings, served = given.server_settings(), http_at(given["http"])
     address = given.required("coordinator", "server")
-    nodes = inputs.nodes_of(",".join(given["storage"]), "--storage")
+    nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
     partitions, fragments = given["partitions"], given["fragments"]
     identity = tls_identity(certificates.SERVER)
     run(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.running import (
     Config,
     HttpListen,
@@ -23,7 +25,10 @@ from polonaise.cli.running import (
 )
 from polonaise.cli.tlsoptions import with_tls
 
-storage = typer.Typer(help="Run storage nodes, which keep the log's files, and list them.", no_args_is_help=True)
+storage = typer.Typer(
+    help="Run storage nodes, which keep the log's files; list them, and tell a cluster where they are.",
+    no_args_is_help=True,
+)
 
 
 @storage.command("run")
@@ -31,6 +36,13 @@ storage = typer.Typer(help="Run storage nodes, which keep the log's files, and l
 def storage_run(
     directory: Annotated[
         str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        Option(
+            help="Name of the node. An empty directory takes it, or else the one by which the first server reaches it.",
+            show_default=False,
+        ),
     ] = None,
     listen: Listen = None,
     segment_bytes: Annotated[
@@ -66,14 +78,47 @@ def storage_run(
     if until_stdin_ends:
         stop_when_stdin_ends()
     options = {
-        "directory": directory, "listen": listen, "segment_bytes_max": segment_bytes, "scrub_bytes_per_s": scrub_bytes,
-        "http": http, "log_format": log_format,
+        "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
+        "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
     }  # fmt: skip
     given = configuration_of("storage", config, options)
     start_logging(given["log_format"], verbose=verbose)
     settings, served = given.storage_settings(), http_at(given["http"])
     identity = tls_identity(certificates.STORAGE)
     run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+
+
+@storage.command("move", epilog=EXIT_STATUS)
+def storage_move(
+    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+    address: Annotated[str, Argument(metavar="HOST:PORT", help="The address at which it is reached from now on.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Tell a cluster that a storage node is reached at another address: a new machine with the old disk, or a new port.
+
+    Servers that lose or lack their connection to the node look there next; a connection that stands is left alone. The
+    order does not matter: the node may be moved before or after. What answers at the address is asked for its name
+    first, and refused if it is another node.
+    """
+    from polonaise.admin.asking import opened_coordinator
+    from polonaise.admin.storagemoves import move_storage
+
+    where = looking.required(coordinator)
+
+    async def move() -> None:
+        async with opened_coordinator(where) as (host, opened):
+            moved = await move_storage(host, opened, name, address, timeout)
+        if as_json:
+            say_json(moved.document())
+            return
+        was = f", was {moved.before}" if moved.changed else " already: nothing was changed"
+        say(f"storage node {moved.name}: {moved.after}{was}")
+        say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
+
+    with tidy():
+        asyncio.run(while_read(move()))
 
 
 @storage.command("list", epilog=EXIT_STATUS)
@@ -83,7 +128,7 @@ def storage_list(
     timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
-    """List the storage nodes of a cluster: whether each answers, its partitions, and the room on its disk."""
+    """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
     from polonaise.admin.cluster import ClusterStatus, storage_document
 
     def show(status: ClusterStatus) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -14,6 +15,7 @@ from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.redaction import redacted
+from polonaise.terms import StorageId
 
 MARKER: Final = "polonaise-embedded"
 """The name of the file that marks a directory as an embedded log."""
@@ -153,6 +155,45 @@ def servers_at(address: str) -> tuple[str, ...]:
             raise BadOption(f"invalid address {shown}: {entry} stands there twice; name each server once")
         servers.append(str(parsed))
     return tuple(servers)
+
+
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
+    """Return the addresses of storage nodes by name, written as NAME=HOST:PORT or, where the name is the address,
+    HOST:PORT.
+
+    Raises `BadOption`, which names `option`, for a name or an address that is invalid or there twice.
+    """
+    nodes: dict[StorageId, str] = {}
+    for text in texts:
+        name, equals, address = text.partition("=")
+        # The part before an equals sign may be that of an address: unix:/tmp/a=b.
+        if not equals or ":" in name:
+            name = address = text
+        check_storage_name(name)
+        check_storage_address(address)
+        if name in nodes:
+            raise BadOption(f"{option} has {redacted(name)} twice: each replica needs a storage node of its own")
+        if address in nodes.values():
+            raise BadOption(
+                f"{option} has the address {redacted(address)} twice: each storage node needs one of its own"
+            )
+        nodes[name] = address
+    if clash := nodes.keys() & {address for name, address in nodes.items() if address != name}:
+        raise BadOption(f"{option} has {redacted(min(clash))} as a node's name and as the address of another node")
+    return nodes
+
+
+def check_storage_name(name: StorageId) -> None:
+    """Raise `BadOption` unless a storage node may have this name: a word, or an address that could be its own."""
+    if ":" in name:
+        check_storage_address(name)
+    elif not _NODE_NAME.fullmatch(name):
+        raise BadOption(
+            f"invalid name of a storage node {redacted(name)!r}: write 1 to 63 letters, digits, '.', '_' or '-'"
+        )
 
 
 def check_storage_address(address: str) -> None:

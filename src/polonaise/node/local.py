@@ -17,6 +17,7 @@ from typing import Final
 
 from polonaise.errors import PolonaiseError
 from polonaise.host.tls import TlsFiles
+from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
 ZOOKEEPER_ROOT: Final = "polonaise"
@@ -253,6 +254,11 @@ class LocalCluster:
         return self.servers[0] if self.servers else None
 
     @property
+    def named(self) -> dict[StorageId, ChildNode]:
+        """The storage nodes by the names under which the cluster knows them: those of their directories."""
+        return dict(zip((path.name for path in self.storage_directories), self.storage, strict=True))
+
+    @property
     def nodes(self) -> list[ChildNode]:
         """All processes, in the order in which they are started."""
         return [*([self.zookeeper] if self.zookeeper is not None else []), *self.storage, *self.servers]
@@ -269,7 +275,7 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         _start_together(self.nodes, given_up)
         arguments = ["server", "run", "--coordinator", self.coordinator]
-        arguments += ["--storage", ",".join(node.address for node in self.storage)]
+        arguments += ["--storage", ",".join(f"{name}={node.address}" for name, node in self.named.items())]
         arguments += ["--partitions", str(self.partitions), *self._server_options]
         count = len(self._server_addresses)
         self.servers = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +15,7 @@ from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotIni
 from polonaise.host import Host
 from polonaise.host.address import parse_address
 from polonaise.host.tls import TlsIdentity
-from polonaise.node.addresses import check_storage_address, coordinator_at
+from polonaise.node.addresses import coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -25,6 +26,8 @@ from polonaise.terms import StorageId
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
     from polonaise.node.monitoring.face import ObservedNode
+
+_log = logging.getLogger(__name__)
 
 Ready = Callable[[str], None]
 """A function that is called once, with the node's address, when the node serves."""
@@ -133,10 +136,11 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http:
 
 
 async def cluster_at(
-    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int, fragments: str | None = None
+    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int, fragments: str | None = None
 ) -> ClusterDescription:
     """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
 
+    `nodes` has the storage nodes' addresses by name, in order.
     `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's; it is not
     looked at if the cluster exists.
     """
@@ -146,7 +150,7 @@ async def cluster_at(
         pass
     # Opened first: a cluster whose store can't be opened is not to be made.
     store = None if fragments is None else _open(fragments)
-    description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
+    description = ClusterDescription.new(secrets.token_bytes(16), partitions, nodes)
     try:
         await coordinator.initialize(description)
     except AlreadyInitialized:  # another server was faster
@@ -158,10 +162,41 @@ async def cluster_at(
     return description
 
 
+def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageId, str]) -> None:
+    """Compare the storage nodes that a server was told of with those of its cluster.
+
+    Raises `BadOption` if these are others. A node is found by its name, or else by its address. One that is known by
+    its name and has another address is only warned of: it has moved since, or is yet to be moved, and a server that did
+    not start for that would be missing.
+    """
+    names = {address: name for name, address in description.nodes.items()}
+    names |= {name: name for name in description.storage}
+    known = [names.get(name, names.get(address)) for name, address in nodes.items()]
+    if None in known or not len({*known}) == len(known) == len(description.storage):
+        raise BadOption(
+            f"this cluster's storage nodes are {_listed(description.nodes)}, but --storage has {_listed(nodes)}: leave "
+            "--storage out. A node that is reached at another address now is told so with `polonaise storage move NAME "
+            "HOST:PORT`"
+        )
+    for name, address in nodes.items():
+        present = description.nodes.get(name, address)
+        if present != address:
+            _log.warning(
+                "--storage has %s for storage node %s, whose address in the cluster's description is %s, and that "
+                "counts: correct --storage or leave it out, or tell the cluster with polonaise storage move %s %s",
+                address, name, present, name, address,
+            )  # fmt: skip
+
+
+def _listed(nodes: Mapping[StorageId, str]) -> str:
+    """Return storage nodes as they are written in --storage."""
+    return ", ".join(name if name == address else f"{name}={address}" for name, address in nodes.items())
+
+
 async def run_server(
     host: Host,
     coordinator_address: str,
-    storage: tuple[StorageId, ...],
+    nodes: Mapping[StorageId, str],
     partitions: int | None,
     settings: ServerSettings,
     ready: Ready,
@@ -169,16 +204,15 @@ async def run_server(
     http: Http | None = None,
     tls: TlsIdentity | None = None,
 ) -> None:
-    """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
+    """Run a server until cancelled; make the cluster if there is none and `nodes` has its storage nodes.
 
-    `fragments` is the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's
-    identity, for ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster.
-    With `http`, also raises `ExtraMissing`, and what listening there raises.
+    `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
+    the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
+    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster. With `http`,
+    also raises `ExtraMissing`, and what listening there raises.
     """
     _check_http(http)
-    for address in storage:
-        check_storage_address(address)  # before the cluster is made: its description is for good
-    parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
+    parse_address(settings.listen)  # before the cluster is made: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address, tls)
     server = Server(host, coordinator, settings, history_in(fragments))
 
@@ -188,7 +222,7 @@ async def run_server(
         return ObservedServer(server, host.clock)
 
     async with _observed(host, http, observed) as serves:
-        await _check_cluster(coordinator, storage, partitions, fragments)
+        await _check_cluster(coordinator, nodes, partitions, fragments)
         await server.start()
         try:
             ready(server.address)
@@ -201,25 +235,23 @@ async def run_server(
 
 
 async def _check_cluster(
-    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int | None, fragments: str | None
+    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None, fragments: str | None
 ) -> None:
-    """Make the cluster if there is none and `storage` names its storage nodes. Raises what `run_server` says."""
-    if storage:
-        description = await cluster_at(coordinator, storage, partitions or 1, fragments)
+    """Make the cluster if there is none and `nodes` has its storage nodes. Raises what `run_server` says."""
+    if nodes:
+        description = await cluster_at(coordinator, nodes, partitions or 1, fragments)
     else:
         try:
             description = await coordinator.describe()
         except NotInitialized:
             raise BadOption(
-                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage A,B,C"
+                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage "
+                "NAME=HOST:PORT,NAME=HOST:PORT,…"
             ) from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
             f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "
             "can't change that"
         )
-    if storage and set(storage) != set(description.storage):
-        raise BadOption(
-            f"this cluster's storage nodes are {', '.join(description.storage)}, "
-            f"but --storage has {', '.join(storage)}: leave --storage out"
-        )
+    if nodes:
+        check_storage_nodes(description, nodes)

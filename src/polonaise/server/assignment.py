@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from math import inf
 from typing import NamedTuple
 
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import Assignment, Owner, Registration
 from polonaise.terms import PartitionId, ServerId
 
@@ -20,17 +21,19 @@ class Candidate(NamedTuple):
     """Partitions that it should own, as far as the balance allows."""
 
 
-def assign(current: Assignment, candidates: Mapping[ServerId, Candidate], partitions: int) -> Assignment:
+def assign(
+    current: Assignment, candidates: Mapping[ServerId, Candidate], partitions: int, *, rebalance: bool = True
+) -> Assignment:
     """Return the assignment for these living servers, which gives each partition exactly one owner.
 
-    The same input gives the same result in every process, so no manager has to be elected: whoever writes first by
-    compare-and-set has written what the others would have.
+    The same input gives the same result in every process, so no manager has to be elected: of servers that see the same
+    others living, whoever writes first by compare-and-set has written what the rest would have.
 
     - A partition without a living owner goes to a settled server. While none has settled, those that own some count
       as such, and while none does, all.
-    - Settled servers end with as many partitions as each other, or one more. Few partitions move for that: none
-      between servers whose numbers differ by one.
-    - A partition goes to a server that prefers it, where that does not disturb the balance.
+    - With `rebalance`, settled servers end with as many partitions as each other, or one more. Few partitions move for
+      that: none between servers whose numbers differ by one. Without it no partition of a living server moves.
+    - With `rebalance`, a partition goes to a server that prefers it, where that does not disturb the balance.
 
     A partition that changes its owner gets the next generation, which voids what was sent to the owner before. Without
     a candidate the assignment stays as it is.
@@ -41,8 +44,9 @@ def assign(current: Assignment, candidates: Mapping[ServerId, Candidate], partit
     for partition in range(partitions):
         if partition not in loads.owner_of:
             loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))
-    _balance(loads)
-    _follow_preferences(loads)
+    if rebalance:
+        _balance(loads)
+        _follow_preferences(loads)
     return Assignment(
         {
             partition: _owner(current.owners.get(partition), server, candidates[server].address)
@@ -61,18 +65,31 @@ class LivingServers:
 
     A server that comes and goes must not move partitions each time. So it has settled, and is given partitions of
     others, only when it has been seen for `settle_s` seconds without a break.
+
+    And servers do not see each other die at the same moment: for up to some seconds one takes a server for living that
+    another has already taken for dead. If they moved partitions of living servers meanwhile, each would undo what the
+    other did. So they do that only once everything has stayed as it is for `quiet_s` seconds.
     """
 
     def __init__(self, own: ServerId, settle_s: float) -> None:
         self._own = own
         self._settle_s = settle_s
+        self._quiet_s = max(settle_s, LEASE_S)
         self._since_s: dict[ServerId, float] | None = None
+        self._assignment: Assignment | None = None
+        self._changed_s = inf
+        """The time at which the assignment, or who is living, was last seen to have changed."""
 
-    def candidates(self, members: Collection[Registration], now_s: float) -> dict[ServerId, Candidate]:
+    def candidates(
+        self, members: Collection[Registration], assignment: Assignment, now_s: float
+    ) -> dict[ServerId, Candidate]:
         """Return the candidates among these members. Those that were there before this server are settled."""
         addresses = {member.server: member.address for member in members}
         first_look = self._since_s is None
         known = self._since_s or {}
+        if addresses.keys() != known.keys() or assignment is not self._assignment:
+            self._changed_s = now_s
+        self._assignment = assignment
         self._since_s = {
             server: known.get(server, -inf if first_look and server != self._own else now_s) for server in addresses
         }
@@ -80,6 +97,10 @@ class LivingServers:
             server: Candidate(address, now_s - self._since_s[server] >= self._settle_s)
             for server, address in addresses.items()
         }
+
+    def quiet(self, now_s: float) -> bool:
+        """Return whether nothing has changed for long enough for partitions of living servers to move."""
+        return now_s - self._changed_s >= self._quiet_s
 
 
 class _Loads:

@@ -41,6 +41,7 @@ from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
+from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
@@ -84,10 +85,14 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription
-        """The cluster's description, which `start` reads from the coordinator; unset before."""
+        """The cluster's description, as `start` read it from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
+        self._living: LivingServers
+        """The living servers, as this one sees them; from `start` on."""
         self._cluster = ClusterAnswers(host, coordinator, self._settings)
+        self._addresses: StorageAddresses
+        """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
@@ -117,12 +122,13 @@ class Server:
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen, register, and start the task that takes every partition without a living owner.
+        """Listen, register, and start the task that keeps the assignment and follows it.
 
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
         self._description = await self._coordinator.describe()
+        self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
@@ -130,6 +136,7 @@ class Server:
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
+        self._living = LivingServers(self.id, self._settings.settle_s)
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
@@ -156,7 +163,8 @@ class Server:
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
+        key = self._description.key
+        return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
@@ -170,6 +178,8 @@ class Server:
         self.followed = False
         for task in self._tasks:
             task.cancel()
+        if self._tasks:  # or one that is registering this server could do so after it has left
+            await asyncio.wait(self._tasks, timeout=self._settings.farewell_s_max)
         # While the sessions still hold: replicas note only from their session's owner what is committed.
         try:
             await asyncio.gather(*(served.confirm() for served in self.partitions.values()))
@@ -188,10 +198,12 @@ class Server:
             async with asyncio.timeout(self._settings.coordinator_s_max):
                 # First: the others would give the partitions back to a server that is still a member.
                 await self._membership.leave()
-                others = {member.server: Candidate(member.address) for member in await self._coordinator.members()}
-                others.pop(self.id, None)
-                while others and await self._assign(await self._coordinator.assignment(), others) is None:
-                    pass  # another server has just changed it: look at that
+                written = None
+                while written is None:  # another server may just have changed it: look at that
+                    current = await self._coordinator.assignment()
+                    members = [each for each in await self._coordinator.members() if each.server != self.id]
+                    others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
+                    written = await self._assign(current, others, rebalance=False)
         except (CoordinatorUnavailable, CoordinatorDamaged, TimeoutError) as error:
             _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
 
@@ -206,6 +218,8 @@ class Server:
             connection.close()
         for link in self._links.values():
             link.close()
+        if self._links:
+            self._addresses.close()
         # Last, because others take the partitions over as soon as this server has left.
         if self._membership:
             await self._membership.leave()
@@ -214,7 +228,7 @@ class Server:
         """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        living = LivingServers(self.id, self._settings.settle_s)
+        quiet_before = False
         candidates_before: dict[ServerId, Candidate] = {}
         while True:
             try:
@@ -226,16 +240,18 @@ class Server:
                     own = Registration(self.id, self.address)
                     self._membership = await self._coordinator.register(own)
                     members.append(own)
-                candidates = living.candidates(members, self._host.clock.monotonic_s())
-                # Both matter: an owner that died changes who is alive, and leaves the assignment as it is.
-                if current.value is not followed or candidates != candidates_before:
-                    written = await self._assign(current, candidates)
+                now_s = self._host.clock.monotonic_s()
+                candidates = self._living.candidates(members, current.value, now_s)
+                quiet = self._living.quiet(now_s)
+                # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
+                if current.value is not followed or candidates != candidates_before or quiet != quiet_before:
+                    written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
                     self._cluster.learn(written)
                     self.followed = True
-                    current, followed, candidates_before = written, written.value, candidates
+                    current, followed, candidates_before, quiet_before = written, written.value, candidates, quiet
                 else:
                     self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
@@ -265,13 +281,13 @@ class Server:
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
     async def _assign(
-        self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate]
+        self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
     ) -> Versioned[Assignment] | None:
         """Write the assignment for these servers, and return it.
 
         The current one is returned unchanged if it is that; None if another server has written one first.
         """
-        assignment = assign(current.value, candidates, self._description.partitions)
+        assignment = assign(current.value, candidates, self._description.partitions, rebalance=rebalance)
         if assignment == current.value:
             return current
         return await self._coordinator.set_assignment(assignment, current.version)
@@ -486,6 +502,7 @@ class Server:
             "storage": {
                 name: {
                     **self._storage_health.answers.get(name, {}),
+                    "address": link.address,
                     "connected": link.session is not None,
                     "error": str(link.last_error or link.bulk_error or ""),
                 }

@@ -39,7 +39,8 @@ class ServerSettings(OwnerSettings):
     settle_s: float = 10.0
     """Seconds for which a server has to live before it is given partitions that other servers own.
 
-    A server that comes and goes would move them each time.
+    Nor do such partitions move until the living servers and the assignment have been the same for so long, or for a
+    lease if that is longer: a server that comes and goes would move them each time.
     """
     coordinator_s_max: float = 5.0
     """The deadline of one step of a session start at the coordinator, which is one or two requests. A fifth of it is

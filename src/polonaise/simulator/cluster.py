@@ -277,8 +277,12 @@ class Cluster:
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
-        addresses = tuple(self.storage_id(node) for node in self.storage)
-        self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
+        names = tuple(self.storage_id(node) for node in self.storage)
+        self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, names)
+        self.places = {node.name: self.storage_id(node) for node in self.storage}
+        """By name of a storage node's machine: the address at which the node listens from its next start on."""
+        self.named_nodes = False
+        """Whether storage nodes are told their names, and so take none from the first server that reaches them."""
         self._keepers: list[asyncio.Task[None]] = []
 
     @property
@@ -292,6 +296,7 @@ class Cluster:
 
     @staticmethod
     def storage_id(node: Node) -> StorageId:
+        """Return the name of a storage node, which is the address at which it listens at first."""
         return f"{node.name}:{_STORAGE_PORT}"
 
     def forgotten(self) -> str:
@@ -363,7 +368,8 @@ class Cluster:
     async def _storage(self, node: Node, host: Host) -> None:
         settings = StorageSettings(
             directory=DIRECTORY,
-            listen=f"{node.name}:{_STORAGE_PORT}",
+            listen=self.places[node.name],
+            name=self.storage_id(node) if self.named_nodes else None,
             segment_bytes_max=self.knobs.segment_bytes_max,
             files_max=self.knobs.files_max,
             scrub_bytes_per_s=self.knobs.scrub_bytes_per_s,

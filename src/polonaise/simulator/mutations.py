@@ -243,6 +243,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            pass\n",
         "P11: clients whose appends wait do not learn which storage nodes they wait for",
     ),
+    "storage-name-not-checked": Mutation(
+        "polonaise.storage.node",
+        "            if own != name:\n",
+        "            if False:\n",
+        "P1: a storage node answers for another one, so that one disk counts as two replicas",
+    ),
     "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
         "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",

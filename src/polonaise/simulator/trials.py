@@ -214,7 +214,7 @@ class Trials:
         The server that resumes first must not take the others for dead: while it was paused, it has not looked at them.
         """
         # Or a lease that ran out during the faults, or a server that settles only now, could still change owners.
-        await asyncio.sleep(max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
+        await asyncio.sleep(LEASE_S + max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
         owned = self._owned()
         # Owners go on last: those that could take over look at them first.
         servers = sorted(self._cluster.servers, key=lambda node: node.name in owned.values())

@@ -28,6 +28,8 @@ PROTOCOL_VERSION: Final = 2
 """The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""
+NAMES_VERSION: Final = 2
+"""The version from which on a storage node says whether it has the name by which a server knows it."""
 DISCOVERY_VERSION: Final = 2
 """The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
@@ -555,3 +557,21 @@ class Trimmed(Message):
     """The first id that this copy still holds."""
     done: U8
     """1 if no further segment lies wholly below `before`; 0 to ask again."""
+
+
+@message(80)
+class Identify(Message):
+    """Tells a storage node by which name the server knows it: the first request on a connection.
+
+    A node without a name takes this one, durably, before it answers with `Identified`. One that has another name
+    refuses with `wrong_storage_node`. Servers send it to nodes that speak protocol version 2.
+    """
+
+    name: Text
+
+
+@message(81)
+class Identified(Message):
+    """The answer to `Identify`: the node has that name."""
+
+    name: Text

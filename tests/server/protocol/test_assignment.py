@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.values import Assignment, Owner
-from polonaise.server.assignment import Candidate, assign, owned_by
+from polonaise.coordination.lease import LEASE_S
+from polonaise.coordination.values import Assignment, Owner, Registration
+from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 
 
 def candidates(*servers: int, settled: bool = True) -> dict[int, Candidate]:
@@ -131,3 +132,65 @@ def test_no_balanced_assignment_needs_fewer_moves(cluster: tuple[Assignment, dic
         for partition, owner in after.owners.items()
     )
     assert moved == partitions - stay
+
+
+@given(clusters(preferences=True))
+def test_without_rebalancing_nothing_of_a_living_server_moves(
+    cluster: tuple[Assignment, dict[int, Candidate], int],
+) -> None:
+    before, living, partitions = cluster
+    after = assign(before, living, partitions, rebalance=False)
+    assert sorted(after.owners) == list(range(partitions))
+    for partition, owner in before.owners.items():
+        if owner.server in living:
+            assert after.owners[partition] == owner
+
+
+def test_servers_that_differ_on_who_is_dead_undo_nothing_of_each_other() -> None:
+    """B is dead. A has seen it, C has not yet: what A gave away C must not give back."""
+    held = owned(1, 1, 2, 2, 3, 3)
+    by_a = assign(held, candidates(1, 3), 6, rebalance=False)
+    assert assign(by_a, candidates(1, 2, 3), 6, rebalance=False) == by_a
+
+
+# ------------------------------------------------------------------ who lives, and for how long
+
+
+def members(*servers: int) -> list[Registration]:
+    return [Registration(server, f"s:{server}") for server in servers]
+
+
+def test_partitions_of_living_servers_move_only_after_a_quiet_time() -> None:
+    living, held = LivingServers(1, settle_s=10), owned(1, 1)
+    for now_s, there, quiet in (
+        (0, (1,), False), (9, (1,), False), (10, (1,), True),
+        (11, (1, 2), False), (20, (1, 2), False), (21, (1, 2), True),
+        (22, (1,), False), (32, (1,), True),
+    ):  # fmt: skip
+        living.candidates(members(*there), held, now_s)
+        assert living.quiet(now_s) is quiet, now_s
+
+
+def test_a_change_of_the_assignment_begins_the_quiet_time_anew() -> None:
+    living = LivingServers(1, settle_s=10)
+    living.candidates(members(1, 2), owned(1, 2), 0)
+    changed = owned(2, 2)
+    living.candidates(members(1, 2), changed, 9)
+    assert not living.quiet(18)
+    living.candidates(members(1, 2), changed, 18)
+    assert living.quiet(19)
+
+
+def test_the_quiet_time_is_never_shorter_than_that_in_which_servers_may_differ() -> None:
+    living, held = LivingServers(1, settle_s=0), owned(1)
+    living.candidates(members(1), held, 0)
+    assert not living.quiet(LEASE_S - 0.1)
+    assert living.quiet(LEASE_S)
+
+
+def test_a_server_that_was_away_has_to_settle_again() -> None:
+    living, held = LivingServers(1, settle_s=10), owned(1)
+    assert living.candidates(members(1, 2), held, 0)[2].settled, "it was there before this one"
+    living.candidates(members(1), held, 5)
+    assert not living.candidates(members(1, 2), held, 6)[2].settled
+    assert living.candidates(members(1, 2), held, 16)[2].settled
