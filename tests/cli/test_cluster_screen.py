@@ -82,7 +82,7 @@ def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(
     names = [f"storage-{number}.a-rather-long-domain.example.com:17100" for number in range(3)]
     whole = Condition(1234, 2, True, 123_456_789_012, names, {}, "", {}, None, "", 4321, 8765, [])
     status = cluster([PartitionStatus(1234, Owner(77, "s:1", 4321), whole), partition(1, out="b:1")])
-    status = replace(status, storage=[StorageStatus(name, "no answer") for name in names])
+    status = replace(status, storage=[StorageStatus(name, name, "no answer") for name in names])
     lines = text_of(list(screen_of(status)), width)
     row = next(line for line in lines if line.split()[:1] == ["1234"]).split()
     assert {"1234", "77", "4321", "8765", "123456789012"} <= set(row)

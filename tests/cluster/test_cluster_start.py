@@ -46,6 +46,13 @@ def bodies(log: str) -> list[str]:
     return [json.loads(line)["data"] for line in told.splitlines()]
 
 
+def test_an_address_for_http_that_all_nodes_would_share_is_for_none_of_them(tmp_path: Path) -> None:
+    config = tmp_path / "p.toml"
+    config.write_text('[server]\nhttp = "127.0.0.1:1"\n[storage]\nhttp = "127.0.0.1:1"\n')
+    with started_cluster(tmp_path / "d", FILE, "--storage", "1", "--config", str(config)) as cluster:
+        assert not cluster.until("ready")["trouble"]
+
+
 def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     with started_cluster(directory, FILE) as cluster:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from polonaise.errors import BadOption
+from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 from polonaise.redaction import redacted
 
@@ -37,8 +38,8 @@ HttpListen = Annotated[
     Option(
         "--http",
         metavar="HOST:PORT",
-        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine only. "
-        "Needs polonaise[metrics].",
+        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine only; "
+        "off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
     ),
 ]
 UntilStdinEnds = Annotated[
@@ -74,10 +75,10 @@ def start_logging(log_format: str, *, verbose: bool) -> None:
 
 
 def http_at(address: str | None) -> Http | None:
-    """Return where to serve HTTP: nowhere without an address, on loopback if it is a port alone."""
+    """Return where to serve HTTP: nowhere without an address or with `off`, on loopback if it is a port alone."""
     from polonaise.node.processes import Http
 
-    if address is None:
+    if address is None or address == HTTP_OFF:
         return None
     listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
     return Http(listen, lambda at: say_now(f"http {at}"))
