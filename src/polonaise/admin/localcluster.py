@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from polonaise.admin import zookeeper
 from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
-from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, plan_in, write_plan
+from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -100,7 +100,8 @@ class LocalClusterRun:
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        If it raises anything but the last one, nothing has been changed. Returns early after `stop_soon`.
+        If it raises anything but the last one, nothing has been changed; nor is there a new cluster after that one if
+        no server was started. Returns early after `stop_soon`.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
@@ -110,8 +111,8 @@ class LocalClusterRun:
         if not self._lock():
             return
         plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
-        for address in plan.every_address():
-            zookeeper.check_free(address)
+        plan.check_free()
+        is_first = plan_in(self.directory) is None
         write_plan(self.directory, plan)
         self._cluster = LocalCluster(
             self.directory,
@@ -126,6 +127,9 @@ class LocalClusterRun:
         try:
             self._cluster.start(self._stopped.is_set)
         except StartFailed:
+            if is_first and not self._cluster.servers:
+                self._cluster.stop()
+                forget_plan(self.directory)  # nobody could append: another start may want something else
             if not self._stopped.is_set():
                 raise
         self._watched = [_Watched(node) for node in self._cluster.nodes]
