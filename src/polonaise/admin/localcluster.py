@@ -30,7 +30,7 @@ _READY_PARTITION_S: Final = 0.1
 _WELL_S: Final = 10.0
 """Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
 _EARLIER_S: Final = 20.0
-"""Seconds that the processes of an earlier run get to end: they do so by themselves within about ten."""
+"""Seconds that the processes of an earlier run get to end: those that hang are killed after twelve."""
 _BACKOFF_S_MIN: Final = 0.5
 _BACKOFF_S_MAX: Final = 10.0
 _STEADY_S: Final = 30.0

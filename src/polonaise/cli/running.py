@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from typer import Option
 
@@ -84,8 +84,15 @@ def http_at(address: str | None) -> Http | None:
     return Http(listen, lambda at: say_now(f"http {at}"))
 
 
-def stop_when_stdin_ends() -> None:
-    """Let the end of standard input stop this process as SIGTERM does."""
+STOP_S: Final = 12.0
+"""Seconds that a node has to stop once standard input has ended; then it is killed. A clean stop takes less."""
+
+
+def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
+    """Let the end of standard input stop this process as SIGTERM does, and as SIGKILL does after `within_s` seconds.
+
+    SIGTERM is taken by the event loop, and a loop that hangs takes nothing; nobody is left who would notice.
+    """
 
     def wait() -> None:
         try:
@@ -94,5 +101,7 @@ def stop_when_stdin_ends() -> None:
         except OSError:  # standard input was closed, or its terminal is gone: that is an end, too
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(within_s)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()
