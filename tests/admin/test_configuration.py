@@ -94,7 +94,12 @@ def test_what_kubernetes_sets_for_services_is_no_setting(table: str, service: st
 
 
 def test_variables_that_are_no_settings_are_no_mistakes() -> None:
-    others = {"POLONAISE_LOG": "l", "POLONAISE_CI": "1", "POLONAISE_TLS_CA": "ca.pem", "POLONAISE_COORDINATOR": "file:c"}
+    others = {
+        "POLONAISE_LOG": "l",
+        "POLONAISE_CI": "1",
+        "POLONAISE_TLS_CA": "ca.pem",
+        "POLONAISE_COORDINATOR": "file:c",
+    }
     foreign = {"POLONAISE_VERSION": "1.2", "POLONAISE_HOME": "/srv", "POLONAISE": "x", "XPOLONAISE_SERVER_LISTN": "a:1"}
     for table in TABLES:
         configuration_of(table, None, {}, {**others, **foreign})

@@ -100,7 +100,9 @@ def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
 
 
 def test_a_table_that_fits_is_not_cut() -> None:
-    lines = text_of([table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33)
+    lines = text_of(
+        [table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33
+    )
     assert [line.rstrip() for line in lines] == ["name  count  why", "a         1  b", "c        22  " + "d" * 20]
 
 

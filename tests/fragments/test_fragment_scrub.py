@@ -40,7 +40,9 @@ FRAGMENTS = {named(number): 1_000 for number in range(3)}
 def test_a_damaged_fragment_that_is_deleted_counts_as_unrepaired_no_more() -> None:
     scrub = FragmentScrub(1_000, every_s=100.0, first_s=0.0)
     scrub.listed(0.0, 7, FRAGMENTS)
-    for name, deleted in zip(FRAGMENTS, (lambda: scrub.gone(9, named(0)), lambda: scrub.good(9, named(1))), strict=False):
+    for name, deleted in zip(
+        FRAGMENTS, (lambda: scrub.gone(9, named(0)), lambda: scrub.good(9, named(1))), strict=False
+    ):
         scrub.damaged(8, name, "rotten")
         assert scrub.unrepaired == 1
         deleted()

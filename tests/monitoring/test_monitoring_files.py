@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "monitoring.md"
 FUNCTIONS = {
-    "absent_over_time", "and", "by", "clamp_min", "deriv", "histogram_quantile", "increase", "max", "max_over_time", "or",
-    "predict_linear", "rate", "sum", "time", "topk", "without",
+    "absent_over_time", "and", "by", "clamp_min", "deriv", "histogram_quantile", "increase", "max", "max_over_time",
+    "or", "predict_linear", "rate", "sum", "time", "topk", "without",
 }  # fmt: skip
 ELSEWHERE = {"up": {"job", "instance"}}
 """Metrics that Prometheus makes itself."""
@@ -127,7 +127,9 @@ def test_partitions_without_an_owner_are_those_that_the_description_has_more() -
 def test_a_storage_node_that_is_started_again_is_no_series_of_faults() -> None:
     expression = expression_of("PolonaiseSessionFaults")
     _, _, limit = expression.partition(" > ")
-    assert limit == "5 * clamp_min(sum without (state) (polonaise_server_partitions), 1)", "one fault for each partition"
+    assert limit == "5 * clamp_min(sum without (state) (polonaise_server_partitions), 1)", (
+        "one fault for each partition"
+    )
 
 
 def test_damage_that_is_over_in_any_way_raises_no_alert() -> None:

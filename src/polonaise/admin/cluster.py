@@ -283,9 +283,13 @@ class ClusterObserver:
             description,
             [
                 ServerStatus(
-                    server, addresses[server], server in registered, owned[server], _trouble_in(answer),
+                    server,
+                    addresses[server],
+                    server in registered,
+                    owned[server],
+                    _trouble_in(answer),
                     server_troubles(answer) if isinstance(answer, dict) else (),
-                )  # fmt: skip
+                )
                 for server, answer in answers.items()
             ],
             [

@@ -210,9 +210,8 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
             continue
         if variable.startswith(prefix):
             named[variable.removeprefix(prefix).lower()] = value
-        elif not name.lower().startswith(tuple(f"{other}_" for other in TABLES)) and name not in _OTHER_VARIABLES:
-            if near := _variable_meant(name):
-                mistakes.append(f"environment {variable}: there is no such variable, did you mean {near}?")
+        elif meant := _variable_meant(name):
+            mistakes.append(f"environment {variable}: there is no such variable, did you mean {meant}?")
     return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
 
 
@@ -225,17 +224,19 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _variable_meant(name: str) -> str:
-    """Return the variable that an unknown one without a table is a typo of; empty if it may be somebody else's.
+    """Return the variable that one of no table is a typo of; empty if it is none, or may be somebody else's.
 
     Images and scripts have variables of their own, such as `POLONAISE_VERSION`, and are not to keep a node from
     starting.
     """
-    words = [name.lower().partition("_")[0], name.lower()]
+    word, _, rest = name.lower().partition("_")
+    if name in _OTHER_VARIABLES or (rest and word in TABLES):
+        return ""
     for table, keys in TABLES.items():
-        if words[1] in [key.name for key in keys]:
-            return variable_of(table, words[1])
-    if "_" in name and (near := difflib.get_close_matches(words[0], TABLES, n=1, cutoff=0.8)):
-        return variable_of(near[0], words[1].partition("_")[2])
+        if name.lower() in [key.name for key in keys]:
+            return variable_of(table, name)
+    if rest and (near := difflib.get_close_matches(word, TABLES, n=1, cutoff=0.8)):
+        return variable_of(near[0], rest)
     others = [other for other in _OTHER_VARIABLES if len(name) >= len("TLS_CE") and other.startswith(name)]
     others += difflib.get_close_matches(name, _OTHER_VARIABLES, n=1, cutoff=0.75)
     return f"{_PREFIX}{others[0]}" if others else ""

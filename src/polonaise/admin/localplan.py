@@ -196,9 +196,9 @@ def forget_plan(directory: Path) -> None:
 
     def remove() -> None:
         for path in directory.iterdir():
-            if path.name in (COORDINATOR, ZOOKEEPER) or path.name.startswith(STORAGE_PREFIX):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
+            made = path.name in (COORDINATOR, ZOOKEEPER) or path.name.startswith(STORAGE_PREFIX)
+            if made and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
         (directory / PLAN).unlink()  # last: until then it is a cluster's directory
 
     with_own_errors(str(directory), remove)

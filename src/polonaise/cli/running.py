@@ -38,8 +38,8 @@ HttpListen = Annotated[
     Option(
         "--http",
         metavar="HOST:PORT",
-        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine only; "
-        "off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
+        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine "
+        "only; off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
     ),
 ]
 UntilStdinEnds = Annotated[

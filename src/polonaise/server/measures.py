@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from polonaise.coordination.values import ClusterDescription
 from polonaise.histogram import Histogram
 from polonaise.terms import StorageId
+
+
+def add_totals(sums: Counter[str], totals: Mapping[str, int]) -> None:
+    """Add the totals of a partition to sums, in a fraction of the time that `Counter.update` takes."""
+    for name, count in totals.items():
+        sums[name] += count
 
 
 class ServerMeasures(NamedTuple):
