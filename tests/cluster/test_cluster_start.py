@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.admin.localcluster import LocalClusterRun, Told
+from polonaise.admin.localplan import Wanted
+from polonaise.node.local import LocalCluster, StartFailed
 from rigs.localcluster import StartedCluster, node_of, processes_in, started_cluster
 from rigs.programs import POLONAISE, output_of, run_polonaise
 from rigs.waiting import block_until
@@ -229,3 +232,26 @@ def _on_a_terminal(command: list[str]) -> str:
     assert written.startswith(b"\x1b[?1049h"), "a screen of its own"
     assert b"\x1b[?1049l" in written, "which is given back"
     return written.decode()
+
+
+class Unready(LocalClusterRun):
+    """A run whose processes are not there, and whose partitions are never ready."""
+
+    async def _until_ready(self) -> str:
+        raise StartFailed("the cluster was not ready after 60 s: partition 3 waits for its operator")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_a_new_cluster_fails_when_a_partition_does_not_become_ready(tmp_path: Path, is_new: bool) -> None:
+    told: list[Told] = []
+    run = Unready(tmp_path, Wanted("file"), told.append)
+    run._cluster, run._is_new = LocalCluster(tmp_path), is_new
+    if is_new:
+        with pytest.raises(StartFailed):
+            run.wait_ready()
+        return
+    run.wait_ready()
+    (event,) = told
+    assert event.event == "not_ready"
+    assert "partition 3 waits for its operator; the cluster goes on" in event.text
+    assert run.cluster.coordinator in event.text

@@ -43,7 +43,7 @@ class Told:
     """Something that happened to the cluster, for whoever started it."""
 
     event: str
-    """`starting`, `waiting`, `ready`, `ended`, `restarted`, or `stopping`."""
+    """`starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
     text: str
     """The event in a line for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +81,7 @@ class LocalClusterRun:
         self._locks: list[RealLock] = []
         self._cluster: LocalCluster | None = None
         self._watched: list[_Watched] = []
+        self._is_new = True
         self._began_s = time.monotonic()
 
     @property
@@ -112,7 +113,7 @@ class LocalClusterRun:
             return
         plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
         plan.check_free()
-        is_first = plan_in(self.directory) is None
+        self._is_new = plan_in(self.directory) is None
         write_plan(self.directory, plan)
         self._cluster = LocalCluster(
             self.directory,
@@ -127,7 +128,7 @@ class LocalClusterRun:
         try:
             self._cluster.start(self._stopped.is_set)
         except StartFailed:
-            if is_first and not self._cluster.servers:
+            if self._is_new and not self._cluster.servers:
                 self._cluster.stop()
                 forget_plan(self.directory)  # nobody could append: another start may want something else
             if not self._stopped.is_set():
@@ -183,15 +184,27 @@ class LocalClusterRun:
     def wait_ready(self) -> None:
         """Return when every partition is ready, or `stop_soon` was called.
 
-        Raises `StartFailed` if that takes more than a minute, or longer for many partitions.
+        If that takes more than a minute, or longer for many partitions: raises `StartFailed` for a new cluster. One that
+        was there before goes on: a partition may wait for its operator, who needs the others, and the nodes, to help it.
         """
-        missing = "" if self._stopped.is_set() else asyncio.run(self._until_ready())
+        if self._stopped.is_set():
+            return
+        try:
+            missing = asyncio.run(self._until_ready())
+        except StartFailed as error:
+            if self._is_new:
+                raise
+            self._tell(Told("not_ready", f"{error.text}; the cluster goes on, {self._look_at()}", {"why": error.text}))
+            return
         if not self._stopped.is_set():
             took_s = time.monotonic() - self._began_s
             text = f"ready after {took_s:.1f} s; in another terminal: export POLONAISE_LOG={self.cluster.coordinator}"
             text += f"\nbut something is wrong: {missing}" if missing else ""
             fields = {"after_s": round(took_s, 1), "log": self.cluster.coordinator, "trouble": missing}
             self._tell(Told("ready", text, fields))
+
+    def _look_at(self) -> str:
+        return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
 
     async def _until_ready(self) -> str:
         """Wait until every partition is ready. Returns what is wrong all the same; empty if nothing is."""
