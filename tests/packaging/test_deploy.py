@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,7 +96,30 @@ def test_the_image_runs_commands_that_there_are() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert 'ENTRYPOINT ["polonaise"]' in text
     shown = text.replace("\\\n#", " ")
-    commands = [line.split(" polonaise ")[1] for line in shown.splitlines() if line.startswith("#   docker run")]
-    assert len(commands) == 2
+    runs = [line for line in shown.splitlines() if line.startswith("#   docker run")]
+    commands = [shlex.split(line.split(" polonaise ")[1]) for line in runs if " polonaise " in line]
+    assert len(commands) == 3
     for words in commands:
-        assert_is_command(shlex.split(words))
+        assert_is_command(words)
+
+
+def test_the_containers_that_are_shown_make_a_cluster() -> None:
+    shown = (DEPLOY / "Dockerfile").read_text().replace("\\\n#", " ")
+    names = re.findall(r"--hostname (\S+)", shown)
+    (storage,) = re.findall(r"server run .*--storage (\S+)", shown)
+    (named,) = re.findall(r"storage run --name (\S+) .*--listen (\S+)", shown)
+    assert storage == "=".join(named), "the first server makes the cluster, and so has to be told its storage nodes"
+    coordinators = re.findall(r"zookeeper://(\w+):2181", shown)
+    assert set(coordinators) <= set(names), "somebody runs the coordinator"
+
+
+def test_an_image_is_built_of_the_sources_and_of_nothing_else() -> None:
+    root = DEPLOY.parent
+    lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*", "what is not named stays out: .git, .venv, settings, keys"
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert let_in == {"LICENSE", "README.md", "pyproject.toml", "src"}
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    needed = {project["project"]["readme"], *project["project"]["license-files"]}
+    needed |= {Path(each).parts[0] for each in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    assert needed | {"pyproject.toml"} == let_in
