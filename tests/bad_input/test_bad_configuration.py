@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.configuration import configuration_of
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import AccessDenied, BadOption, DiskFailed, NotFound, PolonaiseError
 from rigs.shell import Shell
 
@@ -159,6 +160,21 @@ def test_a_port_that_no_service_has_is_no_link_of_kubernetes() -> None:
 def test_a_node_without_what_it_needs_says_how_to_give_it(shell: Shell, node: str, naming: str) -> None:
     shell.refuses(node, "run", code="bad_option", naming=naming)
     shell.refuses(node, "run", "--directory" if node == "storage" else "--coordinator", "", code="bad_option")
+
+
+@pytest.mark.parametrize(
+    "options", [("server", "--listen", "nowhere"), ("storage", "--directory", ""), ("storage", "--http", "nowhere")]
+)
+def test_a_node_that_can_never_run_with_its_settings_has_an_exit_status_of_its_own(
+    shell: Shell, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    node, *given = options
+    needed = {"server": ["--coordinator", f"file:{tmp_path / 'c'}"], "storage": ["--directory", tmp_path / "s"]}[node]
+    said = shell.run(node, "run", *needed, *given)
+    assert said.status == ExitStatus.SETTINGS, "systemd does not start it again"
+    assert said.errors.startswith("polonaise: [bad_option] ")
+    assert said.errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [("server", "run"), ("storage", "run"), ("config", "show"), ("cluster", "start")])

@@ -14,6 +14,7 @@ import typer.main
 
 from polonaise.admin.configuration import configuration_of
 from polonaise.cli.application import application
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.host.address import HostPort, parse_address
 from polonaise.node.addresses import storage_nodes_of
 from rigs.programs import run_program
@@ -67,6 +68,23 @@ def test_systemd_would_have_found_a_typo(tmp_path: Path) -> None:
     copy.write_text(text)
     checked = run_program("systemd-analyze", "verify", "--man=no", copy)
     assert "RestartSek" in checked.stdout + checked.stderr
+
+
+def test_a_unit_does_not_start_a_node_again_and_again_whose_settings_are_wrong() -> None:
+    for unit in UNITS:
+        (line,) = [line for line in unit.read_text().splitlines() if line.startswith("RestartPreventExitStatus=")]
+        assert set(map(int, line.partition("=")[2].split())) == {2, ExitStatus.SETTINGS}
+
+
+def test_a_storage_node_waits_for_its_disk() -> None:
+    text = (DEPLOY / "systemd" / "polonaise-storage.service").read_text()
+    directory = configuration_of("storage", str(DEPLOY / "polonaise.toml"), {}, {})["directory"]
+    (mount,) = re.findall("^RequiresMountsFor=(.*)$", text, re.MULTILINE)
+    assert Path(directory).is_relative_to(mount)
+
+
+def test_the_unit_of_a_server_says_how_it_may_write_to_directories() -> None:
+    assert "# ReadWritePaths=" in (DEPLOY / "systemd" / "polonaise-server.service").read_text()
 
 
 def test_the_settings_in_the_example_are_taken() -> None:

@@ -184,8 +184,8 @@ class LocalClusterRun:
     def wait_ready(self) -> None:
         """Return when every partition is ready, or `stop_soon` was called.
 
-        If that takes more than a minute, or longer for many partitions: raises `StartFailed` for a new cluster. One that
-        was there before goes on: a partition may wait for its operator, who needs the others, and the nodes, to help it.
+        If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. One
+        that was there before goes on: a partition may wait for its operator, who needs the nodes to help it.
         """
         if self._stopped.is_set():
             return

@@ -6,11 +6,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from typer import Option
 
-from polonaise.errors import BadOption
+from polonaise.cli.exitstatus import ExitStatus
+from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing
 from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 from polonaise.redaction import redacted
@@ -74,14 +78,33 @@ def start_logging(log_format: str, *, verbose: bool) -> None:
     log_to(None, chosen, verbose=verbose)
 
 
+@contextmanager
+def reading_settings() -> Iterator[None]:
+    """End the command with a status of its own if settings are wrong in the block: a supervisor has nothing to retry.
+
+    Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
+    Others may pass, such as a file system that is not there yet.
+    """
+    try:
+        yield
+    except (BadOption, CertificateUnusable, ExtraMissing) as error:
+        print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(ExitStatus.SETTINGS) from None
+
+
 def http_at(address: str | None) -> Http | None:
-    """Return where to serve HTTP: nowhere without an address or with `off`, on loopback if it is a port alone."""
-    from polonaise.node.processes import Http
+    """Return where to serve HTTP: nowhere without an address or with `off`, on loopback if it is a port alone.
+
+    Raises `BadOption` for an address that is none, and `ExtraMissing`.
+    """
+    from polonaise.node.processes import Http, check_http
 
     if address is None or address == HTTP_OFF:
         return None
     listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
-    return Http(listen, lambda at: say_now(f"http {at}"))
+    http = Http(listen, lambda at: say_now(f"http {at}"))
+    check_http(http)
+    return http
 
 
 STOP_S: Final = 12.0
