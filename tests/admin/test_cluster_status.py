@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import pytest
 
-from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness, describe_partition
+from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness, _storage_status, describe_partition
 from polonaise.coordination.values import Registration
-from polonaise.errors import NotInitialized, UnknownPartition
+from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town
 
 T = TypeVar("T")
@@ -136,6 +136,37 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
     assert "did not answer within 2 s" in second.coordinator_trouble
     assert second.wellness is Wellness.FAILED
     assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whatever_it_owns(town: Town) -> None:
+    await well(town)
+    (server,) = town.cluster.running_servers
+    server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    status = await status_of(town)
+    (row,) = status.servers
+    assert row.wellness is Wellness.DEGRADED
+    (trouble,) = row.troubles
+    assert trouble.startswith("the server goes on without its coordinator: ")
+    assert "no answer" in trouble
+    server._trouble.succeeded("the lease can't be renewed")
+    await well(town)
+
+
+def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:
+    damage = {"partition": 3, "what": "no frame", "found_us": 1, "repaired_us": 0}
+    document = {
+        "directory": "/d",
+        "gone": "[directory_gone] /d is not the node's any more",
+        "unavailable": {"7": "its files are damaged"},
+        "scrub": {"damages": [damage, {**damage, "repaired_us": 2}]},
+    }
+    assert _storage_status("a", "a:1", document, {}).troubles == [
+        "[directory_gone] /d is not the node's any more",
+        "partition 7 can't be used: its files are damaged",
+        "the scrub of /d found no frame: not repaired yet",
+    ]
+    assert _storage_status("a", "a:1", {}, {}).troubles == [], "one of an older version"
 
 
 @in_a_town(partitions=PARTITIONS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.admin.configuration import configuration_of, variable_of
+from polonaise.admin.configuration import DEFAULT, configuration_of, variable_of
 from polonaise.admin.settingkeys import TABLES
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -71,14 +71,38 @@ def test_a_list_may_be_written_as_one(tmp_path: Path) -> None:
     assert configuration_of("server", file, {}, {})["storage"] == ("a:1", "b:1")
 
 
-def test_what_kubernetes_sets_for_a_service_of_that_name_is_no_setting() -> None:
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "service", ["SERVER", "STORAGE", "STORAGE_0", "STORAGE_METRICS", "CLUSTER", "COORDINATOR", "SERVERS", "METRICS"]
+)
+def test_what_kubernetes_sets_for_services_is_no_setting(table: str, service: str) -> None:
     links = {
-        "POLONAISE_SERVER_SERVICE_HOST": "10.0.0.1",
-        "POLONAISE_SERVER_SERVICE_PORT_CLIENTS": "7000",
-        "POLONAISE_SERVER_PORT": "tcp://10.0.0.1:7000",
-        "POLONAISE_SERVER_PORT_7000_TCP_ADDR": "10.0.0.1",
+        f"POLONAISE_{service}_{end}": value
+        for end, value in {
+            "SERVICE_HOST": "10.0.0.1",
+            "SERVICE_PORT": "7000",
+            "SERVICE_PORT_CLIENTS": "7000",
+            "PORT": "tcp://10.0.0.1:7000",
+            "PORT_7000_TCP": "tcp://10.0.0.1:7000",
+            "PORT_7000_TCP_PROTO": "tcp",
+            "PORT_7000_TCP_PORT": "7000",
+            "PORT_7000_TCP_ADDR": "10.0.0.1",
+        }.items()
     }
-    assert configuration_of("server", None, {}, links).server_settings() == ServerSettings()
+    given = configuration_of(table, None, {}, links)
+    assert {each.origin for each in given.given.values()} == {DEFAULT}
+
+
+def test_variables_that_are_no_settings_are_no_mistakes() -> None:
+    others = {
+        "POLONAISE_LOG": "l",
+        "POLONAISE_CI": "1",
+        "POLONAISE_TLS_CA": "ca.pem",
+        "POLONAISE_COORDINATOR": "file:c",
+    }
+    foreign = {"POLONAISE_VERSION": "1.2", "POLONAISE_HOME": "/srv", "POLONAISE": "x", "XPOLONAISE_SERVER_LISTN": "a:1"}
+    for table in TABLES:
+        configuration_of(table, None, {}, {**others, **foreign})
 
 
 def test_a_value_is_shown_without_its_secrets() -> None:
@@ -104,6 +128,6 @@ def test_every_setting_has_a_meaning_and_a_default_within_its_bounds(table: str)
 def test_every_setting_of_a_node_is_a_field_or_named_beside_them() -> None:
     link = {"heartbeat_s", "silence_s_max"}
     names = {key.name for key in TABLES["server"]} - {field.name for field in fields(ServerSettings)}
-    assert names - link == {"coordinator", "storage", "partitions", "fragments"}
+    assert names - link == {"coordinator", "storage", "partitions", "fragments", "http", "log_format"}
     names = {key.name for key in TABLES["storage"]} - {field.name for field in fields(StorageSettings)}
-    assert names - link == set()
+    assert names - link == {"http", "log_format"}

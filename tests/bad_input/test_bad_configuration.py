@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.configuration import configuration_of
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import AccessDenied, BadOption, DiskFailed, NotFound, PolonaiseError
 from rigs.shell import Shell
 
@@ -128,12 +129,52 @@ def test_a_wrong_variable_is_named_and_its_secret_is_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("POLONAISE_SERVRE_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
+        ("POLONAISE_SERVERS_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
+        ("POLONAISE_STORGE_LISTEN", "POLONAISE_STORAGE_LISTEN"),
+        ("POLONAISE_LISTEN", "POLONAISE_SERVER_LISTEN"),
+        ("POLONAISE_SCRUB_BYTES_PER_S", "POLONAISE_SERVER_SCRUB_BYTES_PER_S"),
+        ("POLONAISE_COFNIG", "POLONAISE_CONFIG"),
+        ("POLONAISE_TLS_CERT", "POLONAISE_TLS_CERTIFICATE"),
+    ],
+)
+def test_a_variable_with_a_typo_before_its_setting(variable: str, meant: str) -> None:
+    for table in ("server", "storage", "cluster"):
+        with pytest.raises(BadOption) as error:
+            configuration_of(table, None, {}, {variable: "hush"})
+        assert f"environment {variable}: there is no such variable, did you mean {meant}?" in str(error.value)
+        assert "hush" not in str(error.value)
+
+
+def test_a_port_that_no_service_has_is_no_link_of_kubernetes() -> None:
+    with pytest.raises(BadOption, match=r"unknown setting server\.port"):
+        configuration_of("server", None, {}, {"POLONAISE_SERVER_PORT": "7000"})
+
+
+@pytest.mark.parametrize(
     ("node", "naming"),
     [("server", "POLONAISE_SERVER_COORDINATOR"), ("storage", "POLONAISE_STORAGE_DIRECTORY")],
 )
 def test_a_node_without_what_it_needs_says_how_to_give_it(shell: Shell, node: str, naming: str) -> None:
     shell.refuses(node, "run", code="bad_option", naming=naming)
     shell.refuses(node, "run", "--directory" if node == "storage" else "--coordinator", "", code="bad_option")
+
+
+@pytest.mark.parametrize(
+    "options", [("server", "--listen", "nowhere"), ("storage", "--directory", ""), ("storage", "--http", "nowhere")]
+)
+def test_a_node_that_can_never_run_with_its_settings_has_an_exit_status_of_its_own(
+    shell: Shell, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    node, *given = options
+    needed = {"server": ["--coordinator", f"file:{tmp_path / 'c'}"], "storage": ["--directory", tmp_path / "s"]}[node]
+    said = shell.run(node, "run", *needed, *given)
+    assert said.status == ExitStatus.SETTINGS, "systemd does not start it again"
+    assert said.errors.startswith("polonaise: [bad_option] ")
+    assert said.errors.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [("server", "run"), ("storage", "run"), ("config", "show"), ("cluster", "start")])

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin import zookeeper
-from polonaise.admin.localplan import PLAN, LocalPlan, Wanted, write_plan
-from polonaise.errors import BadOption, JavaMissing
+from polonaise.admin.localplan import PLAN, LocalPlan, Wanted, plan_in, write_plan
+from polonaise.errors import AddressInUse, BadOption, JavaMissing
+from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import try_lock
 from rigs.shell import Shell
 
@@ -84,11 +85,54 @@ def test_a_port_that_another_process_has(shell: Shell, directory: Path) -> None:
 
 def test_a_port_of_the_cluster_that_another_process_has_by_now(shell: Shell, directory: Path) -> None:
     plan = planned(directory)
-    address = list(plan.every_address())[1]
+    address = list(plan.every_address())[-1]  # a server
     before = contents(directory)
     with socket.create_server((address.host, address.port)):
         shell.refuses("cluster", "start", "--directory", directory, code="address_in_use", naming=str(address))
+        with pytest.raises(AddressInUse, match="move the servers and the coordinator with --port"):
+            plan.check_free()
+        moved = plan.started_again(Wanted(port=plan_port()))
+        moved.check_free()
+        assert moved.addresses.storage == plan.addresses.storage
+        assert str(address) not in moved.addresses.servers
+        assert len(moved.addresses.servers) == len(plan.addresses.servers)
     assert before.items() <= contents(directory).items()
+
+
+def plan_port() -> int:
+    """Return the first of some ports in a row that are free."""
+    first = parse_address(LocalPlan.new(Wanted("file")).addresses.servers[0])
+    assert isinstance(first, HostPort)
+    return first.port
+
+
+def test_a_port_of_a_storage_node_that_another_process_has_by_now(directory: Path) -> None:
+    plan = planned(directory)
+    address = next(plan.every_address())
+    with socket.create_server((address.host, address.port)), pytest.raises(AddressInUse, match="storage nodes keep"):
+        plan.check_free()
+    with pytest.raises(BadOption, match="own storage node has"):
+        plan.started_again(Wanted(port=address.port))
+
+
+def test_a_zookeeper_moves_with_its_servers() -> None:
+    plan = LocalPlan.new(Wanted("zookeeper"))
+    moved = plan.started_again(Wanted(port=plan_port(), servers=1))
+    first = parse_address(moved.addresses.servers[0])
+    assert isinstance(first, HostPort)
+    assert moved.addresses.zookeeper == str(HostPort(first.host, first.port + 1))
+
+
+def test_a_first_start_that_fails_leaves_no_cluster(
+    shell: Shell, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLONAISE_TLS_CA", str(directory.parent / "missing.pem"))
+    monkeypatch.setenv("POLONAISE_TLS_CERTIFICATE", str(directory.parent / "missing.pem"))
+    monkeypatch.setenv("POLONAISE_TLS_KEY", str(directory.parent / "missing.pem"))
+    said = shell.run("cluster", "start", FILE, "--directory", directory, "--storage", "1", "--servers", "1")
+    assert said.status == 1
+    assert not (directory / PLAN).exists()
+    assert plan_in(directory) is None, "another start may want something else"
 
 
 def test_ports_beyond_the_last_one(shell: Shell, directory: Path) -> None:
@@ -113,7 +157,6 @@ def test_a_second_cluster_in_one_directory(shell: Shell, directory: Path) -> Non
         (["--storage", "4"], "made with storage nodes 3, for good: 4"),
         (["--partitions", "8"], "made with partitions 4, for good: 8"),
         (["--zookeeper"], "made with coordinator file, for good: zookeeper"),
-        (["--port", "12345"], "leave --port out"),
     ],
 )
 def test_what_a_cluster_can_not_become(shell: Shell, directory: Path, options: list[str], naming: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
+import rich.console
 from rich.console import Console
 
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+from polonaise.cli.cluster import _watch
 from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
 from polonaise.cli.looking import size
+from polonaise.cli.output import table_of
 from polonaise.coordination.values import ClusterDescription, Owner
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.node.condition import Condition
@@ -71,6 +75,60 @@ def test_on_a_narrow_terminal_reasons_are_cut_and_addresses_are_not() -> None:
     assert " b:1 is" in row
     assert row.endswith("…")
     assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 66, 70, 80, 120])
+def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(width: int) -> None:
+    names = [f"storage-{number}.a-rather-long-domain.example.com:17100" for number in range(3)]
+    whole = Condition(1234, 2, True, 123_456_789_012, names, {}, "", {}, None, "", 4321, 8765, [])
+    status = cluster([PartitionStatus(1234, Owner(77, "s:1", 4321), whole), partition(1, out="b:1")])
+    status = replace(status, storage=[StorageStatus(name, name, "no answer") for name in names])
+    lines = text_of(list(screen_of(status)), width)
+    row = next(line for line in lines if line.split()[:1] == ["1234"]).split()
+    assert {"1234", "77", "4321", "8765", "123456789012"} <= set(row)
+    tables = [line for line in lines if not line.startswith(("cluster", "coordinator", "2 partitions"))]
+    assert all(len(line) <= width for line in tables)
+    for name in names:
+        shown = next(line.split()[0] for line in tables if line.split()[:1] and line.startswith(name[:9]))
+        assert shown == name or (shown.endswith("…") and name.startswith(shown[:-1]))
+
+
+def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
+    row = ("a", 123_456_789_012, "b")
+    (_, line) = text_of([table_of(["name", "count", "why"], [row], right=(1,), lines=True)], 14)
+    assert line.split() == ["a", "12…", "b"]
+
+
+def test_a_table_that_fits_is_not_cut() -> None:
+    lines = text_of(
+        [table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33
+    )
+    assert [line.rstrip() for line in lines] == ["name  count  why", "a         1  b", "c        22  " + "d" * 20]
+
+
+async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(Exception):
+        pass
+
+    class Observer:
+        looks = 0
+
+        async def look(self) -> ClusterStatus:
+            self.looks += 1
+            if self.looks > 1:
+                raise Ended
+            return cluster([partition(0)], CoordinatorUnavailable("\x1b]0;owned\x07 [bold]gone"))
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(rich.console.Console, "is_terminal", True)
+    with pytest.raises(Ended):
+        await _watch(Observer(), 0.0, all_rows=False, as_json=False)  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    assert "\x1b]0;" not in printed
+    assert "\x07" not in printed
+    assert r"\x1b]0;owned\x07 [bold]gone" in printed
 
 
 @pytest.mark.parametrize("height", [12, 24, 50])

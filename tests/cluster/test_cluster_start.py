@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.admin.localcluster import LocalClusterRun, Told
+from polonaise.admin.localplan import Wanted
+from polonaise.node.local import LocalCluster, StartFailed
 from rigs.localcluster import StartedCluster, node_of, processes_in, started_cluster
 from rigs.programs import POLONAISE, output_of, run_polonaise
 from rigs.waiting import block_until
@@ -44,6 +47,13 @@ def append(log: str, body: str) -> None:
 def bodies(log: str) -> list[str]:
     told = output_of(run_polonaise("log", "read", log, "--partition", "0", "--json"))
     return [json.loads(line)["data"] for line in told.splitlines()]
+
+
+def test_an_address_for_http_that_all_nodes_would_share_is_for_none_of_them(tmp_path: Path) -> None:
+    config = tmp_path / "p.toml"
+    config.write_text('[server]\nhttp = "127.0.0.1:1"\n[storage]\nhttp = "127.0.0.1:1"\n')
+    with started_cluster(tmp_path / "d", FILE, "--storage", "1", "--config", str(config)) as cluster:
+        assert not cluster.until("ready")["trouble"]
 
 
 def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> None:
@@ -181,7 +191,7 @@ def test_a_cluster_with_zookeeper_comes_up_and_its_coordinator_comes_back(tmp_pa
         cluster.until("restarted")
         block_until(lambda: status(ready["log"])[0] == 0, "the cluster is well again", every_s=0.5)
         append(ready["log"], "and more")
-        assert cluster.end() == 0
+        assert cluster.end(signal.SIGKILL) == -signal.SIGKILL  # and ZooKeeper ends, or it could not be started again
     with started_cluster(directory) as again:
         assert bodies(again.until("ready")["log"]) == ["kept", "and more"]
 
@@ -222,3 +232,26 @@ def _on_a_terminal(command: list[str]) -> str:
     assert written.startswith(b"\x1b[?1049h"), "a screen of its own"
     assert b"\x1b[?1049l" in written, "which is given back"
     return written.decode()
+
+
+class Unready(LocalClusterRun):
+    """A run whose processes are not there, and whose partitions are never ready."""
+
+    async def _until_ready(self) -> str:
+        raise StartFailed("the cluster was not ready after 60 s: partition 3 waits for its operator")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_a_new_cluster_fails_when_a_partition_does_not_become_ready(tmp_path: Path, is_new: bool) -> None:
+    told: list[Told] = []
+    run = Unready(tmp_path, Wanted("file"), told.append)
+    run._cluster, run._is_new = LocalCluster(tmp_path), is_new
+    if is_new:
+        with pytest.raises(StartFailed):
+            run.wait_ready()
+        return
+    run.wait_ready()
+    (event,) = told
+    assert event.event == "not_ready"
+    assert "partition 3 waits for its operator; the cluster goes on" in event.text
+    assert run.cluster.coordinator in event.text

@@ -37,6 +37,22 @@ FRAGMENTS = {named(number): 1_000 for number in range(3)}
 # ------------------------------------------------------------------ the decisions
 
 
+def test_a_damaged_fragment_that_is_deleted_counts_as_unrepaired_no_more() -> None:
+    scrub = FragmentScrub(1_000, every_s=100.0, first_s=0.0)
+    scrub.listed(0.0, 7, FRAGMENTS)
+    for name, deleted in zip(
+        FRAGMENTS, (lambda: scrub.gone(9, named(0)), lambda: scrub.good(9, named(1))), strict=False
+    ):
+        scrub.damaged(8, name, "rotten")
+        assert scrub.unrepaired == 1
+        deleted()
+        assert scrub.unrepaired == 0
+    scrub.damaged(8, named(2), "rotten")
+    scrub.listed(100.0, 9, {named(0): 1_000})
+    assert scrub.unrepaired == 0
+    assert scrub.scrubbed.found == 3
+
+
 def test_a_round_reads_every_fragment_once_and_the_next_one_waits_for_its_time() -> None:
     scrub = FragmentScrub(1_000, every_s=100.0, first_s=5.0)
     assert scrub.next(0.0) == Pause(5.0)

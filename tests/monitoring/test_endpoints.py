@@ -90,7 +90,7 @@ async def test_the_formats_are_those_that_the_asker_takes(tmp_path: Path) -> Non
 async def test_the_head_of_an_answer_comes_without_its_body(tmp_path: Path) -> None:
     node = await started_storage(tmp_path / "storage")
     try:
-        for path in ("/health", "/ready", "/metrics"):
+        for path in ("/live", "/health", "/ready", "/metrics"):
             said = await http_get(node.http, path, method="HEAD")
             assert (said.status, said.body) == (200, b"")
             assert int(said.headers["content-length"]) > 0
@@ -197,7 +197,7 @@ async def test_requests_that_nobody_answers(tmp_path: Path) -> None:
             assert said.document["error"]
         said = await http_get(node.http, "/metrics", method="DELETE")
         assert (said.status, said.headers["allow"]) == (405, "get, head")
-        assert (await http_get(node.http, "/")).body == b"/health /ready /metrics\n"
+        assert (await http_get(node.http, "/")).body == b"/live /ready /health /metrics\n"
     finally:
         await node.stop()
 

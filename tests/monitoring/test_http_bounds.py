@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 import pytest
 
 from polonaise.errors import AddressInUse, BadOption, PartitionNotReady
+from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.host.real import RealHost, stop_at_mistakes
 from polonaise.node.monitoring import httplistener
+from polonaise.node.monitoring.exposition import Exposition
+from polonaise.node.monitoring.face import HttpFace
 from polonaise.node.monitoring.httplistener import CONNECTIONS_MAX, HttpAnswer, HttpListener, HttpRequest
 from polonaise.storage.settings import StorageSettings
 from rigs.httpget import exchanged, http_get, parsed
 from rigs.observed import started_storage
-from rigs.waiting import wait_until
+from rigs.waiting import PATIENCE_S, wait_until
 
 ANY_PORT = "127.0.0.1:0"
 ASKED = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -103,7 +107,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         await wait_until(lambda: listener._connections)
         await wait_until(lambda: not listener._connections)
         writer.close()
-        assert not listener._server.connections
+        await wait_until(lambda: not listener._server.connections)
 
 
 async def test_more_connections_than_the_bound_are_closed_at_once() -> None:
@@ -116,6 +120,116 @@ async def test_more_connections_than_the_bound_are_closed_at_once() -> None:
             writer.close()
         await wait_until(lambda: not listener._connections)
         assert parsed(await exchanged(address, ASKED)).status == 200
+
+
+async def asked_and_left(address: str, began: asyncio.Event) -> None:
+    """Ask, and leave as soon as the answer is being made."""
+    began.clear()
+    host, _, port = address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(ASKED)
+    await asyncio.wait_for(began.wait(), PATIENCE_S)
+    writer.transport.abort()
+
+
+async def test_an_answer_is_cancelled_when_its_asker_leaves() -> None:
+    began, cancelled = asyncio.Event(), 0
+
+    async def endless(_: HttpRequest) -> HttpAnswer:
+        nonlocal cancelled
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+        raise AssertionError
+
+    async with listening(endless) as (listener, address):
+        before = len(asyncio.all_tasks())
+        for _ in range(CONNECTIONS_MAX + 8):
+            await asked_and_left(address, began)
+            await wait_until(lambda: not listener._connections)
+        assert cancelled == CONNECTIONS_MAX + 8
+        await wait_until(lambda: len(asyncio.all_tasks()) <= before)
+
+
+async def test_an_answer_that_is_not_at_its_end_keeps_its_place_when_its_asker_leaves() -> None:
+    began, may_end, at_work = asyncio.Event(), asyncio.Event(), 0
+
+    async def slow_to_end(asked: HttpRequest) -> HttpAnswer:
+        nonlocal at_work
+        began.set()
+        at_work += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            at_work -= 1
+        return await hello(asked)
+
+    async with listening(slow_to_end) as (listener, address):
+        for _ in range(CONNECTIONS_MAX):
+            await asked_and_left(address, began)
+        assert await exchanged(address, ASKED) == b""
+        assert at_work == len(listener._connections) == CONNECTIONS_MAX
+        may_end.set()
+        await wait_until(lambda: not listener._connections)
+        assert at_work == 0
+        await asked_and_left(address, began)
+
+
+async def test_a_node_lives_whatever_it_waits_for() -> None:
+    class Waiting:
+        asked = False
+
+        def not_ready(self) -> str:
+            return "partition 0 waits for an operator"
+
+        async def health(self) -> dict[str, Any]:
+            self.asked = True
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    node = Waiting()
+    face = HttpFace(node, RealHost().clock, Exposition().text, Histogram(), "1")  # type: ignore[arg-type]
+    async with listening(face.answer) as (_, address):
+        asking = asyncio.create_task(http_get(address, "/health"))
+        await wait_until(lambda: node.asked)
+        said = await http_get(address, "/live")
+        assert (said.status, said.document) == (200, {"live": True})
+        assert (await http_get(address, "/ready")).status == 503
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+
+def test_the_page_for_operators_probes_whether_a_node_lives_without_asking_others() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    assert "livenessProbe: {httpGet: {path: /live," in page
+
+
+async def test_who_asks_all_the_time_whether_a_node_is_ready_gets_a_verdict_that_stands_for_a_second() -> None:
+    class Judged:
+        looks = 0
+
+        def not_ready(self) -> str:
+            self.looks += 1
+            return f"look {self.looks}"
+
+    class Stopped:
+        now_s = 100.0
+
+        def monotonic_s(self) -> float:
+            return self.now_s
+
+    node, clock = Judged(), Stopped()
+    face = HttpFace(node, clock, Exposition().text, Histogram(), "1")  # type: ignore[arg-type]
+    for at_s, looks in ((100.0, 1), (100.0, 1), (100.9, 1), (101.0, 2), (101.5, 2)):
+        clock.now_s = at_s
+        said = await face.answer(HttpRequest("/ready", {}, ""))
+        assert said.status == 503
+        assert json.loads(said.body)["reason"] == f"look {looks}"
+    assert node.looks == 2
 
 
 @pytest.mark.parametrize(

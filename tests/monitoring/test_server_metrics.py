@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +15,7 @@ from polonaise.errors import CoordinatorUnavailable, ExpectationFailed, LockConf
 from polonaise.histogram import BOUNDS_S, Histogram
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring import servermetrics
 from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
@@ -55,6 +57,65 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
     for metric, samples in seen.items():
         assert samples, metric.name
         assert all(len(labels) == len(metric.labels) for labels, _ in samples), metric.name
+
+
+@in_an_application
+async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    cluster = server._description.key.hex()[:8]
+    partitions = server._description.partitions
+    seen = await of_server(town)
+    assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
+    server._follow(Assignment())
+    seen = await of_server(town)
+    assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
+
+
+@in_a_town(partitions=4)
+async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the_bound(town: Town) -> None:
+    async def main(log: Log) -> None:
+        for partition in range(4):
+            await log.append(b"first", partition)
+        (server,) = town.cluster.running_servers
+        turns, read_in = 0, []
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        for served in server.partitions.values():
+
+            def totals(own: Callable[[], dict[str, int]] = served.totals) -> dict[str, int]:
+                read_in.append(turns)
+                return own()
+
+            served.totals = totals  # type: ignore[method-assign,assignment]
+        counting = asyncio.create_task(count())
+        before, servermetrics._TURN_PARTITIONS_LISTED = servermetrics._TURN_PARTITIONS_LISTED, 1
+        try:
+            seen = await of_server(town)
+        finally:
+            servermetrics._TURN_PARTITIONS_LISTED = before
+            counting.cancel()
+        assert len(set(read_in)) == len(read_in) == 4
+        assert seen.value(metrics.TRANSACTIONS) == 4
+
+    await town.application("client", main)
+
+
+@in_an_application
+async def test_whether_a_server_is_ready_is_not_read_from_its_health_document(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    observed = ObservedServer(server, server._host.clock)
+    server.health = None  # type: ignore[method-assign,assignment]
+    try:
+        assert observed.not_ready() == ""
+    finally:
+        del server.health
 
 
 @in_an_application

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import typer.main
 
 from polonaise.admin.configuration import configuration_of
 from polonaise.cli.application import application
+from polonaise.cli.exitstatus import ExitStatus
 from polonaise.host.address import HostPort, parse_address
 from polonaise.node.addresses import storage_nodes_of
 from rigs.programs import run_program
@@ -67,6 +70,23 @@ def test_systemd_would_have_found_a_typo(tmp_path: Path) -> None:
     assert "RestartSek" in checked.stdout + checked.stderr
 
 
+def test_a_unit_does_not_start_a_node_again_and_again_whose_settings_are_wrong() -> None:
+    for unit in UNITS:
+        (line,) = [line for line in unit.read_text().splitlines() if line.startswith("RestartPreventExitStatus=")]
+        assert set(map(int, line.partition("=")[2].split())) == {2, ExitStatus.SETTINGS}
+
+
+def test_a_storage_node_waits_for_its_disk() -> None:
+    text = (DEPLOY / "systemd" / "polonaise-storage.service").read_text()
+    directory = configuration_of("storage", str(DEPLOY / "polonaise.toml"), {}, {})["directory"]
+    (mount,) = re.findall("^RequiresMountsFor=(.*)$", text, re.MULTILINE)
+    assert Path(directory).is_relative_to(mount)
+
+
+def test_the_unit_of_a_server_says_how_it_may_write_to_directories() -> None:
+    assert "# ReadWritePaths=" in (DEPLOY / "systemd" / "polonaise-server.service").read_text()
+
+
 def test_the_settings_in_the_example_are_taken() -> None:
     file = str(DEPLOY / "polonaise.toml")
     server, storage = (configuration_of(table, file, {}, {}) for table in ("server", "storage"))
@@ -94,7 +114,30 @@ def test_the_image_runs_commands_that_there_are() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert 'ENTRYPOINT ["polonaise"]' in text
     shown = text.replace("\\\n#", " ")
-    commands = [line.split(" polonaise ")[1] for line in shown.splitlines() if line.startswith("#   docker run")]
-    assert len(commands) == 2
+    runs = [line for line in shown.splitlines() if line.startswith("#   docker run")]
+    commands = [shlex.split(line.split(" polonaise ")[1]) for line in runs if " polonaise " in line]
+    assert len(commands) == 3
     for words in commands:
-        assert_is_command(shlex.split(words))
+        assert_is_command(words)
+
+
+def test_the_containers_that_are_shown_make_a_cluster() -> None:
+    shown = (DEPLOY / "Dockerfile").read_text().replace("\\\n#", " ")
+    names = re.findall(r"--hostname (\S+)", shown)
+    (storage,) = re.findall(r"server run .*--storage (\S+)", shown)
+    (named,) = re.findall(r"storage run --name (\S+) .*--listen (\S+)", shown)
+    assert storage == "=".join(named), "the first server makes the cluster, and so has to be told its storage nodes"
+    coordinators = re.findall(r"zookeeper://(\w+):2181", shown)
+    assert set(coordinators) <= set(names), "somebody runs the coordinator"
+
+
+def test_an_image_is_built_of_the_sources_and_of_nothing_else() -> None:
+    root = DEPLOY.parent
+    lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "*", "what is not named stays out: .git, .venv, settings, keys"
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert let_in == {"LICENSE", "README.md", "pyproject.toml", "src"}
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    needed = {project["project"]["readme"], *project["project"]["license-files"]}
+    needed |= {Path(each).parts[0] for each in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    assert needed | {"pyproject.toml"} == let_in

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -32,7 +32,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.node.condition import Condition, condition_of
+from polonaise.node.condition import Condition, condition_of, server_troubles, storage_troubles
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
@@ -63,12 +63,14 @@ class ServerStatus:
     """The number of partitions that the assignment gives it."""
     trouble: str = ""
     """Why it could not be asked; empty if it answered."""
+    told: Sequence[str] = ()
+    """What is wrong as it says itself."""
 
     @property
     def troubles(self) -> list[str]:
         """All that is wrong, line by line."""
         unregistered = [] if self.registered else ["it owns partitions and is not registered: it stopped, or hangs"]
-        return [*([self.trouble] if self.trouble else []), *unregistered]
+        return [*([self.trouble] if self.trouble else []), *unregistered, *self.told]
 
     @property
     def wellness(self) -> Wellness:
@@ -92,8 +94,8 @@ class StorageStatus:
     free_bytes: int | None = None
     total_bytes: int | None = None
     """The size of the disk that its directory lies on, in bytes; None if it did not say."""
-    unavailable: Mapping[int, str] = field(default_factory=dict)
-    """What is wrong with partitions whose files it can't use, by partition; the first hundred of them."""
+    told: Sequence[str] = ()
+    """What is wrong as it says itself."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
     """Why servers have no connection to it, by server."""
 
@@ -102,8 +104,7 @@ class StorageStatus:
         """All that is wrong, line by line."""
         lines = [self.trouble] if self.trouble else []
         lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
-        lines += [f"partition {partition}: {why}" for partition, why in self.unavailable.items()]
-        return lines
+        return [*lines, *self.told]
 
     @property
     def wellness(self) -> Wellness:
@@ -281,7 +282,14 @@ class ClusterObserver:
             error,
             description,
             [
-                ServerStatus(server, addresses[server], server in registered, owned[server], _trouble_in(answer))
+                ServerStatus(
+                    server,
+                    addresses[server],
+                    server in registered,
+                    owned[server],
+                    _trouble_in(answer),
+                    server_troubles(answer) if isinstance(answer, dict) else (),
+                )
                 for server, answer in answers.items()
             ],
             [
@@ -467,6 +475,6 @@ def _storage_status(
         partitions=answer.get("partitions"),
         free_bytes=disk.get("free_bytes"),
         total_bytes=disk.get("total_bytes"),
-        unavailable={int(partition): why for partition, why in answer.get("unavailable", {}).items()},
+        told=storage_troubles(answer),
         not_connected=not_connected,
     )

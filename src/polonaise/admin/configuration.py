@@ -37,8 +37,14 @@ _TOLD_MAX: Final = 5
 """The most mistakes that an error names; it counts the others."""
 _SHOWN_MAX: Final = 60
 """The most characters of a value that a message shows."""
-_SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT)|PORT(_\d+_(TCP|UDP|SCTP))?)(_\w+)?")
-"""The end of a variable that Kubernetes sets in each container for a service named `polonaise-server`: no setting."""
+_SERVICE_LINK: Final = re.compile(
+    r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""The end of a variable that Kubernetes sets in each container for a service named `polonaise-…`: no setting."""
+_SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
+"""The value of such a variable if it ends in `_PORT` and nothing more."""
+_OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
+"""The variables that are no settings of a table, without the prefix."""
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTE_UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
@@ -197,15 +203,43 @@ def _hint(name: str, value: object) -> str:
 def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:
     """Return the settings of a table that environment variables give."""
     prefix = variable_of(table, "")
-    named = {
-        variable.removeprefix(prefix).lower(): value
-        for variable, value in environment.items()
-        if variable.startswith(prefix) and not _SERVICE_LINK.fullmatch(variable.removeprefix(prefix))
-    }
-    # `port` of a cluster reads like a service's: that table is for no container.
-    if table == "cluster" and (port := environment.get(f"{prefix}PORT")) is not None:
-        named["port"] = port
+    named = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix(_PREFIX)
+        if name == variable or _is_service_link(name, value):
+            continue
+        if variable.startswith(prefix):
+            named[variable.removeprefix(prefix).lower()] = value
+        elif meant := _variable_meant(name):
+            mistakes.append(f"environment {variable}: there is no such variable, did you mean {meant}?")
     return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Whether a variable is one that Kubernetes sets for a service; `name` is what follows the prefix."""
+    link = _SERVICE_LINK.fullmatch(name)
+    if link is None:
+        return False
+    return link[2] != "PORT" or _SERVICE_URL.fullmatch(value) is not None
+
+
+def _variable_meant(name: str) -> str:
+    """Return the variable that one of no table is a typo of; empty if it is none, or may be somebody else's.
+
+    Images and scripts have variables of their own, such as `POLONAISE_VERSION`, and are not to keep a node from
+    starting.
+    """
+    word, _, rest = name.lower().partition("_")
+    if name in _OTHER_VARIABLES or (rest and word in TABLES):
+        return ""
+    for table, keys in TABLES.items():
+        if name.lower() in [key.name for key in keys]:
+            return variable_of(table, name)
+    if rest and (near := difflib.get_close_matches(word, TABLES, n=1, cutoff=0.8)):
+        return variable_of(near[0], rest)
+    others = [other for other in _OTHER_VARIABLES if len(name) >= len("TLS_CE") and other.startswith(name)]
+    others += difflib.get_close_matches(name, _OTHER_VARIABLES, n=1, cutoff=0.75)
+    return f"{_PREFIX}{others[0]}" if others else ""
 
 
 def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from polonaise.admin import zookeeper
 from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
-from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, plan_in, write_plan
+from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -30,7 +30,7 @@ _READY_PARTITION_S: Final = 0.1
 _WELL_S: Final = 10.0
 """Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
 _EARLIER_S: Final = 20.0
-"""Seconds that the processes of an earlier run get to end: they do so by themselves within about ten."""
+"""Seconds that the processes of an earlier run get to end: those that hang are killed after twelve."""
 _BACKOFF_S_MIN: Final = 0.5
 _BACKOFF_S_MAX: Final = 10.0
 _STEADY_S: Final = 30.0
@@ -43,7 +43,7 @@ class Told:
     """Something that happened to the cluster, for whoever started it."""
 
     event: str
-    """`starting`, `waiting`, `ready`, `ended`, `restarted`, or `stopping`."""
+    """`starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
     text: str
     """The event in a line for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +81,7 @@ class LocalClusterRun:
         self._locks: list[RealLock] = []
         self._cluster: LocalCluster | None = None
         self._watched: list[_Watched] = []
+        self._is_new = True
         self._began_s = time.monotonic()
 
     @property
@@ -100,7 +101,8 @@ class LocalClusterRun:
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        If it raises anything but the last one, nothing has been changed. Returns early after `stop_soon`.
+        If it raises anything but the last one, nothing has been changed; nor is there a new cluster after that one if
+        no server was started. Returns early after `stop_soon`.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
@@ -110,8 +112,8 @@ class LocalClusterRun:
         if not self._lock():
             return
         plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
-        for address in plan.every_address():
-            zookeeper.check_free(address)
+        plan.check_free()
+        self._is_new = plan_in(self.directory) is None
         write_plan(self.directory, plan)
         self._cluster = LocalCluster(
             self.directory,
@@ -126,6 +128,9 @@ class LocalClusterRun:
         try:
             self._cluster.start(self._stopped.is_set)
         except StartFailed:
+            if self._is_new and not self._cluster.servers:
+                self._cluster.stop()
+                forget_plan(self.directory)  # nobody could append: another start may want something else
             if not self._stopped.is_set():
                 raise
         self._watched = [_Watched(node) for node in self._cluster.nodes]
@@ -179,15 +184,27 @@ class LocalClusterRun:
     def wait_ready(self) -> None:
         """Return when every partition is ready, or `stop_soon` was called.
 
-        Raises `StartFailed` if that takes more than a minute, or longer for many partitions.
+        If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. One
+        that was there before goes on: a partition may wait for its operator, who needs the nodes to help it.
         """
-        missing = "" if self._stopped.is_set() else asyncio.run(self._until_ready())
+        if self._stopped.is_set():
+            return
+        try:
+            missing = asyncio.run(self._until_ready())
+        except StartFailed as error:
+            if self._is_new:
+                raise
+            self._tell(Told("not_ready", f"{error.text}; the cluster goes on, {self._look_at()}", {"why": error.text}))
+            return
         if not self._stopped.is_set():
             took_s = time.monotonic() - self._began_s
             text = f"ready after {took_s:.1f} s; in another terminal: export POLONAISE_LOG={self.cluster.coordinator}"
             text += f"\nbut something is wrong: {missing}" if missing else ""
             fields = {"after_s": round(took_s, 1), "log": self.cluster.coordinator, "trouble": missing}
             self._tell(Told("ready", text, fields))
+
+    def _look_at(self) -> str:
+        return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
 
     async def _until_ready(self) -> str:
         """Wait until every partition is ready. Returns what is wrong all the same; empty if nothing is."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,10 @@ PLAN: Final = "cluster.json"
 """The file that marks a directory as that of a local cluster."""
 LOCK: Final = "lock"
 NODES_LOCK: Final = "nodes.lock"
+LOG_SUFFIX: Final = ".log"
+STORAGE_PREFIX: Final = "storage-"
+COORDINATOR: Final = "coordinator"
+"""The directory of a coordinator of the kind `file`; one of the kind `zookeeper` is named like its kind."""
 HOST: Final = "127.0.0.1"
 ZOOKEEPER: Final = "zookeeper"
 FILE: Final = "file"
@@ -80,7 +85,7 @@ class LocalPlan:
         return cls(wanted.partitions or _PARTITIONS, addresses)
 
     def started_again(self, wanted: Wanted) -> LocalPlan:
-        """Return the plan of this cluster for another start: only the number of servers may be another one.
+        """Return the plan of this cluster for another start: servers may be more or fewer, and move to other ports.
 
         Raises `BadOption` for anything else that can't be changed, and `AddressInUse`.
         """
@@ -96,12 +101,40 @@ class LocalPlan:
                     "or choose another directory"
                 )
         servers = self.addresses.servers
-        if wanted.port is not None and str(HostPort(HOST, wanted.port)) != servers[0]:
-            raise BadOption(f"this cluster has its ports already, from {servers[0]} on: leave --port out")
         count = wanted.servers or len(servers)
+        if wanted.port is not None and str(HostPort(HOST, wanted.port)) != servers[0]:
+            return self._moved(wanted.port, count)
         more = _ports(count - len(servers), None) if count > len(servers) else []
         kept = (*servers[:count], *(str(HostPort(HOST, port)) for port in more))
         return replace(self, addresses=replace(self.addresses, servers=kept))
+
+    def _moved(self, port: int, servers: int) -> LocalPlan:
+        """Return this plan with so many servers, and its ZooKeeper behind them, at ports from this one on.
+
+        Storage nodes stay: the cluster knows them by their addresses. Raises `AddressInUse`, `BadOption`.
+        """
+        has_zookeeper = self.addresses.zookeeper is not None
+        texts = [str(HostPort(HOST, each)) for each in _ports(servers + has_zookeeper, port)]
+        if taken := set(texts) & set(self.addresses.storage):
+            raise BadOption(
+                f"invalid --port {port}: {len(texts)} ports are needed, and the cluster's own storage node has "
+                f"{sorted(taken)[0]}; choose another one"
+            )
+        zookeeper = texts[-1] if has_zookeeper else None
+        return replace(self, addresses=LocalAddresses(self.addresses.storage, tuple(texts[:servers]), zookeeper))
+
+    def check_free(self) -> None:
+        """Raise `AddressInUse`, which says what can be done, if another process listens where one of these is to."""
+        for address in self.every_address():
+            try:
+                check_free(address)
+            except AddressInUse as error:
+                way_out = (
+                    "stop who listens there: storage nodes keep their addresses"
+                    if str(address) in self.addresses.storage
+                    else "stop who listens there, or move the servers and the coordinator with --port"
+                )
+                raise AddressInUse(f"{address} is in use: {way_out}") from error
 
     def encode(self) -> bytes:
         """Return the plan as a file's contents."""
@@ -150,9 +183,25 @@ def plan_in(directory: Path) -> LocalPlan | None:
     names = set(with_own_errors(str(directory), lambda: os.listdir(directory)))
     if PLAN in names:
         return LocalPlan.decode(with_own_errors(str(path), path.read_bytes), path)
-    if names - {LOCK, NODES_LOCK, f"{PLAN}.new"}:
+    if {name for name in names if not name.endswith(LOG_SUFFIX)} - {LOCK, NODES_LOCK, f"{PLAN}.new"}:
         raise BadOption(f"{directory} {_kind_of(directory, names)}: name a new or an empty directory")
     return None
+
+
+def forget_plan(directory: Path) -> None:
+    """Remove the plan of a cluster none of whose servers was ever started, and what its other nodes made.
+
+    Their logs stay. Raises what the disk raises.
+    """
+
+    def remove() -> None:
+        for path in directory.iterdir():
+            made = path.name in (COORDINATOR, ZOOKEEPER) or path.name.startswith(STORAGE_PREFIX)
+            if made and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+        (directory / PLAN).unlink()  # last: until then it is a cluster's directory
+
+    with_own_errors(str(directory), remove)
 
 
 def write_plan(directory: Path, plan: LocalPlan) -> None:

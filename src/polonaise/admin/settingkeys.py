@@ -69,7 +69,9 @@ _LINK: Final = (
 )
 
 _NODE: Final = (
-    SettingKey("http", _TEXT, None, "Address of /health, /ready and /metrics; a port alone: loopback."),
+    SettingKey(
+        "http", _TEXT, None, "Address of /live, /ready, /health and /metrics; a port alone: loopback; off: nowhere."
+    ),
     SettingKey("log_format", _TEXT, "text", "Format of the log: text or json."),
 )
 

@@ -17,7 +17,7 @@ from typer import Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.output import print_all, say, say_json
+from polonaise.cli.output import print_all, renderable, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
 from polonaise.cli.tlsoptions import with_tls
 
@@ -72,7 +72,6 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
     """Look for ever: on a terminal in place, elsewhere one status below the other."""
     from rich.console import Console, Group
     from rich.live import Live
-    from rich.text import Text
 
     from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
 
@@ -93,7 +92,7 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
                 _time_line(status),
                 *(screen_of(status, None) if all_rows else fitting(status, console.height - 1)),
             ]
-            live.update(Group(*(Text(part) if isinstance(part, str) else part for part in parts)), refresh=True)
+            live.update(Group(*map(renderable, parts)), refresh=True)
             await asyncio.sleep(interval_s)
 
 

@@ -27,6 +27,7 @@ from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from polonaise.terms import Transaction
 
@@ -171,30 +172,25 @@ def table_of(
 ) -> Table:
     """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
     from rich.table import Table
-    from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    last = len(columns) - 1
+    from polonaise.cli.linetable import LineTable
+
+    table = (LineTable if lines else Table)(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        # What names something is not cut: a reader can do without the end of a reason, but not of an address.
         table.add_column(
             column,
             justify="right" if index in right else "left",
-            overflow="fold",
-            no_wrap=lines and index < last,
+            overflow="ellipsis" if lines else "fold",
+            no_wrap=lines,
         )
     for row in rows:
-        cells: list[str | Text] = [_shown(cell) for cell in row]
-        if lines:
-            cells[last] = Text(_shown(row[last]), no_wrap=True, overflow="ellipsis")
-        table.add_row(*cells)
+        table.add_row(*map(_shown, row))
     return table
 
 
 def print_all(parts: Sequence[Table | str]) -> None:
     """Print tables and lines, one below the other."""
     from rich.console import Console
-    from rich.text import Text
 
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
@@ -204,8 +200,15 @@ def print_all(parts: Sequence[Table | str]) -> None:
     if not console.is_terminal:
         console.width = _UNLIMITED
     for part in parts:
-        console.print(Text(printable(part)) if isinstance(part, str) else part)
+        console.print(renderable(part))
     say(printed.getvalue().removesuffix("\n"))
+
+
+def renderable(part: Table | str) -> Table | Text:
+    """Return what is printed for a table or a line: a line without markup, and with escapes for a terminal's codes."""
+    from rich.text import Text
+
+    return Text(printable(part)) if isinstance(part, str) else part
 
 
 def _shown(cell: object) -> str:

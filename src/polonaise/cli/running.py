@@ -6,11 +6,16 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from typer import Option
 
-from polonaise.errors import BadOption
+from polonaise.cli.exitstatus import ExitStatus
+from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing
+from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 from polonaise.redaction import redacted
 
@@ -37,8 +42,8 @@ HttpListen = Annotated[
     Option(
         "--http",
         metavar="HOST:PORT",
-        help="Serve /health, /ready and /metrics at this address, without TLS; a port alone means this machine only. "
-        "Needs polonaise[metrics].",
+        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine "
+        "only; off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
     ),
 ]
 UntilStdinEnds = Annotated[
@@ -73,18 +78,44 @@ def start_logging(log_format: str, *, verbose: bool) -> None:
     log_to(None, chosen, verbose=verbose)
 
 
-def http_at(address: str | None) -> Http | None:
-    """Return where to serve HTTP: nowhere without an address, on loopback if it is a port alone."""
-    from polonaise.node.processes import Http
+@contextmanager
+def reading_settings() -> Iterator[None]:
+    """End the command with a status of its own if settings are wrong in the block: a supervisor has nothing to retry.
 
-    if address is None:
+    Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
+    Others may pass, such as a file system that is not there yet.
+    """
+    try:
+        yield
+    except (BadOption, CertificateUnusable, ExtraMissing) as error:
+        print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(ExitStatus.SETTINGS) from None
+
+
+def http_at(address: str | None) -> Http | None:
+    """Return where to serve HTTP: nowhere without an address or with `off`, on loopback if it is a port alone.
+
+    Raises `BadOption` for an address that is none, and `ExtraMissing`.
+    """
+    from polonaise.node.processes import Http, check_http
+
+    if address is None or address == HTTP_OFF:
         return None
     listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
-    return Http(listen, lambda at: say_now(f"http {at}"))
+    http = Http(listen, lambda at: say_now(f"http {at}"))
+    check_http(http)
+    return http
 
 
-def stop_when_stdin_ends() -> None:
-    """Let the end of standard input stop this process as SIGTERM does."""
+STOP_S: Final = 12.0
+"""Seconds that a node has to stop once standard input has ended; then it is killed. A clean stop takes less."""
+
+
+def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
+    """Let the end of standard input stop this process as SIGTERM does, and as SIGKILL does after `within_s` seconds.
+
+    SIGTERM is taken by the event loop, and a loop that hangs takes nothing; nobody is left who would notice.
+    """
 
     def wait() -> None:
         try:
@@ -93,5 +124,7 @@ def stop_when_stdin_ends() -> None:
         except OSError:  # standard input was closed, or its terminal is gone: that is an end, too
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(within_s)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=wait, name="stdin", daemon=True).start()

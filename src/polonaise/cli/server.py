@@ -17,6 +17,7 @@ from polonaise.cli.running import (
     UntilStdinEnds,
     Verbose,
     http_at,
+    reading_settings,
     say_ready,
     start_logging,
     stop_when_stdin_ends,
@@ -78,6 +79,7 @@ def server_run(
     """
     from polonaise.admin.configuration import configuration_of
     from polonaise.host import certificates
+    from polonaise.host.address import parse_address
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
     from polonaise.node.addresses import storage_nodes_of
@@ -90,13 +92,15 @@ def server_run(
         "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence, "http": http,
         "log_format": log_format,
     }  # fmt: skip
-    given = configuration_of("server", config, options)
-    start_logging(given["log_format"], verbose=verbose)
-    settings, served = given.server_settings(), http_at(given["http"])
-    address = given.required("coordinator", "server")
-    nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
-    partitions, fragments = given["partitions"], given["fragments"]
-    identity = tls_identity(certificates.SERVER)
+    with reading_settings():
+        given = configuration_of("server", config, options)
+        start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.server_settings(), http_at(given["http"])
+        parse_address(settings.listen)
+        address = given.required("coordinator", "server")
+        nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
+        partitions, fragments = given["partitions"], given["fragments"]
+        identity = tls_identity(certificates.SERVER)
     run(
         lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
         tls=identity,

@@ -19,6 +19,7 @@ from polonaise.cli.running import (
     UntilStdinEnds,
     Verbose,
     http_at,
+    reading_settings,
     say_ready,
     start_logging,
     stop_when_stdin_ends,
@@ -71,6 +72,7 @@ def storage_run(
     """
     from polonaise.admin.configuration import configuration_of
     from polonaise.host import certificates
+    from polonaise.host.address import parse_address
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_storage
@@ -81,10 +83,12 @@ def storage_run(
         "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
         "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
     }  # fmt: skip
-    given = configuration_of("storage", config, options)
-    start_logging(given["log_format"], verbose=verbose)
-    settings, served = given.storage_settings(), http_at(given["http"])
-    identity = tls_identity(certificates.STORAGE)
+    with reading_settings():
+        given = configuration_of("storage", config, options)
+        start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.storage_settings(), http_at(given["http"])
+        parse_address(settings.listen)
+        identity = tls_identity(certificates.STORAGE)
     run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
 
 

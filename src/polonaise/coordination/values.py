@@ -176,6 +176,11 @@ class ClusterDescription(CoordinatorValue):
         """Return the description with another address for this storage node."""
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
 
+    @property
+    def label(self) -> str:
+        """The beginning of the key: enough for people and metrics to tell clusters apart."""
+        return self.key.hex()[:8]
+
     def encode(self) -> bytes:
         given = {"addresses": self.addresses, "zones": self.zones}
         more = {what: dict(values) for what, values in given.items() if values}

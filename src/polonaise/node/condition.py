@@ -75,9 +75,7 @@ class Condition(NamedTuple):
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
                     lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
-        if self.coordinator:
-            lines.append(f"the server goes on without its coordinator: {self.coordinator}")
-        return lines
+        return lines + _without_coordinator(self.coordinator)
 
 
 def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
@@ -92,16 +90,25 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
     return {int(number): condition_of(int(number), answer, health) for number, health in answer["partitions"].items()}
 
 
+def server_troubles(health: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a server itself according to its health document, whatever it owns."""
+    return _without_coordinator(health.get("coordinator", ""))
+
+
+def _without_coordinator(why: str) -> list[str]:
+    return [f"the server goes on without its coordinator: {why}"] if why else []
+
+
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [health["gone"]] if health["gone"] else []
-    lines += [f"partition {partition} can't be used: {why}" for partition, why in health["unavailable"].items()]
-    return lines + _unrepaired(health["directory"], health["scrub"])
+    lines = [health["gone"]] if health.get("gone") else []
+    lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
+    return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
     """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
-    unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
+    unrepaired = [damage for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
     if not unrepaired:
         return []
     more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""

@@ -20,6 +20,8 @@ from polonaise.host.tls import TlsFiles
 from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
+HTTP_OFF: Final = "off"
+"""The address that keeps a node from serving HTTP, whatever its file of settings and its environment say."""
 ZOOKEEPER_ROOT: Final = "polonaise"
 """The root of the cluster in a ZooKeeper of its own."""
 _START_S: Final = 30.0
@@ -231,6 +233,7 @@ class LocalCluster:
             self.zookeeper = self._node("zookeeper", keeps, places.zookeeper)
         self.storage_directories = [directory / f"storage-{number}" for number in range(len(places.storage))]
         common += ["--config", config] if config is not None else []
+        common += ["--http", HTTP_OFF]  # settings are for all nodes here, and no two of them can have one port
         segment_size = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [
             self._node(

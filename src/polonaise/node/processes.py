@@ -101,7 +101,7 @@ async def _observed(
         yield lambda: http.listening(address)
 
 
-def _check_http(http: Http | None) -> None:
+def check_http(http: Http | None) -> None:
     """Raise `ExtraMissing` if HTTP is wished and its libraries are not installed, `BadOption` for a wrong address."""
     if http is None:
         return
@@ -117,7 +117,7 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http:
 
     With `http`, also raises `ExtraMissing`, and what listening there raises.
     """
-    _check_http(http)
+    check_http(http)
     node = StorageNode(host, settings)
 
     def observed() -> ObservedNode:
@@ -211,7 +211,7 @@ async def run_server(
     ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster. With `http`,
     also raises `ExtraMissing`, and what listening there raises.
     """
-    _check_http(http)
+    check_http(http)
     parse_address(settings.listen)  # before the cluster is made: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address, tls)
     server = Server(host, coordinator, settings, history_in(fragments))

@@ -55,7 +55,12 @@ class FragmentScrubbing:
         """Return how far the scrub is and what it found; for each fragment not repaired, why and what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
-        return {"bytes_per_s": self._settings.scrub_bytes_per_s, **asdict(scrubbed), "damages": damages}
+        return {
+            "bytes_per_s": self._settings.scrub_bytes_per_s,
+            **asdict(scrubbed),
+            "unrepaired": self._scrub.unrepaired,
+            "damages": damages,
+        }
 
     async def run(self) -> None:
         """Scrub for ever."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from polonaise.coordination.values import ClusterDescription
 from polonaise.histogram import Histogram
 from polonaise.terms import StorageId
+
+
+def add_totals(sums: Counter[str], totals: Mapping[str, int]) -> None:
+    """Add the totals of a partition to sums, in a fraction of the time that `Counter.update` takes."""
+    for name, count in totals.items():
+        sums[name] += count
 
 
 class ServerMeasures(NamedTuple):
     """What can be measured of a server as a whole. Totals are since its start, and never fall."""
 
+    cluster: ClusterDescription | None
+    """The cluster that the server belongs to; None before it has read that."""
     totals: Mapping[str, int]
     """The sums of `ServedPartition.totals` over all partitions that it owned since then."""
     latencies: Histogram

@@ -35,7 +35,7 @@ from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
-from polonaise.server.measures import ServerMeasures
+from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
@@ -469,12 +469,22 @@ class Server:
 
     # ------------------------------------------------------------------ health
 
-    def measures(self) -> ServerMeasures:
-        """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
-        totals = Counter(self._past)
-        for served in self.partitions.values():
-            totals.update(served.totals())
+    @property
+    def past_totals(self) -> Counter[str]:
+        """The totals of the partitions that it does not own any more, summed up: a copy."""
+        return Counter(self._past)
+
+    def measures(self, totals: Mapping[str, int] | None = None) -> ServerMeasures:
+        """Return what can be measured of this server as a whole; more of each partition is in `partitions`.
+
+        With thousands of partitions it takes long to sum up their totals, which the caller may therefore have done.
+        """
+        if totals is None:
+            totals = self.past_totals
+            for served in self.partitions.values():
+                add_totals(totals, served.totals())
         return ServerMeasures(
+            cluster=getattr(self, "_description", None),
             totals=totals,
             latencies=self._latencies,
             refused=self._refused,

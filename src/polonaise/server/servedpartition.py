@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
@@ -56,6 +56,9 @@ _log = logging.getLogger(__name__)
 
 _HISTORY_READS_MAX = 8
 """The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
+
+_FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in FailureReason)
+"""The names of the totals of failed appends."""
 
 
 class ServedPartition:
@@ -153,7 +156,7 @@ class ServedPartition:
             "faults": owner.readiness.faults.total,
             "cache_hits": owner.cache.hits,
             "cache_misses": owner.cache.misses,
-            **{f"failed_{reason.name.lower()}": self.failures_told[reason] for reason in FailureReason},
+            **{name: self.failures_told[reason] for reason, name in _FAILED},
         }
 
     def tick(self) -> None:

@@ -1,17 +1,17 @@
-"""The three paths of a node, and what they answer."""
+"""The paths of a node, and what they answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host
-from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of, storage_troubles
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, storage_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
@@ -21,10 +21,13 @@ from polonaise.node.monitoring.storagemetrics import storage_samples
 from polonaise.redaction import redacted
 from polonaise.server.node import Server
 from polonaise.storage.node import StorageNode
+from polonaise.terms import PartitionId
 
 _JSON: Final = "application/json"
 _NAMED_MAX: Final = 8
 """The most partitions that a reason names; it only counts the others."""
+_VERDICT_S: Final = 1.0
+"""How long it stands whether a node is ready, in seconds: who asks all the time must not keep the node busy."""
 _SPACE_S: Final = 1.0
 """How long a disk has to tell its space, in seconds: a disk that hangs must not hold up the other metrics."""
 
@@ -62,7 +65,14 @@ class ObservedServer:
         """Return why it is not ready. One that owns no partition is ready to take over."""
         if not self._server.followed:
             return "the server has not read the assignment yet, or it is stopping"
-        return _not_ready(conditions_in(self._server.health()).values())
+        # Not from the health document, which takes tens of milliseconds of the loop for thousands of partitions.
+        now_s, waits = self._clock.monotonic_s(), {}
+        for partition, served in self._server.partitions.items():
+            readiness = served.owner.readiness
+            trouble = readiness.trouble(now_s)
+            if trouble or served.owner.session is None:
+                waits[partition] = trouble or readiness.waits_for
+        return _not_ready(waits)
 
     async def health(self) -> dict[str, Any]:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
@@ -79,14 +89,14 @@ class ObservedServer:
         return await server_samples(self._server, self._clock, detail)
 
 
-def _not_ready(conditions: Iterable[Condition]) -> str:
-    """Return why partitions are not ready; empty if all are."""
-    waiting = [each for each in conditions if not each.ready]
-    if not waiting:
+def _not_ready(waits: Mapping[PartitionId, str]) -> str:
+    """Return why partitions are not ready, given what each waits for; empty if all are."""
+    if not waits:
         return ""
-    named = ", ".join(str(each.partition) for each in waiting[:_NAMED_MAX])
+    waiting = sorted(waits)
+    named = ", ".join(map(str, waiting[:_NAMED_MAX]))
     more = f" and {len(waiting) - _NAMED_MAX} more" if len(waiting) > _NAMED_MAX else ""
-    return f"partition {named}{more}: {waiting[0].waits_for}"
+    return f"partition {named}{more}: {waits[waiting[0]]}"
 
 
 class ObservedStorage:
@@ -137,34 +147,49 @@ class ObservedStorage:
 class HttpFace:
     """Answers the requests of operators about one node."""
 
-    def __init__(self, node: ObservedNode, text: TextOf, loop_delays: Histogram, version: str) -> None:
+    def __init__(self, node: ObservedNode, clock: Clock, text: TextOf, loop_delays: Histogram, version: str) -> None:
         self._node = node
+        self._clock = clock
         self._text = text
         self._loop_delays = loop_delays
         self._version = version
-        self._scraping = asyncio.Lock()
-        """Held while metrics are read and written as text: many askers take no more than one at a time."""
+        self._reading = asyncio.Lock()
+        """Held while health or metrics are read and written as text: many askers take no more than one at a time."""
+        self._reason = ""
+        self._judged_s: float | None = None
+        """When `_reason` was found, in monotonic seconds; None for never."""
 
     async def answer(self, asked: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises what the node raises."""
         match asked.path:
+            case "/live":
+                # At once, and without a thread: who asks restarts a node that does not answer within a second.
+                return HttpAnswer(200, _JSON, b'{"live": true}\n')
             case "/health":
-                return await _json(200, await self._node.health())
+                async with self._reading:
+                    return await _json(200, await self._node.health())
             case "/ready":
-                reason = self._node.not_ready()
+                reason = self._not_ready()
                 return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
             case "/metrics":
                 return await self._metrics(asked)
             case "/":
-                return HttpAnswer(200, "text/plain; charset=utf-8", b"/health /ready /metrics\n")
-        return await _json(404, {"error": "there are /health, /ready and /metrics"})
+                return HttpAnswer(200, "text/plain; charset=utf-8", b"/live /ready /health /metrics\n")
+        return await _json(404, {"error": "there are /live, /ready, /health and /metrics"})
+
+    def _not_ready(self) -> str:
+        """Return why the node is not ready, or was not about a second ago; empty if it is, or was."""
+        now_s = self._clock.monotonic_s()
+        if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
+            self._reason, self._judged_s = self._node.not_ready(), now_s
+        return self._reason
 
     async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
         try:
             detail = detail_in(asked.query)
         except BadOption as error:
             return await _json(400, {"error": error.text})
-        async with self._scraping:
+        async with self._reading:
             samples = await self._node.samples(detail)
             self._add_node(samples)
             # Elsewhere: thousands of lines would hold the node up. The samples are no part of its state.
@@ -175,7 +200,7 @@ class HttpFace:
         """Add what every node has."""
         role, name = self._node.labels()
         samples.add(metrics.NODE_INFO, 1, role, self._version, name)
-        samples.add(metrics.NODE_READY, int(not self._node.not_ready()))
+        samples.add(metrics.NODE_READY, int(not self._not_ready()))
         samples.add(metrics.NODE_TASKS, len(asyncio.all_tasks()))
         samples.add_histogram(metrics.NODE_LOOP_DELAY, self._loop_delays)
 

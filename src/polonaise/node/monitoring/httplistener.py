@@ -1,14 +1,16 @@
 """A small HTTP listener with bounds, in the node's own event loop. The only file that imports aiohttp.
 
-Every connection carries one request, has a few seconds for all of it, and there are few at a time. Whatever is wrong
-with one of them, or with the library, ends that connection, and never the node.
+Every connection carries one request, has a few seconds for all of it, and there are few at a time. What answers a
+request is cancelled when its asker leaves, and has its place among the few until it has ended. Whatever is wrong with
+one of them, or with the library, ends that connection, and never the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple, cast
 
 from aiohttp import web
@@ -19,7 +21,8 @@ from polonaise.host import Host, Listener
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
-"""The most connections at a time; more are closed at once."""
+"""The most connections at a time, with those that are gone while their answer is still being made; more are closed at
+once."""
 CONNECTION_S_MAX: Final = 10.0
 """The longest that a connection may take, from its beginning until its answer is sent, in seconds."""
 _SHUTDOWN_S: Final = 0.2
@@ -63,6 +66,7 @@ class HttpListener:
         # No access log: a line for each scrape is noise. Bodies are not read, so nobody has to wait for their end.
         self._server = web.Server(
             self._answer,
+            handler_cancellation=True,
             access_log=None,
             logger=_log,
             max_line_size=_LINE_BYTES_MAX,
@@ -85,6 +89,14 @@ class HttpListener:
             connection.abort()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request, which keeps its connection's place until it has ended."""
+        connection = next((each for each in self._connections if each.handler is request.protocol), None)
+        if connection is None:  # lost in the same turn of the loop
+            raise asyncio.CancelledError
+        with connection.being_answered():
+            return await self._answered(request)
+
+    async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request by its path."""
         if request.method not in _METHODS:
             answer = _text(405, f"{', '.join(_METHODS)} only")
@@ -115,9 +127,23 @@ class _OneRequest(asyncio.Protocol):
 
     def __init__(self, server: web.Server, others: set[_OneRequest]) -> None:
         self._others = others
-        self._handler: asyncio.Protocol = cast(asyncio.Protocol, server())
+        self.handler: asyncio.Protocol = cast(asyncio.Protocol, server())
+        """The library's part of the connection."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._lost = False
+        self._being_answered = False
+
+    @contextmanager
+    def being_answered(self) -> Iterator[None]:
+        """Keep the connection's place during the block, also when the connection is lost meanwhile."""
+        self._being_answered = True
+        try:
+            yield
+        finally:
+            self._being_answered = False
+            if self._lost:
+                self._others.discard(self)
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -132,32 +158,34 @@ class _OneRequest(asyncio.Protocol):
             return
         self._others.add(self)
         self._deadline = asyncio.get_running_loop().call_later(CONNECTION_S_MAX, self.abort)
-        self._guarded(lambda: self._handler.connection_made(transport))
+        self._guarded(lambda: self.handler.connection_made(transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         if self._deadline is None:  # it never began
             return
         self._deadline.cancel()
-        self._others.discard(self)
-        self._guarded(lambda: self._handler.connection_lost(exc))
+        self._lost = True
+        if not self._being_answered:
+            self._others.discard(self)
+        self._guarded(lambda: self.handler.connection_lost(exc))
 
     def data_received(self, data: bytes) -> None:
         """Hand bytes on."""
         if self._deadline is not None:
-            self._guarded(lambda: self._handler.data_received(data))
+            self._guarded(lambda: self.handler.data_received(data))
 
     def eof_received(self) -> bool | None:
         """Hand the end of the request on."""
-        return self._guarded(self._handler.eof_received) if self._deadline is not None else None
+        return self._guarded(self.handler.eof_received) if self._deadline is not None else None
 
     def pause_writing(self) -> None:
         """Have the library wait until the peer reads."""
-        self._guarded(self._handler.pause_writing)
+        self._guarded(self.handler.pause_writing)
 
     def resume_writing(self) -> None:
         """Let the library go on."""
-        self._guarded(self._handler.resume_writing)
+        self._guarded(self.handler.resume_writing)
 
     def _guarded(self, call: Callable[[], bool | None]) -> bool | None:
         """Make the call; if it raises, end the connection."""

@@ -93,6 +93,12 @@ PARTITIONS: Final = _gauge(
     "`blocked` (an operator has to act); `stopped`.",
     "state",
 )
+OWNED: Final = _gauge(
+    "server_owned_partitions", "Partitions owned, by the first 8 digits of the cluster's key.", "cluster"
+)
+CLUSTER_PARTITIONS: Final = _gauge(
+    "server_cluster_partitions", "Partitions that the cluster has, owned or not, by the same.", "cluster"
+)
 UNDER_REPLICATED: Final = _gauge(
     "server_under_replicated_partitions", "Partitions with a session in which not all members are engaged."
 )
@@ -148,6 +154,9 @@ FRAGMENTS_DONE: Final = _gauge(
 FRAGMENTS_OF: Final = _gauge("server_fragment_scrub_of", "Fragments in that round.")
 FRAGMENTS_DAMAGED: Final = _counter("server_fragments_damaged", "Fragments found damaged.")
 FRAGMENTS_REPAIRED: Final = _counter("server_fragments_repaired", "Fragments found damaged and repaired.")
+FRAGMENTS_UNREPAIRED: Final = _gauge(
+    "server_fragments_unrepaired", "Fragments in the store that were found damaged and are not repaired."
+)
 FRAGMENTS_TROUBLE: Final = _gauge("server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0.")
 
 # ---------------------------------------------------------------------- each partition, at its owner
@@ -237,6 +246,9 @@ SCRUB_FINISHED: Final = _gauge(
 )
 SCRUB_FOUND: Final = _counter("storage_damages_found", "Damages found by the scrub.")
 SCRUB_REPAIRED: Final = _counter("storage_damages_repaired", "Those of them after which the copy was whole again.")
+SCRUB_UNREPAIRED: Final = _gauge(
+    "storage_damages_unrepaired", "Damages found, the latest 100 at most, whose copy is not whole again."
+)
 
 # ---------------------------------------------------------------------- each replica, on its storage node
 

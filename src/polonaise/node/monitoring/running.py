@@ -25,7 +25,7 @@ async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIte
     Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles` if it can't be had.
     """
     delays = Histogram()
-    listener = HttpListener(host, HttpFace(node, Exposition().text, delays, version("polonaise")).answer)
+    listener = HttpListener(host, HttpFace(node, host.clock, Exposition().text, delays, version("polonaise")).answer)
     listens_at = await listener.open(address)
     watch = host.spawn(_watch_loop(host, delays), "event loop's delay")
     try:

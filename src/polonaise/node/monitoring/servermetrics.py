@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from polonaise.host import Clock
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.samples import Samples
+from polonaise.server.measures import add_totals
 from polonaise.server.node import Server
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.terms import NO_SESSION, ClientId, FailureReason, StorageId
 
 _TURN_PARTITIONS: Final = 100
-"""The most partitions that are looked at in one turn of the loop: others have theirs between them."""
+_TURN_PARTITIONS_LISTED: Final = 25
+"""The most partitions that are looked at in one turn of the loop, and those whose metrics are told one by one: others
+have theirs between them."""
 STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
 
 
@@ -66,31 +70,34 @@ def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
 async def server_samples(server: Server, clock: Clock, detail: Detail) -> Samples:
     """Read the metrics of a server."""
     samples = Samples()
-    _add_totals(samples, server)
+    totals = server.past_totals
     partitions = list(server.partitions.values())
+    # Of these partitions, also of those that leave meanwhile: past totals have them only from the next time on.
     listed = detail.partitions.lists(len(partitions))
     samples.add(metrics.LISTED, int(listed))
     mounts = sum(len(served.owner.feeds.mounts) for served in partitions)
     clients_listed = detail.clients.lists(mounts)
-    looked: list[_SeenPartition] = []
+    turn = _TURN_PARTITIONS_LISTED if listed else _TURN_PARTITIONS
+    sums = _Sums()
     for number, served in enumerate(partitions, 1):
         seen = _look_at(served.owner, clock.monotonic_s())
-        looked.append(seen)
+        sums.add(served, seen)
+        add_totals(totals, served.totals())
         if listed:
             _add_partition(samples, served, seen)
         if clients_listed:
             for client, lag in seen.feed_lag.items():
                 samples.add(metrics.CLIENT_LAG, lag, served.partition, client)
-        if number % _TURN_PARTITIONS == 0:
+        if number % turn == 0:
             await asyncio.sleep(0)
-    _add_sums(samples, partitions, looked)
+    _add_totals(samples, server, totals)
+    sums.add_to(samples)
     return samples
 
 
-def _add_totals(samples: Samples, server: Server) -> None:
+def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> None:
     """Add what the server itself has counted."""
-    measures = server.measures()
-    totals = measures.totals
+    measures = server.measures(totals)
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
     add(metrics.BATCHES, totals["committed_batches"])
@@ -117,6 +124,9 @@ def _add_totals(samples: Samples, server: Server) -> None:
         add(metrics.CONNECTED, int(connected), name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
+    if measures.cluster is not None:
+        add(metrics.OWNED, len(server.partitions), measures.cluster.label)
+        add(metrics.CLUSTER_PARTITIONS, measures.cluster.partitions, measures.cluster.label)
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
@@ -124,38 +134,65 @@ def _add_totals(samples: Samples, server: Server) -> None:
         add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
         add(metrics.FRAGMENTS_DAMAGED, scrub["found"])
         add(metrics.FRAGMENTS_REPAIRED, scrub["repaired"])
+        add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
         add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
 
 
-def _add_sums(samples: Samples, partitions: list[ServedPartition], looked: list[_SeenPartition]) -> None:
-    """Add what is summed up over the partitions at this moment."""
-    add = samples.add
-    states = Counter(each.state for each in looked)
-    for state in STATES:
-        add(metrics.PARTITIONS, states[state], state)
-    add(metrics.UNDER_REPLICATED, sum(bool(each.late) for each in looked))
-    add(metrics.INBOX, sum(each.waiting[0] for each in looked))
-    add(metrics.INBOX_BYTES, sum(each.waiting[1] for each in looked))
-    add(metrics.IN_FLIGHT, sum(each.in_flight for each in looked))
-    lags = [lag for each in looked for lag in each.feed_lag.values()]
-    add(metrics.MOUNTS, len(lags))
-    add(metrics.MOUNTS_BEHIND, sum(lag > 0 for lag in lags))
-    add(metrics.FEED_LAG, max(lags, default=0))
-    engaged = Counter(name for each in looked for name in each.engaged)
-    late = Counter(name for each in looked for name in each.late)
-    behind: dict[StorageId, int] = {}
-    for each in looked:
-        for name, lag in each.replica_lag.items():
-            behind[name] = max(lag, behind.get(name, 0))
-    for name in sorted({*engaged, *late}):
-        add(metrics.REPLICA_PARTITIONS, engaged[name], name, "engaged")
-        add(metrics.REPLICA_PARTITIONS, late[name], name, "late")
-        if name in behind:
-            add(metrics.REPLICA_LAG, behind[name], name)
-    add(metrics.CACHE_BYTES, sum(served.owner.cache.bytes for served in partitions))
-    tables = [served.owner.session.order.locks for served in partitions if served.owner.session is not None]
-    add(metrics.LOCKS, sum(table.size for table in tables if table.exact))
-    add(metrics.LOCK_TABLES, sum(not table.exact for table in tables))
+class _Sums:
+    """What is summed up over the partitions at this moment."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._under_replicated = self._inbox = self._inbox_bytes = self._in_flight = 0
+        self._mounts = self._mounts_behind = self._feed_lag = 0
+        self._engaged: Counter[StorageId] = Counter()
+        self._late: Counter[StorageId] = Counter()
+        self._behind: dict[StorageId, int] = {}
+        self._cache_bytes = self._locks = self._lock_tables = 0
+
+    def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
+        """Add a partition."""
+        self._states[seen.state] += 1
+        self._under_replicated += bool(seen.late)
+        self._inbox += seen.waiting[0]
+        self._inbox_bytes += seen.waiting[1]
+        self._in_flight += seen.in_flight
+        for lag in seen.feed_lag.values():
+            self._mounts += 1
+            self._mounts_behind += lag > 0
+            self._feed_lag = max(self._feed_lag, lag)
+        for name in seen.engaged:
+            self._engaged[name] += 1
+        for name in seen.late:
+            self._late[name] += 1
+        for name, lag in seen.replica_lag.items():
+            self._behind[name] = max(lag, self._behind.get(name, 0))
+        self._cache_bytes += served.owner.cache.bytes
+        if served.owner.session is not None:
+            table = served.owner.session.order.locks
+            self._locks += table.size if table.exact else 0
+            self._lock_tables += not table.exact
+
+    def add_to(self, samples: Samples) -> None:
+        """Add the sums to samples."""
+        add = samples.add
+        for state in STATES:
+            add(metrics.PARTITIONS, self._states[state], state)
+        add(metrics.UNDER_REPLICATED, self._under_replicated)
+        add(metrics.INBOX, self._inbox)
+        add(metrics.INBOX_BYTES, self._inbox_bytes)
+        add(metrics.IN_FLIGHT, self._in_flight)
+        add(metrics.MOUNTS, self._mounts)
+        add(metrics.MOUNTS_BEHIND, self._mounts_behind)
+        add(metrics.FEED_LAG, self._feed_lag)
+        for name in sorted({*self._engaged, *self._late}):
+            add(metrics.REPLICA_PARTITIONS, self._engaged[name], name, "engaged")
+            add(metrics.REPLICA_PARTITIONS, self._late[name], name, "late")
+            if name in self._behind:
+                add(metrics.REPLICA_LAG, self._behind[name], name)
+        add(metrics.CACHE_BYTES, self._cache_bytes)
+        add(metrics.LOCKS, self._locks)
+        add(metrics.LOCK_TABLES, self._lock_tables)
 
 
 def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:

@@ -1,0 +1,21 @@
+"""A node ends with its parent, whatever state it is in."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+from rigs.programs import run_python
+
+ENDS = "from polonaise.cli.running import stop_when_stdin_ends; import signal, threading; "
+
+
+def test_a_node_whose_loop_hangs_is_killed_when_its_parent_has_ended() -> None:
+    hangs = ENDS + "signal.signal(signal.SIGTERM, lambda *_: None); stop_when_stdin_ends(0.2)\nwhile True: pass"
+    ended = run_python("-c", hangs, stdin=subprocess.DEVNULL)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_node_that_works_stops_by_itself_when_its_parent_has_ended() -> None:
+    works = ENDS + "signal.signal(signal.SIGTERM, lambda *_: exit(7)); stop_when_stdin_ends()\nwhile True: pass"
+    assert run_python("-c", works, stdin=subprocess.DEVNULL).returncode == 7
