@@ -6,12 +6,13 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polonaise.errors import AccessDenied, BadOption, CertificateUnusable
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE, said_by
-from polonaise.host.tls import EXPIRY_WARNING_S, TlsFiles, TlsIdentity, files_in, tls_identity
+from polonaise.host.tls import EXPIRY_WARNING_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
 from rigs.privileges import unprivileged
 from rigs.tls import EXPIRED_DAYS, Authority, replace
 
@@ -132,8 +133,29 @@ def test_a_part_of_the_files_is_refused_and_what_is_missing_named(ours: Authorit
     with pytest.raises(BadOption, match="certificate and key not given"):
         files_in({"POLONAISE_TLS_CA": files.ca})
     assert files_in({}) is None
-    with pytest.raises(BadOption, match="invalid TLS file key=''"):
+    with pytest.raises(BadOption, match="invalid TLS file key .of type str"):
         TlsFiles(files.ca, files.certificate, "")
+
+
+@pytest.mark.parametrize("given", ["text", "bytes", "bytes path", "one line"])
+def test_a_key_given_in_place_of_its_path_is_refused_and_not_shown(ours: Authority, given: str) -> None:
+    files = ours.node()
+    text = Path(files.key).read_text()
+    secret = text.splitlines()[1]
+    value: Any = {"text": text, "bytes": text.encode(), "bytes path": files.key.encode(), "one line": secret * 99}[given]
+    with pytest.raises(BadOption, match="invalid TLS file key .*give the path") as caught:
+        TlsFiles(files.ca, files.certificate, value)
+    assert secret not in str(caught.value)
+    assert files.key not in str(caught.value)
+
+
+def test_a_key_in_the_environment_is_refused_and_not_shown(ours: Authority) -> None:
+    files = ours.node()
+    text = Path(files.key).read_text()
+    given = {variable: getattr(files, name) for name, variable in VARIABLES.items()}
+    with pytest.raises(BadOption, match="POLONAISE_TLS_KEY in the environment") as caught:
+        files_in({**given, "POLONAISE_TLS_KEY": text})
+    assert text.splitlines()[1] not in str(caught.value)
 
 
 def test_files_are_named_by_absolute_paths(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ VARIABLES: Final = {
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
 """How long, in seconds, before this process's certificate expires its log begins to warn, once a day."""
 _DAY_S: Final = 86_400.0
+_PATH_MAX: Final = 4096
+"""The most characters of a path, as Linux has it."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
 """Collects why the handshake failed that was begun in this context: the loop only tells that the peer has gone."""
@@ -51,10 +53,20 @@ class TlsFiles:
 
     def __post_init__(self) -> None:
         for name in VARIABLES:
-            value = getattr(self, name)
-            if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-                raise BadOption(f"invalid TLS file {name}={value!r}: give the path of a file in PEM")
-            object.__setattr__(self, name, os.path.abspath(os.fspath(value)))
+            object.__setattr__(self, name, os.path.abspath(_path(name, getattr(self, name))))
+
+
+def _path(name: str, value: object) -> str:
+    """Return what was given as the path of a file. Raises `BadOption`, without the value: it may be the key itself."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise BadOption(f"invalid TLS file {name} (of type {type(value).__name__}): give the path of a file in PEM")
+    if "-----BEGIN" in path or any(mark in path for mark in "\n\r\0") or len(path) > _PATH_MAX:
+        raise BadOption(
+            f"invalid TLS file {name} ({VARIABLES[name]} in the environment): it looks like the contents of a file and "
+            "not like its path: give the path"
+        )
+    return path
 
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
