@@ -2,9 +2,6 @@
 
 Connections are accepted here and not by the loop's server, for two reasons: each begins with the files as they are at
 that time, and the first bytes of each are looked at, so that a peer without TLS can be told.
-
-The unsent bytes that a transport with TLS tells of are those which are not encrypted yet: the loop may hold 64 KiB and
-one write more below.
 """
 
 from __future__ import annotations
@@ -15,14 +12,14 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from polonaise.errors import BadOption, PolonaiseError, TlsRequired
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.sockets import RealNetwork, not_connected, not_listening
 from polonaise.host.tls import TlsIdentity, failures
+from polonaise.host.tlsflow import TlsFlow
 from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
 
 _log = logging.getLogger(__name__)
@@ -80,9 +77,14 @@ class TlsNetwork(RealNetwork):
         told: list[ssl.SSLError] = []
         token = failures.set(told)
         try:
-            return await asyncio.get_running_loop().create_connection(
-                factory, parsed.host, parsed.port, ssl=self._identity.dialling(), ssl_handshake_timeout=_DIALLED_S
+            _, flow = await asyncio.get_running_loop().create_connection(
+                lambda: TlsFlow(factory),
+                parsed.host,
+                parsed.port,
+                ssl=self._identity.dialling(),
+                ssl_handshake_timeout=_DIALLED_S,
             )
+            return flow, flow.protocol
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
             raise handshake_fault(address, told[0] if told else error) from error
         except OSError as error:
@@ -198,7 +200,7 @@ class _TlsListener:
                 connected.close()
             elif first == _HANDSHAKE:
                 await self._loop.connect_accepted_socket(
-                    lambda: _Arrival(arrived),
+                    lambda: TlsFlow(arrived),
                     connected,
                     ssl=self._identity.accepting(),
                     ssl_handshake_timeout=HANDSHAKE_S,
@@ -262,19 +264,6 @@ def _why(error: OSError) -> str:
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return f"no handshake within {HANDSHAKE_S:g} s"
     return "it went during the handshake, as a peer does that does not take this node's certificate"
-
-
-class _Arrival(asyncio.Protocol):
-    """Stands for the node's protocol until the handshake is done: of one that fails the node never hears."""
-
-    def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
-        self._factory = factory
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Put the node's protocol in this one's place, before anything is received."""
-        protocol = self._factory()
-        cast(asyncio.Transport, transport).set_protocol(protocol)
-        protocol.connection_made(transport)
 
 
 class _Refusing(asyncio.Protocol):
