@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from polonaise.admin import certificates
 from polonaise.errors import AccessDenied, BadOption, CertificateUnusable
+from polonaise.host import tls
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE, said_by
-from polonaise.host.tls import EXPIRY_WARNING_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
+from polonaise.host.tls import EXPIRY_WARNING_S, RETRY_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
 from rigs.privileges import unprivileged
 from rigs.tls import EXPIRED_DAYS, Authority, replace
+from rigs.waiting import block_until
 
 
 @pytest.fixture
@@ -192,6 +197,61 @@ def test_files_that_can_not_be_used_leave_those_before_in_use_and_are_told_once(
     assert identity.trouble is None
 
 
+def test_a_certificate_that_is_not_valid_yet_is_tried_again(
+    ours: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time()
+    files = ours.node()
+    identity = TlsIdentity(files, wall_s=lambda: now_s)
+    context = identity.accepting()
+    monkeypatch.setattr(certificates, "_CLOCK", timedelta(seconds=-4))
+    ours.node(renew=True)
+    for _ in range(3):
+        assert identity.accepting() is context
+    assert "is not valid yet" in str(identity.trouble)
+    caplog.clear()
+
+    def taken() -> bool:
+        nonlocal now_s
+        now_s += RETRY_S
+        return identity.accepting() is not context
+
+    block_until(taken)
+    assert identity.trouble is None
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_files_that_can_not_be_opened_for_a_moment_are_tried_again_and_told_daily(
+    ours: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time()
+    identity = TlsIdentity(ours.node(), wall_s=lambda: now_s)
+    context = identity.accepting()
+    tries = 0
+
+    def no_descriptors(*_: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tls, "open", no_descriptors, raising=False)
+        ours.node(renew=True)
+        for _ in range(3):
+            assert identity.accepting() is context
+        assert tries == 1, "not read for each connection"
+        now_s += RETRY_S
+        identity.accepting()
+        assert tries == 2
+        assert caplog.text.count("Too many open files") == 1
+        now_s += 86_400
+        identity.accepting()
+        assert caplog.text.count("Too many open files") == 2
+    now_s += RETRY_S
+    assert identity.accepting() is not context
+    assert identity.trouble is None
+
+
 def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     files = ours.node()
     identity = TlsIdentity(files)
@@ -203,7 +263,7 @@ def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: 
 
 def test_a_certificate_that_expires_soon_is_told_once_a_day(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     now_s = time.time()
-    identity = TlsIdentity(ours.node(days=20), lambda: now_s)
+    identity = TlsIdentity(ours.node(days=20), wall_s=lambda: now_s)
     assert caplog.records == []
     now_s += 20 * 86_400 - EXPIRY_WARNING_S + 60
     for _ in range(3):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from polonaise.errors import BadOption, CertificateUnusable
 from polonaise.host.certificates import ROLE_URI, VouchedFor, said_by
@@ -30,6 +30,8 @@ VARIABLES: Final = {
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
 """How long, in seconds, before this process's certificate expires its log begins to warn, once a day."""
 _DAY_S: Final = 86_400.0
+RETRY_S: Final = 30.0
+"""How long, in seconds, files that could not be used are left alone when they don't change."""
 _PATH_MAX: Final = 4096
 """The most characters of a path, as Linux has it."""
 
@@ -89,11 +91,12 @@ def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
     return TlsFiles(**there)
 
 
+_Version: TypeAlias = tuple[Any, ...]
+
+
 class _Contexts(NamedTuple):
     """What was made of the files as they were at one time."""
 
-    version: tuple[Any, ...]
-    """Changes whenever one of the files does."""
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
     own: VouchedFor
@@ -102,16 +105,19 @@ class _Contexts(NamedTuple):
 class TlsIdentity:
     """The contexts of a process's TLS files as they are now.
 
-    Files that changed and can't be used are told in the log, once, and the ones before stay in use: so certificate and
-    key may be replaced one after the other.
+    Files that changed and can't be used are told in the log, at once and then daily, and the ones before stay in use:
+    so certificate and key may be replaced one after the other. They are tried again when they change, and now and then
+    without that: a certificate may not be valid yet, and a file may be unreadable for a moment.
     """
 
     def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
         """Read the files. Raises `CertificateUnusable`."""
         self.files = files
         self._wall_s = wall_s
-        self._contexts = _contexts(files, _version(files))
-        self._bad_version: tuple[Any, ...] | None = None
+        self._seen = _version(files)
+        """The files as they were when they were last read, with or without success."""
+        self._contexts = _contexts(files)
+        self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
         """Why the files as they are now can't be used; None when they are in use."""
         self._warned_s = -_DAY_S
@@ -140,19 +146,27 @@ class TlsIdentity:
 
     def _current(self) -> _Contexts:
         """Return the contexts, made anew if a file has changed."""
-        version = _version(self.files)
-        if version != self._contexts.version and version != self._bad_version:
-            try:
-                self._contexts = _contexts(self.files, version)
-                self._bad_version = self.trouble = None
-                _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
-            except CertificateUnusable as error:
-                self._bad_version, self.trouble = version, error
-                _log.warning("the TLS files have changed and can't be used; those before stay in use: %s", error)
-        elif version == self._contexts.version:
-            self._bad_version = self.trouble = None
+        version, now_s = _version(self.files), self._wall_s()
+        # A clock that was set back is no reason to wait longer.
+        if version != self._seen or (self.trouble is not None and not 0 <= now_s - self._read_s < RETRY_S):
+            self._read(version, now_s)
         self._warn_of_expiry()
         return self._contexts
+
+    def _read(self, version: _Version, now_s: float) -> None:
+        """Read the files, and use them if that can be done."""
+        changed = version != self._seen
+        self._seen, self._read_s = version, now_s
+        try:
+            self._contexts = _contexts(self.files)
+        except CertificateUnusable as error:
+            if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
+                self._told_s = now_s
+                _log.warning("the TLS files have changed and can't be used; those before stay in use: %s", error)
+            self.trouble = error
+        else:
+            self.trouble = None
+            _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
 
     def _warn_of_expiry(self) -> None:
         """Warn, once a day, of a certificate that expires soon or has expired."""
@@ -188,8 +202,8 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
 # ---------------------------------------------------------------------- reading
 
 
-def _version(files: TlsFiles) -> tuple[Any, ...]:
-    """Return what changes when one of the files is written or replaced."""
+def _version(files: TlsFiles) -> _Version:
+    """Return what changes when one of the files is written or replaced, file by file."""
     version: list[Any] = []
     for path in (files.ca, files.certificate, files.key):
         try:
@@ -200,7 +214,7 @@ def _version(files: TlsFiles) -> tuple[Any, ...]:
     return tuple(version)
 
 
-def _contexts(files: TlsFiles, version: tuple[Any, ...]) -> _Contexts:
+def _contexts(files: TlsFiles) -> _Contexts:
     """Read the files, and try them on each other. Raises `CertificateUnusable`."""
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")
@@ -212,7 +226,7 @@ def _contexts(files: TlsFiles, version: tuple[Any, ...]) -> _Contexts:
             f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
             f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
         )
-    return _Contexts(version, accepting, dialling, own)
+    return _Contexts(accepting, dialling, own)
 
 
 def _check_text(path: str, mark: str, kind: str) -> None:
