@@ -252,6 +252,18 @@ def test_files_that_can_not_be_opened_for_a_moment_are_tried_again_and_told_dail
     assert identity.trouble is None
 
 
+def test_files_of_another_role_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    files, client = ours.node(), ours.client()
+    identity = tls_identity(STORAGE, files)
+    assert identity is not None
+    context = identity.accepting()
+    replace(files.certificate, client.certificate)
+    replace(files.key, client.key)
+    assert identity.accepting() is context
+    assert identity.own.roles == {SERVER, STORAGE}
+    assert "'client' is for client, and this process needs one for storage" in caplog.text
+
+
 def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     files = ours.node()
     identity = TlsIdentity(files)

@@ -110,13 +110,17 @@ class TlsIdentity:
     without that: a certificate may not be valid yet, and a file may be unreadable for a moment.
     """
 
-    def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
-        """Read the files. Raises `CertificateUnusable`."""
+    def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
+        """Read the files. Raises `CertificateUnusable`, with `role` also for a certificate that is not for it.
+
+        With a role, files that replace these have to be for it as well.
+        """
         self.files = files
+        self._role = role
         self._wall_s = wall_s
         self._seen = _version(files)
         """The files as they were when they were last read, with or without success."""
-        self._contexts = _contexts(files)
+        self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
         """Why the files as they are now can't be used; None when they are in use."""
@@ -136,14 +140,6 @@ class TlsIdentity:
         """Return the context for a connection to another node, whose host name is checked."""
         return self._current().dialling
 
-    def check_role(self, word: str) -> None:
-        """Raise `CertificateUnusable` unless this process's certificate vouches for the role."""
-        if word not in self.own.roles:
-            raise CertificateUnusable(
-                f"the certificate {self.files.certificate!r} of {self.own.name!r} is for {self.own.may_be}, and this "
-                f"process needs one for {word}: issue one with the URI {ROLE_URI}{word}"
-            )
-
     def _current(self) -> _Contexts:
         """Return the contexts, made anew if a file has changed."""
         version, now_s = _version(self.files), self._wall_s()
@@ -158,7 +154,7 @@ class TlsIdentity:
         changed = version != self._seen
         self._seen, self._read_s = version, now_s
         try:
-            self._contexts = _contexts(self.files)
+            self._contexts = _contexts(self.files, self._role)
         except CertificateUnusable as error:
             if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
                 self._told_s = now_s
@@ -194,9 +190,7 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
     files = files_in(os.environ) if files is None else files
     if files is None:
         return None
-    identity = TlsIdentity(files)
-    identity.check_role(role)
-    return identity
+    return TlsIdentity(files, role)
 
 
 # ---------------------------------------------------------------------- reading
@@ -214,8 +208,8 @@ def _version(files: TlsFiles) -> _Version:
     return tuple(version)
 
 
-def _contexts(files: TlsFiles) -> _Contexts:
-    """Read the files, and try them on each other. Raises `CertificateUnusable`."""
+def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
+    """Read the files, and try them on each other and on the role. Raises `CertificateUnusable`."""
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")
     _check_text(files.key, "PRIVATE KEY-----", "private key")
@@ -225,6 +219,11 @@ def _contexts(files: TlsFiles) -> _Contexts:
         raise CertificateUnusable(
             f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
             f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
+        )
+    if role is not None and role not in own.roles:
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one for "
+            f"{role}: issue one with the URI {ROLE_URI}{role}"
         )
     return _Contexts(accepting, dialling, own)
 
