@@ -236,6 +236,26 @@ async def test_a_peer_with_tls_is_refused_by_a_plain_node_and_both_sides_are_tol
 
 
 @on_both_loops
+@pytest.mark.parametrize("said", [b"\x99\x03\x03\x00\x05hello", b"\x16\x03\x03\x00\x04\x09\x00\x00\x00"])
+async def test_garbage_in_place_of_a_handshake_is_no_node_without_tls(ours: Authority, *, said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(said)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    machine = RealHost(tls=TlsIdentity(ours.node()))
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ConnectionLost, match="did not go on with the TLS handshake as it should"):
+        await machine.network.connect(f"127.0.0.1:{port}", asyncio.Protocol)
+    server.close()
+    await server.wait_closed()
+    machine.close()
+
+
+@on_both_loops
 async def test_a_replaced_certificate_is_shown_to_new_connections_by_both_sides(ours: Authority) -> None:
     node_files, other_files = ours.node(), ours.node("other")
 

@@ -71,6 +71,11 @@ def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
         )
     if "ALERT_" in (error.reason or ""):
         return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
+    if error.reason != "WRONG_VERSION_NUMBER":
+        return ConnectionLost(
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at what "
+            "listens there"
+        )
     return TlsNotSpoken(
         f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "
         "the cluster has no TLS"
