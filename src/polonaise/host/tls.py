@@ -120,6 +120,8 @@ class TlsIdentity:
         self._wall_s = wall_s
         self._seen = _version(files)
         """The files as they were when they were last read, with or without success."""
+        self._used = self._seen
+        """The files as they were when they were last taken into use."""
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
@@ -154,27 +156,54 @@ class TlsIdentity:
         changed = version != self._seen
         self._seen, self._read_s = version, now_s
         try:
-            self._contexts = _contexts(self.files, self._role)
+            self._contexts, self._used = _contexts(self.files, self._role), version
         except CertificateUnusable as error:
+            kept = "those before stay in use"
+            if self._take_authorities(version):
+                kept = "the CAs are taken as they are now, and this process's certificate stays in use"
             if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
                 self._told_s = now_s
-                _log.warning("the TLS files have changed and can't be used; those before stay in use: %s", error)
+                _log.warning("the TLS files have changed and can't be used; %s: %s", kept, error)
             self.trouble = error
         else:
             self.trouble = None
             _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
+
+    def _take_authorities(self, version: _Version) -> bool:
+        """Believe the CAs of a new file, although this process's own certificate may be of none of them.
+
+        Return whether that is so: a CA that was taken out must not be believed until somebody mends the certificate.
+        """
+        if version[0] == self._used[0] or version[1:] != self._used[1:]:
+            return False
+        try:
+            accepting = _loaded(self.files, ssl.PROTOCOL_TLS_SERVER)
+            dialling = _loaded(self.files, ssl.PROTOCOL_TLS_CLIENT)
+        except CertificateUnusable:
+            return False
+        self._contexts, self._used = _Contexts(accepting, dialling, self.own), version
+        return True
+
+    def warning(self) -> str:
+        """Return what is wrong with the files as they are now, or soon will be, for health; empty if nothing is."""
+        self._current()
+        if self.trouble is not None:
+            return f"the TLS files can't be used, and earlier ones are in use: {self.trouble}"
+        return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
+
+    def _expiry(self) -> str:
+        return (
+            f"the certificate {self.files.certificate!r} "
+            f"{'expires' if self.own.expires_s > self._wall_s() else 'has expired'} on {_day(self.own.expires_s)}: "
+            "replace the file, which is read again by itself"
+        )
 
     def _warn_of_expiry(self) -> None:
         """Warn, once a day, of a certificate that expires soon or has expired."""
         now_s = self._wall_s()
         if self.own.expires_s - now_s < EXPIRY_WARNING_S and now_s - self._warned_s >= _DAY_S:
             self._warned_s = now_s
-            _log.warning(
-                "the certificate %r %s on %s: replace the file, which is read again by itself",
-                self.files.certificate,
-                "expires" if self.own.expires_s > now_s else "has expired",
-                _day(self.own.expires_s),
-            )
+            _log.warning("%s", self._expiry())
 
 
 def _day(seconds: float) -> str:

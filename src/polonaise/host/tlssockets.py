@@ -52,6 +52,11 @@ class TlsNetwork(RealNetwork):
     def __init__(self, identity: TlsIdentity) -> None:
         self._identity = identity
 
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the TLS files, for health; empty if nothing is. See `network_trouble`."""
+        return self._identity.warning()
+
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections; see `Network.listen`. One without TLS is refused, by `BarringProtocol.bar`."""
         parsed = parse_address(address)

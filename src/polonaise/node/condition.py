@@ -52,6 +52,8 @@ class Condition(NamedTuple):
     """The session in which the server writes to replicas; None while there is none."""
     unreachable: list[str]
     """Those of `left_out` that the server has no connection to; it is connected to the others, which are behind."""
+    tls: str = ""
+    """What is wrong with the server's TLS files; empty if nothing."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -77,6 +79,8 @@ class Condition(NamedTuple):
                     lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
         if self.coordinator:
             lines.append(f"the server goes on without its coordinator: {self.coordinator}")
+        if self.tls:
+            lines.append(self.tls)
         return lines
 
 
@@ -94,7 +98,7 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [health["gone"]] if health["gone"] else []
+    lines = [each for each in (health["gone"], health.get("tls")) if each]
     lines += [f"partition {partition} can't be used: {why}" for partition, why in health["unavailable"].items()]
     return lines + _unrepaired(health["directory"], health["scrub"])
 
@@ -128,7 +132,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
-        [name for name in left_out if not answer["storage"][name]["connected"]],
+        [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
     )  # fmt: skip
 
 
