@@ -191,11 +191,18 @@ async def test_a_peer_without_a_certificate_is_refused_and_both_sides_are_told(
 
 
 @on_both_loops
-async def test_a_client_certificate_is_refused_at_a_storage_node(ours: Authority) -> None:
+async def test_a_client_certificate_is_refused_at_a_storage_node_and_its_log_says_so(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vouching, "_warned_s", float("-inf"))
     async with NodeWithTls(TlsIdentity(ours.issue("disk", STORAGE))) as node:
         said = "the certificate of 'client' is for client, and not for a server"
         await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
         assert [type(error) for error in node.closed] == [CertificateRefused]
+        assert "refused a connection of 127.0.0.1:" in caplog.text
+        assert said in caplog.text
+        await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
+        assert caplog.text.count(said) == 1, "anybody may connect, as often as he likes"
 
 
 @on_both_loops

@@ -539,7 +539,7 @@ class Connection(asyncio.Protocol):
                 f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
-        if (refused := certificate_refused(self._transport, message.role)) is not None:
+        if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
             self._turn_away(refused)
             return
         if not self._belongs(message.cluster_key):
