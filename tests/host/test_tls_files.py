@@ -15,7 +15,7 @@ import pytest
 from polonaise.admin import certificates
 from polonaise.errors import AccessDenied, BadOption, CertificateUnusable
 from polonaise.host import tls
-from polonaise.host.certificates import CLIENT, SERVER, STORAGE, said_by
+from polonaise.host.certificates import CLIENT, ROLE_URI, ROLE_WORDS, SERVER, STORAGE, said_by
 from polonaise.host.tls import EXPIRY_WARNING_S, RETRY_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
 from rigs.privileges import unprivileged
 from rigs.tls import EXPIRED_DAYS, Authority, replace
@@ -131,6 +131,32 @@ def test_a_certificate_without_a_role_is_refused_at_the_start(ours: Authority) -
 def test_a_certificate_for_another_role_is_refused_at_the_start(ours: Authority) -> None:
     with pytest.raises(CertificateUnusable, match="'client' is for client, and this process needs one for storage"):
         tls_identity(STORAGE, ours.client())
+
+
+@pytest.mark.parametrize(("use", "fits"), [("serverAuth", {STORAGE}), ("clientAuth", {CLIENT})])
+def test_a_certificate_for_another_use_is_refused_at_the_start(tmp_path: Path, use: str, fits: set[str]) -> None:
+    files = issued_for(use, tmp_path)
+    for role in (CLIENT, SERVER, STORAGE):
+        if role in fits:
+            assert tls_identity(role, files) is not None
+        else:
+            with pytest.raises(CertificateUnusable, match="issue one whose extended key usage has"):
+                tls_identity(role, files)
+
+
+def issued_for(use: str, directory: Path) -> TlsFiles:
+    """Issue a certificate of all roles with this extended key usage, by openssl."""
+    names = ",".join(f"URI:{ROLE_URI}{role}" for role in ROLE_WORDS)
+    (directory / "ext").write_text(f"extendedKeyUsage={use}\nsubjectAltName={names}")
+    for line in (
+        "ecparam -name prime256v1 -genkey -noout -out ca-key.pem",
+        "req -x509 -new -key ca-key.pem -days 9 -subj /CN=ca -out ca.pem",
+        "ecparam -name prime256v1 -genkey -noout -out key.pem",
+        "req -new -key key.pem -subj /CN=all -out csr",
+        "x509 -req -in csr -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 9 -extfile ext -out certificate.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=directory, check=True, capture_output=True)
+    return TlsFiles(*(str(directory / name) for name in ("ca.pem", "certificate.pem", "key.pem")))
 
 
 def test_a_part_of_the_files_is_refused_and_what_is_missing_named(ours: Authority) -> None:

@@ -7,12 +7,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
 from polonaise.host import tlssockets
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
@@ -170,6 +172,20 @@ async def test_an_expired_certificate_is_refused_and_both_sides_are_told(
         await wait_until(lambda: "its certificate has expired" in caplog.text)
     async with NodeWithTls(late) as node:
         await refused(node, TlsIdentity(ours.node("other")), CertificateRefused, "has expired: replace it there")
+
+
+@on_both_loops
+async def test_a_certificate_that_is_not_valid_yet_is_refused_and_both_sides_are_told_of_clocks(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "_CLOCK", timedelta(hours=-1))
+        early = careless(ours.node("early"))
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        await refused(node, early, CertificateRefused, "compare the clocks of both machines")
+        await wait_until(lambda: "is not valid yet: compare the clocks of both machines" in caplog.text)
+    async with NodeWithTls(early) as node:
+        await refused(node, TlsIdentity(ours.node("other")), CertificateRefused, "is not valid yet")
 
 
 @on_both_loops

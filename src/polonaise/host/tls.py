@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from polonaise.errors import BadOption, CertificateUnusable
-from polonaise.host.certificates import ROLE_URI, VouchedFor, said_by
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, VouchedFor, said_by
 from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
 
 _log = logging.getLogger(__name__)
@@ -254,6 +254,8 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
             f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one for "
             f"{role}: issue one with the URI {ROLE_URI}{role}"
         )
+    if role is not None:
+        _check_use(files, role)
     return _Contexts(accepting, dialling, own)
 
 
@@ -321,10 +323,16 @@ def _reason(error: OSError) -> str:
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
 
 
+_AS_CLIENT: Final = (ssl.PROTOCOL_TLS_SERVER, "client")
+_AS_SERVER: Final = (ssl.PROTOCOL_TLS_CLIENT, "server")
+_USES: Final = {CLIENT: (_AS_CLIENT,), SERVER: (_AS_SERVER, _AS_CLIENT), STORAGE: (_AS_SERVER,)}
+"""By role, the sides that verify the certificate, each with what the certificate is to it: who dials is a client."""
+
+
 def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     """Return this process's certificate, verified by its own CAs in a handshake with itself.
 
-    Raises `CertificateUnusable`. A certificate for one side only will do: a storage node never connects to anybody.
+    Raises `CertificateUnusable`. A certificate for one side only will do here; see `_check_use`.
     """
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
@@ -334,6 +342,17 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     if isinstance(error, ssl.SSLError):
         raise CertificateUnusable(f"the certificate {files.certificate!r} can't be used: {_reason(error)}") from None
     return error
+
+
+def _check_use(files: TlsFiles, role: str) -> None:
+    """Raise `CertificateUnusable` unless the extended key usage allows for what the role does."""
+    for verifier, use in _USES[role]:
+        error = _verified(files, verifier)
+        if isinstance(error, ssl.SSLError):
+            raise CertificateUnusable(
+                f"the certificate {files.certificate!r} was not issued for the use as a {use} of TLS, which a {role} "
+                f"needs: issue one whose extended key usage has {use}Auth ({_reason(error)})"
+            ) from None
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:
