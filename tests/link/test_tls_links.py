@@ -358,6 +358,24 @@ async def test_a_probe_that_only_connects_is_not_worth_a_warning(
 
 
 @on_both_loops
+async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
+    ours: Authority, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tlssockets, "UNPROVED_MAX", 3)
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        arriving: Any = getattr(node._listener, "_arriving")  # noqa: B009 - a private one
+        with contextlib.ExitStack() as opened:
+            for _ in range(10):
+                port = int(node.address.rpartition(":")[2])
+                opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            await wait_until(lambda: len(arriving) == 3)
+            await nothing_happens_for(0.05)
+            assert len(arriving) == 3
+        await works(node, TlsIdentity(ours.node("other")))
+        await wait_until(lambda: not arriving)
+
+
+@on_both_loops
 async def test_a_closed_listener_ends_the_handshakes_under_way(ours: Authority) -> None:
     host = RealHost(tls=TlsIdentity(ours.node()))
     listener = await host.network.listen("127.0.0.1:0", asyncio.Protocol)

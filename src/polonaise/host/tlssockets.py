@@ -31,6 +31,9 @@ _DIALLED_S: Final = 60.0
 _BACKLOG: Final = 1024
 _TOGETHER_MAX: Final = 64
 """The most connections that are accepted in one turn of the loop."""
+UNPROVED_MAX: Final = 1024
+"""The most connections of a listener whose handshake is under way, each of which holds up to 300 KiB; more are left with
+the system until then."""
 _PAUSE_S: Final = 1.0
 """Seconds without accepting when the system gives no more descriptors."""
 _WARNING_S: Final = 1.0
@@ -134,6 +137,10 @@ class _TlsListener:
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
         """The connections that are being accepted, each with whether the node has it already."""
+        self._unproved = 0
+        """How many of them the node does not have."""
+        self._full: set[socket.socket] = set()
+        """The sockets that nothing is accepted from until there are fewer of those."""
         self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
         self._refusals = _Refusals(self._address)
         for each in sockets:
@@ -151,6 +158,7 @@ class _TlsListener:
                 self._resume.pop(each).cancel()
             each.close()
         self._sockets = []
+        self._full.clear()
         arriving = [task for task, arrived in self._arriving.items() if not arrived]
         for task in arriving:
             task.cancel()
@@ -159,6 +167,10 @@ class _TlsListener:
     def _accept(self, listening: socket.socket) -> None:
         """Accept what has come, and begin to serve it."""
         for _ in range(_TOGETHER_MAX):
+            if self._unproved >= UNPROVED_MAX:
+                self._loop.remove_reader(listening)
+                self._full.add(listening)
+                return
             try:
                 connected, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -169,7 +181,27 @@ class _TlsListener:
             connected.setblocking(False)
             task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
             self._arriving[task] = False
-            task.add_done_callback(self._arriving.pop)
+            self._unproved += 1
+            task.add_done_callback(self._done)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        """Note that the node has this connection: from now on it outlives the listener."""
+        if not self._arriving[task]:
+            self._arriving[task] = True
+            self._prove()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Forget a connection that the node has, or that has come to nothing."""
+        if not self._arriving.pop(task):
+            self._prove()
+
+    def _prove(self) -> None:
+        """Count one connection less whose handshake is under way, and accept others if that was too many."""
+        self._unproved -= 1
+        if self._unproved < UNPROVED_MAX:
+            for listening in self._full:
+                self._loop.add_reader(listening, self._accept, listening)
+            self._full.clear()
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Accept nothing for a moment, as asyncio does: the system has no descriptors or memory left."""
@@ -194,7 +226,7 @@ class _TlsListener:
         assert task is not None
 
         def arrived() -> asyncio.Protocol:
-            self._arriving[task] = True  # from now on it outlives the listener
+            self._arrived(task)
             return self._factory()
 
         name = str(HostPort(*peer[:2]))
@@ -212,7 +244,7 @@ class _TlsListener:
                 )
             else:
                 self._refusals.tell(name, "it speaks no TLS")
-                self._arriving[task] = True
+                self._arrived(task)
                 await self._loop.connect_accepted_socket(self._barred, connected)
         except OSError as error:  # TLS errors and time-outs are some, too
             connected.close()
