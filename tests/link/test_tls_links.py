@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -373,6 +375,33 @@ async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
             assert len(arriving) == 3
         await works(node, TlsIdentity(ours.node("other")))
         await wait_until(lambda: not arriving)
+
+
+@pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+@on_both_loops
+async def test_a_machine_without_one_family_listens_on_the_other(
+    ours: Authority, *, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    host = RealHost(tls=TlsIdentity(ours.node()))
+    bound = tlssockets._bound_to
+
+    def without(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
+        if where[0] == "127.0.0.2":
+            raise OSError(number, os.strerror(number))
+        return bound(family, kind, protocol, where)
+
+    monkeypatch.setattr(tlssockets, "_bound_to", without)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses
+    ])  # fmt: skip
+    addresses = ["127.0.0.2", "127.0.0.1"]
+    if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):  # uvloop asks the system itself
+        listener = await host.network.listen("localhost:0", asyncio.Protocol)
+        await listener.close()
+        addresses.pop()
+        with pytest.raises(PolonaiseError):
+            await host.network.listen("localhost:0", asyncio.Protocol)
+    host.close()
 
 
 @on_both_loops

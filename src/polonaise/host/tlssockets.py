@@ -104,24 +104,47 @@ class TlsNetwork(RealNetwork):
 
 
 async def _bound(address: HostPort) -> list[socket.socket]:
-    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`."""
+    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`.
+
+    What this machine does not have is left out as long as something remains: `localhost` stands for ::1, too, on
+    machines without IPv6.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     port = address.port
+    missing: OSError | None = None
     with contextlib.ExitStack() as opened:
         sockets = []
         for family, kind, protocol, _, where in dict.fromkeys(found):
-            each = opened.enter_context(socket.socket(family, kind, protocol))
-            each.setblocking(False)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            each.bind((where[0], port, *where[2:]))
+            try:
+                each = _bound_to(family, kind, protocol, (where[0], port, *where[2:]))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = missing or error
+                continue
+            sockets.append(opened.enter_context(each))
             port = each.getsockname()[1]  # the one that the system chose, for the rest of them
             each.listen(_BACKLOG)
-            sockets.append(each)
+        if missing is not None and not sockets:
+            raise missing
         opened.pop_all()
         return sockets
+
+
+def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
+    """Return a socket that is bound. Raises `OSError`."""
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 class _TlsListener:
