@@ -20,7 +20,7 @@ from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
 from polonaise.host import tlssockets
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
-from polonaise.host.real import RealHost
+from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import vouching
 from polonaise.link.connection import Connection, connect, hello
@@ -228,6 +228,51 @@ async def test_a_client_believes_only_a_server(ours: Authority) -> None:
     async with NodeWithTls(TlsIdentity(ours.issue("disk", STORAGE)), ROLE_SERVER, ROLE_CLIENT) as node:
         said = "the certificate of 'disk' is for storage, and not for a server"
         await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
+
+
+@on_both_loops
+async def test_a_node_of_another_role_is_told_nothing_not_even_the_cluster_key(ours: Authority) -> None:
+    received: list[bytes] = []
+
+    class Eavesdropper(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            received.append(data)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            received.append(b"lost")
+
+    host = RealHost(tls=TlsIdentity(ours.issue("disk", STORAGE)))
+    machine = RealHost(tls=TlsIdentity(ours.client()))
+    listener = await host.network.listen("127.0.0.1:0", Eavesdropper)
+
+    def make() -> Connection:
+        return Connection(
+            machine,
+            hello=hello(ROLE_CLIENT, "app", cluster_key=b"known to members"),
+            peer_roles=(ROLE_SERVER,),
+            on_message=lambda *_: None,
+        )
+
+    with pytest.raises(CertificateRefused, match="is for storage, and not for a server"):
+        await connect(machine, listener.address, make, deadline_s=DEADLINE_S)
+    await wait_until(lambda: received)
+    assert received == [b"lost"]
+    await listener.close()
+    host.close()
+    machine.close()
+
+
+@pytest.mark.parametrize("certificate", [None, {}])
+def test_with_tls_a_peer_without_a_certificate_is_not_believed(certificate: dict[str, Any] | None) -> None:
+    extra = {"sslcontext": object(), "peercert": certificate}
+    transport = asyncio.Transport(extra)
+    fault = vouching.certificate_refused(transport, ROLE_CLIENT, RealClock())
+    assert isinstance(fault, CertificateRefused)
+    assert "shows no certificate" in str(fault)
+    assert vouching.certificate_refused(asyncio.Transport({}), ROLE_CLIENT, RealClock()) is None
 
 
 @on_both_loops

@@ -27,7 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
-from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, dialled_wrongly, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -408,6 +408,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
         if not self._accepted:
+            if (refused := dialled_wrongly(self._transport, self._peer_roles, self._host.clock)) is not None:
+                self.close(refused)
+                return
             self.send(self._hello)
         self._schedule_beat()
 

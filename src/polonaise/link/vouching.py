@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Any, Final
 
 from polonaise.errors import CertificateRefused, FrameTooLarge, PolonaiseError, ProtocolError, TlsNotSpoken
@@ -30,26 +31,45 @@ _WARNING_S: Final = 10.0
 _warned_s = float("-inf")
 
 
+def dialled_wrongly(
+    transport: asyncio.BaseTransport, roles: Collection[int], clock: Clock
+) -> CertificateRefused | None:
+    """Return the fault if the certificate of a peer that was dialled is for none of these roles; else None.
+
+    For before this side's hello, which has the cluster key in it.
+    """
+    faults = [_refusal(transport, role) for role in roles]
+    first = faults[0] if faults and all(faults) else None
+    if first is not None:
+        _warn(first, clock, transport.get_extra_info("peername"))
+    return first
+
+
 def certificate_refused(transport: asyncio.BaseTransport | None, role: int, clock: Clock) -> CertificateRefused | None:
     """Return the fault, and tell the log, if the peer's certificate is not for the role of its hello; else None.
 
     Without TLS there is no certificate, and the hello is believed; with TLS, a peer without one is refused.
     """
+    fault = _refusal(transport, role)
+    if fault is not None and transport is not None:
+        _warn(fault, clock, transport.get_extra_info("peername"))
+    return fault
+
+
+def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
+    """Return the fault if the peer's certificate is not for this role, and there is TLS; else None."""
     if transport is None or transport.get_extra_info("sslcontext") is None:
         return None
     certificate = transport.get_extra_info("peercert")
     if not certificate:
-        fault = CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: every client and node needs one")
-    else:
-        holder = said_by(certificate)
-        if _ROLE_WORDS[role] in holder.roles:
-            return None
-        fault = CertificateRefused(
-            f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one "
-            f"with the URI {ROLE_URI}{_ROLE_WORDS[role]}"
-        )
-    _warn(fault, clock, transport.get_extra_info("peername"))
-    return fault
+        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: every client and node needs one")
+    holder = said_by(certificate)
+    if _ROLE_WORDS[role] in holder.roles:
+        return None
+    return CertificateRefused(
+        f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one with "
+        f"the URI {ROLE_URI}{_ROLE_WORDS[role]}"
+    )
 
 
 def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
