@@ -173,7 +173,9 @@ def test_a_key_given_in_place_of_its_path_is_refused_and_not_shown(ours: Authori
     files = ours.node()
     text = Path(files.key).read_text()
     secret = text.splitlines()[1]
-    value: Any = {"text": text, "bytes": text.encode(), "bytes path": files.key.encode(), "one line": secret * 99}[given]
+    value: Any = {"text": text, "bytes": text.encode(), "bytes path": files.key.encode(), "one line": secret * 99}[
+        given
+    ]
     with pytest.raises(BadOption, match="invalid TLS file key .*give the path") as caught:
         TlsFiles(files.ca, files.certificate, value)
     assert secret not in str(caught.value)
