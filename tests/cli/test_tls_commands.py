@@ -74,7 +74,9 @@ def test_a_certificate_that_exists_is_replaced_only_when_that_is_said(shell: She
     ],
 )
 def test_a_name_that_is_none_is_refused(shell: Shell, tmp_path: Path, option: str, value: str) -> None:
-    shell.refuses("tls", "init", tmp_path / "tls", option, value, code="bad_option", naming=repr(value.rpartition(",")[2]))
+    shell.refuses(
+        "tls", "init", tmp_path / "tls", option, value, code="bad_option", naming=repr(value.rpartition(",")[2])
+    )
     assert not (tmp_path / "tls").exists()
 
 
@@ -120,7 +122,9 @@ def test_an_expired_ca_issues_nothing(shell: Shell, tmp_path: Path, monkeypatch:
 def test_a_key_that_others_may_read_is_not_used_again(shell: Shell, tmp_path: Path) -> None:
     shell.run("tls", "init", tmp_path)
     (tmp_path / "client-key.pem").chmod(0o640)
-    shell.refuses("tls", "init", tmp_path, "--client", "client", "--renew", code="certificate_unusable", naming="chmod 600")
+    shell.refuses(
+        "tls", "init", tmp_path, "--client", "client", "--renew", code="certificate_unusable", naming="chmod 600"
+    )
 
 
 def test_a_host_of_a_long_name_may_be_the_first(shell: Shell, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_part_of_the_files_is_refused_and_what_is_missing_named(ours: Authorit
     with pytest.raises(BadOption, match="certificate and key not given"):
         files_in({"POLONAISE_TLS_CA": files.ca})
     assert files_in({}) is None
-    with pytest.raises(BadOption, match="invalid TLS file key .of type str"):
+    with pytest.raises(BadOption, match="invalid TLS file key"):
         TlsFiles(files.ca, files.certificate, "")
 
 
@@ -176,7 +176,7 @@ def test_a_key_given_in_place_of_its_path_is_refused_and_not_shown(ours: Authori
     value: Any = {"text": text, "bytes": text.encode(), "bytes path": files.key.encode(), "one line": secret * 99}[
         given
     ]
-    with pytest.raises(BadOption, match="invalid TLS file key .*give the path") as caught:
+    with pytest.raises(BadOption, match="give the path") as caught:
         TlsFiles(files.ca, files.certificate, value)
     assert secret not in str(caught.value)
     assert files.key not in str(caught.value)

@@ -177,13 +177,13 @@ def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: 
     """Raise `CertificateUnusable` unless certificates by this key would be believed by those who have the CA's."""
     if ca.public_key() != key.public_key():
         raise CertificateUnusable(
-            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: put that of the CA which "
-            "issues first, those that are believed besides behind it"
+            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: put that of the CA "
+            "which issues first, those that are believed besides behind it"
         )
     if ca.not_valid_after_utc <= datetime.now(UTC):
         raise CertificateUnusable(
-            f"the CA {str(at)!r} has expired on {ca.not_valid_after_utc:%Y-%m-%d}: begin in a new directory, and add its "
-            "ca.pem to those of all processes before its certificates are used"
+            f"the CA {str(at)!r} has expired on {ca.not_valid_after_utc:%Y-%m-%d}: begin in a new directory, and add "
+            "its ca.pem to those of all processes before its certificates are used"
         )
     try:
         ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
@@ -191,7 +191,9 @@ def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: 
     except x509.ExtensionNotFound:
         is_ca = False
     if not is_ca:
-        raise CertificateUnusable(f"{str(at)!r} is no CA of `polonaise tls init`: restore it, or begin in a new directory")
+        raise CertificateUnusable(
+            f"{str(at)!r} is no CA of `polonaise tls init`: restore it, or begin in a new directory"
+        )
 
 
 def _issue(
@@ -288,8 +290,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         )
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise CertificateUnusable(
-            f"others than its user may read the key {str(path)!r}: chmod 600 it; if somebody may have copied it, remove "
-            "it, and replace its certificate with --renew"
+            f"others than its user may read the key {str(path)!r}: chmod 600 it; if somebody may have copied it, "
+            "remove it, and replace its certificate with --renew"
         )
     return key
 

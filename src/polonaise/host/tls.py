@@ -251,8 +251,8 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
         )
     if role is not None and role not in own.roles:
         raise CertificateUnusable(
-            f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one for "
-            f"{role}: issue one with the URI {ROLE_URI}{role}"
+            f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one "
+            f"for {role}: issue one with the URI {ROLE_URI}{role}"
         )
     if role is not None:
         _check_use(files, role)

@@ -24,8 +24,8 @@ _ALERTS: Final = {
     "CERTIFICATE_REVOKED": "it was revoked: replace it",
     "UNSUPPORTED_CERTIFICATE": "it was not issued for this use: its extended key usage needs client authentication",
     "BAD_CERTIFICATE": (
-        "it is not valid yet, not for this host, or damaged: compare the clocks of both machines, and look into the other "
-        "side's log"
+        "it is not valid yet, not for this host, or damaged: compare the clocks of both machines, and look into the "
+        "other side's log"
     ),
     "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
     "ACCESS_DENIED": "the other side denies access",
@@ -76,8 +76,8 @@ def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
         return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
     if error.reason != "WRONG_VERSION_NUMBER":
         return ConnectionLost(
-            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at what "
-            "listens there"
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at "
+            "what listens there"
         )
     return TlsNotSpoken(
         f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "

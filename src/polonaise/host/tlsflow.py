@@ -17,10 +17,10 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
     """Stands between a loop's TLS transport and a node's protocol, whose transport it is.
 
     By itself a loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer
-    it does not count: `get_write_buffer_size` says 0 and nobody is asked to wait, however much a peer leaves unread. And
-    the buffer between the two never shrinks. Here a write waits in a queue of its own, which is counted, and goes down
-    in pieces of 64 KiB while the transport below asks for no pause. Below may be about 250 KiB, encrypted, of which the
-    socket's half is not counted.
+    it does not count: `get_write_buffer_size` says 0 and nobody is asked to wait, however much a peer leaves unread.
+    And the buffer between the two never shrinks. Here a write waits in a queue of its own, which is counted, and goes
+    down in pieces of 64 KiB while the transport below asks for no pause. Below may be about 250 KiB, encrypted, of
+    which the socket's half is not counted.
 
     The factory is called when the handshake is done: of one that fails the protocol never hears.
     """

@@ -19,8 +19,8 @@ from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.sockets import RealNetwork, not_connected, not_listening
 from polonaise.host.tls import TlsIdentity, failures
-from polonaise.host.tlsflow import TlsFlow
 from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
+from polonaise.host.tlsflow import TlsFlow
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,8 @@ _BACKLOG: Final = 1024
 _TOGETHER_MAX: Final = 64
 """The most connections that are accepted in one turn of the loop."""
 UNPROVED_MAX: Final = 1024
-"""The most connections of a listener whose handshake is under way, each of which holds up to 300 KiB; more are left with
-the system until then."""
+"""The most handshakes that are under way at a listener, each of which holds up to 300 KiB; more connections wait in the
+system."""
 _PAUSE_S: Final = 1.0
 """Seconds without accepting when the system gives no more descriptors."""
 _WARNING_S: Final = 1.0
