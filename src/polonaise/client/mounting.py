@@ -58,11 +58,11 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 
 _log = logging.getLogger("polonaise.client")
 
-_HOPELESS = (
-    UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed, TlsRequired, TlsNotSpoken,
-)  # fmt: skip
+_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
 """Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
 mounted again."""
+_HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
+"""Errors that say that this side was set up wrongly, as long as it has never been let in."""
 
 
 class Form(NamedTuple):
@@ -204,8 +204,9 @@ class Mounting:
         """Whether there is no sense in mounting again.
 
         A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
+        And where TLS was spoken once, an answer without it is of something else that stands there for a while.
         """
-        return isinstance(error, _HOPELESS) or (isinstance(error, CertificateRefused) and not self._was_ready)
+        return isinstance(error, _HOPELESS) or (isinstance(error, _HOPELESS_AT_FIRST) and not self._was_ready)
 
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""

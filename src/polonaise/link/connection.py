@@ -27,7 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
-from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, dialled_wrongly, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -410,6 +410,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
         if not self._accepted:
+            if (refused := dialled_wrongly(self._transport, self._peer_roles, self._host.clock)) is not None:
+                self.close(refused)
+                return
             self.send(self._hello)
         self._schedule_beat()
 
@@ -542,7 +545,7 @@ class Connection(asyncio.Protocol):
                 f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
-        if (refused := certificate_refused(self._transport, message.role)) is not None:
+        if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
             self._turn_away(refused)
             return
         if not self._belongs(message.cluster_key):

@@ -25,7 +25,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener
+from polonaise.host import Host, Listener, network_trouble
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
@@ -513,6 +513,7 @@ class Server:
         return {
             "server": self.id,
             "coordinator": str(self._trouble),
+            "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {
