@@ -46,7 +46,7 @@ _HOST: Final = re.compile(
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class Holder(NamedTuple):
+class CertificateHolder(NamedTuple):
     """Who a certificate is made for."""
 
     name: str
@@ -59,13 +59,13 @@ class Holder(NamedTuple):
 class Made(NamedTuple):
     """A certificate and its key, as files."""
 
-    holder: Holder
+    holder: CertificateHolder
     certificate: Path
     key: Path
     expires: datetime
 
 
-def node(text: str) -> Holder:
+def node(text: str) -> CertificateHolder:
     """Return the holder for a node, a server or a storage node, from HOST or HOST,HOST,…; the first is its name.
 
     `localhost` stands for the addresses of loopback as well. Raises `BadOption`.
@@ -80,12 +80,12 @@ def node(text: str) -> Holder:
         # A common name has 64 characters at most, and a DNS name may have more: what tells hosts apart comes first.
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: _NAME_MAX - 9].rstrip('.-')}-{digest}"
-    return Holder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
+    return CertificateHolder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
 
 
-def client(name: str) -> Holder:
+def client(name: str) -> CertificateHolder:
     """Return the holder for a client of this name. Raises `BadOption`."""
-    return Holder(_checked(name), (CLIENT,))
+    return CertificateHolder(_checked(name), (CLIENT,))
 
 
 def _checked(name: str) -> str:
@@ -110,7 +110,9 @@ def _key(directory: Path, name: str) -> Path:
     return directory / f"{name}-key.pem"
 
 
-def make(directory: Path, holders: Sequence[Holder], *, days: float = 365, renew: bool = False) -> list[Made]:
+def make(
+    directory: Path, holders: Sequence[CertificateHolder], *, days: float = 365, renew: bool = False
+) -> list[Made]:
     """Make a certificate for each holder, by the CA in the directory, which is made as well if there is none.
 
     Keys can be read by the user of this process only. With `renew` a certificate that exists is replaced, under its
@@ -198,7 +200,7 @@ def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: 
 
 def _issue(
     directory: Path,
-    holder: Holder,
+    holder: CertificateHolder,
     ca: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -236,7 +238,7 @@ def _issue(
     return Made(holder, at, key_at, expires)
 
 
-def _alternatives(holder: Holder) -> Iterable[x509.GeneralName]:
+def _alternatives(holder: CertificateHolder) -> Iterable[x509.GeneralName]:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in holder.roles]
     for host in holder.hosts:
         names.append(x509.IPAddress(ipaddress.ip_address(host)) if _is_ip(host) else x509.DNSName(host))
