@@ -318,6 +318,9 @@ async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(
 @in_a_town_of_two
 async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_and_since_when(town: Town) -> None:
     async def main(life: Life) -> None:
+        # Both servers have their share by then: of a partition that is assigned while nobody can read that, nobody knows.
+        await time_passes(60)
+        await life.append_everywhere()
         town.cluster.cut_off |= {node.name for node in town.cluster.servers}
         await time_passes(2 * STALE_S)
         await life.append_everywhere()  # the owners have not changed
@@ -480,7 +483,7 @@ async def test_a_server_is_let_wait_for_less_than_the_caller_waits() -> None:
         waiting.cancel()
         await asyncio.wait([waiting])
     assert isinstance(servers.requests[0], GetAssignment)
-    assert servers.requests[0].wait_ms == 200
+    assert 190 <= servers.requests[0].wait_ms <= 200
 
 
 async def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() -> None:
@@ -550,7 +553,8 @@ async def test_the_assignment_that_all_are_told_is_booked_on_no_connection_that_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Connection, "send", note)
         assert isinstance(await connection.request(GetAssignment(-1, 0), deadline_s=1), AssignmentIs)
-    assert booked == [False]
+    assert booked
+    assert not any(booked)
     connection.close()
 
 
