@@ -9,12 +9,13 @@ import pytest
 
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import CoordinatorUnavailable
+from polonaise.server import clusteranswers
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.messages import AssignmentIs, GetAssignment, GetUniqueId, HighWaterMark
-from rigs.waiting import time_passes
+from rigs.waiting import nothing_happens_for, time_passes
 
 MINUTE_MS = 60_000
 
@@ -96,6 +97,35 @@ async def test_a_server_that_cannot_read_the_assignment_says_why_and_since_when(
     assert answer.age_ms >= 50
     told.learn(assigned(1))
     assert (await answered(told, GetAssignment(1, 0))).age_ms < 50
+
+
+async def test_who_waits_at_a_server_that_loses_its_coordinator_is_told_so_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusteranswers, "_TROUBLE_S", 0.05)
+    told = answers()
+    told.learn(assigned(1))
+    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
+    await time_passes(0)
+    told.note_trouble("no answer from there")
+    answer = await asyncio.wait_for(waiting, 20)
+    assert (answer.version, answer.trouble) == (1, "no answer from there")
+    assert (await asyncio.wait_for(answered(told, GetAssignment(1, MINUTE_MS)), 20)).trouble
+    assert not told._waiting
+
+
+async def test_a_hiccup_of_the_coordinator_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusteranswers, "_TROUBLE_S", 0.05)
+    told = answers()
+    told.learn(assigned(1))
+    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
+    await time_passes(0)
+    told.note_trouble("no answer from there")
+    told.learn(assigned(1))
+    await nothing_happens_for(0.2)
+    assert not waiting.done()
+    told.learn(assigned(2))
+    assert (await waiting).version == 2
 
 
 async def test_a_request_that_is_given_up_is_forgotten() -> None:

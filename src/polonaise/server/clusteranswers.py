@@ -25,6 +25,9 @@ from polonaise.wire.messages import (
 )
 
 _AGE_MS_MAX: Final = 2**32 - 1
+_TROUBLE_S: Final = 1.0
+"""Seconds for which a request for a newer assignment waits while the coordinator can't be read, so that clients do not
+all go to other servers for a hiccup, and not from one to the next without a pause while no server reads it."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
 """What makes an answer, and what is awaited before, which holds nothing that other requests need."""
@@ -53,22 +56,34 @@ class ClusterAnswers:
         """The time of the last reading, in monotonic seconds."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        self._trouble_s = 0.0
+        """The loop's time at which that trouble began."""
         self._waiting: dict[asyncio.Future[None], None] = {}
+        """Done when there is a newer assignment, or trouble has begun or ended."""
 
     def learn(self, read: Versioned[Assignment]) -> None:
         """Note an assignment that was just read or written, and tell it to those who wait, if it is a newer one."""
-        self._read_s, self._trouble = self._host.clock.monotonic_s(), ""
-        if self._assignment is not None and read.version <= self._assignment.version:
-            return
-        self._assignment, self._encoded = read, None
-        waiting, self._waiting = self._waiting, {}
-        for newer in waiting:
-            if not newer.done():
-                newer.set_result(None)
+        changed, self._trouble = bool(self._trouble), ""
+        self._read_s = self._host.clock.monotonic_s()
+        if self._assignment is None or read.version > self._assignment.version:
+            self._assignment, self._encoded = read, None
+            changed = True
+        if changed:
+            self._wake()
 
     def note_trouble(self, trouble: str) -> None:
-        """Note why the assignment could not be read."""
-        self._trouble = trouble
+        """Note why the assignment could not be read; those who wait are told if that lasts."""
+        begins, self._trouble = not self._trouble, trouble
+        if begins:
+            self._trouble_s = asyncio.get_running_loop().time()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Have those who wait look again."""
+        waiting, self._waiting = self._waiting, {}
+        for woken in waiting:
+            if not woken.done():
+                woken.set_result(None)
 
     def answering(self, message: Message) -> Answering | None:
         """Return what answers a request about the cluster; None for any other message."""
@@ -107,20 +122,26 @@ class ClusterAnswers:
     # ------------------------------------------------------------------ the assignment
 
     async def _wait_for_newer(self, request: GetAssignment) -> None:
-        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows."""
+        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows.
+
+        And not much longer once it can't be read: another server may know of a newer one.
+        """
         if not request.wait_ms:
             return
-        try:
-            async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
-                while self._version <= request.version_known:
-                    newer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiting[newer] = None
-                    try:
-                        await newer
-                    finally:
-                        self._waiting.pop(newer, None)
-        except TimeoutError:
-            pass
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ends_s = begun_s + min(request.wait_ms / 1000, self._settings.read_wait_s_max)
+        while self._version <= request.version_known:
+            told_s = max(begun_s, self._trouble_s) + _TROUBLE_S if self._trouble else ends_s
+            woken: asyncio.Future[None] = loop.create_future()
+            self._waiting[woken] = None
+            try:
+                async with asyncio.timeout_at(min(told_s, ends_s)):
+                    await woken
+            except TimeoutError:
+                return
+            finally:
+                self._waiting.pop(woken, None)
 
     @property
     def _version(self) -> int:
