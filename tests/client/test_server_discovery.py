@@ -12,7 +12,7 @@ import pytest
 
 from polonaise.client.log import Log
 from polonaise.client.routes import Routes
-from polonaise.client.serverdiscovery import ServerDiscovery
+from polonaise.client.serverdiscovery import ServerDiscovery, _assignment_in
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.values import ASSIGNMENT, Assignment, Owner, Versioned
 from polonaise.errors import (
@@ -511,17 +511,55 @@ async def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() 
 
 @asking_servers
 async def test_a_connection_that_has_named_no_cluster_is_told_of_it_and_nothing_else(life: Life) -> None:
-    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
-
-    def make() -> Connection:
-        return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
-
-    connection = await link.connect(life.host, SERVERS[0], make, deadline_s=1)
+    connection = await connected(life)
     assert isinstance(await connection.request(DescribeCluster(), deadline_s=1), ClusterIs)
     for partition in (0, 1):
         with pytest.raises(WrongClusterKey, match="named no cluster"):
             await connection.request(HighWaterMark(), partition=partition, deadline_s=1)
     connection.close()
+
+
+async def connected(life: Life) -> Connection:
+    """A connection to the first server, of a client that has not named the cluster."""
+    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
+
+    def make() -> Connection:
+        return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
+
+    return await link.connect(life.host, SERVERS[0], make, deadline_s=1)
+
+
+@asking_servers
+async def test_what_a_client_waits_for_ends_with_its_connection(life: Life) -> None:
+    server = life.town.cluster.owners["server-0"]._cluster
+    connection, before = await connected(life), len(server._waiting)
+    asking = [asyncio.ensure_future(connection.request(GetAssignment(10**6, 30_000), deadline_s=60)) for _ in range(10)]
+    await wait_until(lambda: len(server._waiting) == before + 10)
+    connection.close()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await wait_until(lambda: len(server._waiting) == before, within_s=1)
+
+
+@asking_servers
+async def test_the_assignment_that_all_are_told_is_booked_on_no_connection_that_reads(life: Life) -> None:
+    booked: list[bool] = []
+    send = Connection.send
+
+    def note(connection: Connection, message: Message, **rest: Any) -> None:
+        if isinstance(message, AssignmentIs):
+            booked.append(not rest["shared"])
+        send(connection, message, **rest)
+
+    connection = await connected(life)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "send", note)
+        assert isinstance(await connection.request(GetAssignment(-1, 0), deadline_s=1), AssignmentIs)
+    assert booked == [False]
+    connection.close()
+
+
+def test_what_a_server_says_of_its_trouble_is_made_fit_for_a_log() -> None:
+    assert _assignment_in(told(1, trouble="down\n\x1b[31m2026 all is well")).trouble.isprintable()
 
 
 @asking_servers

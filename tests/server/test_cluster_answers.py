@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from polonaise.coordination.values import Assignment, Owner, Versioned
-from polonaise.errors import CoordinatorUnavailable
+from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.server import clusteranswers
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.assignments import parse_assignment
+from polonaise.wire.codec import Message
 from polonaise.wire.messages import AssignmentIs, GetAssignment, GetUniqueId, HighWaterMark
 from rigs.waiting import nothing_happens_for, time_passes
 
@@ -155,6 +157,78 @@ async def test_a_coordinator_that_hangs_holds_up_a_unique_id_for_a_bounded_time(
     with pytest.raises(CoordinatorUnavailable, match=r"no unique id within 0.05 s"):
         await waiting
     answering.close()
+
+
+class Counting:
+    """A coordinator that gives out ids at once, and counts them."""
+
+    given = 0
+
+    async def unique_id(self) -> int:
+        self.given += 1
+        return self.given
+
+
+async def test_clients_that_ask_for_ids_without_end_are_given_so_many_a_second_by_a_server() -> None:
+    coordinator = Counting()
+    told = answers(coordinator, unique_ids_per_s=20.0, coordinator_s_max=0.5)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+
+    async def one() -> str:
+        asked = told.answering(GetUniqueId(), stranger=True)
+        assert asked is not None
+        assert asked[1] is not None
+        asked[0].close()
+        try:
+            await asked[1]
+        except PolonaiseError as error:
+            return error.code
+        return "given"
+
+    codes = Counter(await asyncio.gather(*(one() for _ in range(100))))
+    assert set(codes) == {"given", "coordinator_unavailable", "overloaded"}
+    assert 40 <= codes["given"] <= 42 + 20 * (loop.time() - began_s)
+    assert codes["given"] == coordinator.given
+
+
+class Failing:
+    """A coordinator that can't be reached."""
+
+    async def unique_id(self) -> int:
+        raise CoordinatorUnavailable("no answer from 10.0.0.1:2181, whose key is in /etc/secret")
+
+
+@pytest.mark.parametrize("stranger", [True, False])
+async def test_a_client_that_has_named_no_cluster_is_told_codes_of_the_coordinators_errors_and_no_texts(
+    stranger: bool,
+) -> None:
+    told = answers(Failing())
+    told.note_trouble(str(CoordinatorUnavailable("no answer from 10.0.0.1:2181")))
+    texts: list[str] = []
+
+    async def ask(request: Message) -> Message:
+        asked = told.answering(request, stranger=stranger)
+        assert asked is not None
+        try:
+            if asked[1] is not None:
+                await asked[1]
+            return await asked[0]
+        finally:
+            asked[0].close()
+
+    for request in (GetUniqueId(), GetAssignment(-1, 0)):
+        with pytest.raises(CoordinatorUnavailable) as refused:
+            await ask(request)
+        texts.append(str(refused.value))
+    told.learn(assigned(1))
+    told.note_trouble(str(CoordinatorUnavailable("no answer from 10.0.0.1:2181")))
+    for known in (-1, 1):
+        answer = await ask(GetAssignment(known, 0))
+        assert isinstance(answer, AssignmentIs)
+        texts.append(answer.trouble)
+    assert all("[coordinator_unavailable]" in text for text in texts)
+    assert [("10.0.0.1" in text) for text in texts] == [not stranger] * 4
 
 
 def test_other_messages_are_left_to_partitions() -> None:

@@ -339,8 +339,10 @@ def _id_in(answer: UniqueIdIs) -> int:
 
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
-    """Return the assignment in an answer. Raises `ProtocolError` for rows that are damaged."""
-    return _ToldAssignment(answer.version, answer.age_ms / 1000, answer.trouble, parse_assignment(answer))
+    """Return the assignment in an answer, with its text made fit for a log. Raises `ProtocolError` for damage."""
+    return _ToldAssignment(
+        answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
+    )
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:

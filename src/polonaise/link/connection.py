@@ -549,7 +549,7 @@ class Connection(asyncio.Protocol):
             self._turn_away(WrongClusterKey("the peer belongs to another cluster: check the address, or the directory"))
             return
         self.peer = message
-        self.peer_name = _printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
+        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
@@ -618,7 +618,7 @@ class Connection(asyncio.Protocol):
         return now - self._taken_s <= self._settings.unread_s_max
 
 
-def _printable(text: str, length_max: int = 2_000) -> str:
+def printable(text: str, length_max: int = 2_000) -> str:
     """Return a peer's text without control characters and cut to a length: it goes into messages and logs."""
     text = text if len(text) <= length_max else f"{text[:length_max]}…"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -626,7 +626,7 @@ def _printable(text: str, length_max: int = 2_000) -> str:
 
 def fault_in(refused: Refused) -> PolonaiseError:
     """Return the fault that a peer has named, with its text made fit for a log."""
-    error = error_of(_printable(refused.code, 100), _printable(refused.text))
+    error = error_of(printable(refused.code, 100), printable(refused.text))
     if isinstance(error, HistoryTrimmed):
         error.first = max(0, refused.detail)
     return error
