@@ -318,7 +318,7 @@ async def test_a_client_that_connects_to_a_stale_server_asks_the_others_at_once(
 @in_a_town_of_two
 async def test_while_nobody_reaches_the_coordinator_servers_tell_what_they_know_and_since_when(town: Town) -> None:
     async def main(life: Life) -> None:
-        # Both servers have their share by then: of a partition that is assigned while nobody can read that, nobody knows.
+        # Both servers have their share by then. Of one that is assigned while nobody can read that, nobody knows.
         await time_passes(60)
         await life.append_everywhere()
         town.cluster.cut_off |= {node.name for node in town.cluster.servers}
@@ -381,7 +381,11 @@ class Answering:
         self.connections: list[Connection] = []
 
     def add(self, address: str, *answers: Message) -> None:
-        by_request = {DescribeCluster: ClusterIs, GetUniqueId: UniqueIdIs, GetAssignment: AssignmentIs}
+        by_request: dict[type[Message], type[Message]] = {
+            DescribeCluster: ClusterIs,
+            GetUniqueId: UniqueIdIs,
+            GetAssignment: AssignmentIs,
+        }
 
         def answer(connection: Connection, message: Message, request: int, partition: int) -> None:
             self.asked.append(address)
