@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -146,6 +147,12 @@ class Separate(LocalCluster):
         self._server_options = [*options_of(self.files)]
 
 
+async def appending(log: polonaise.Log) -> None:
+    """Append one thing after the other, until cancelled."""
+    while True:
+        await log.append(b"load", partition=0)
+
+
 async def test_certificates_are_replaced_under_load_and_an_old_ca_is_taken_out(ours: Authority, tmp_path: Path) -> None:
     new = Authority(tmp_path / "new")
     files = Authority(tmp_path / "old")
@@ -162,6 +169,7 @@ async def test_certificates_are_replaced_under_load_and_an_old_ca_is_taken_out(o
         assert cluster.server is not None
         async with polonaise.connect(cluster.coordinator, tls=trusting(client)) as log:
             await log.append(b"before", partition=0)
+            loading = asyncio.create_task(appending(log))
             theirs = new.client()
             both = Path(client.ca).read_text() + Path(theirs.ca).read_text()
             for ca in (str(trusted), client.ca):
@@ -181,6 +189,9 @@ async def test_certificates_are_replaced_under_load_and_an_old_ca_is_taken_out(o
             await until_engaged(log, 3)
             replace(client.ca, theirs.ca)
             await log.append(b"the old CA is gone, and this connection is open", partition=0)
+            loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loading  # an append that had failed would be raised here
         async with polonaise.connect(cluster.coordinator, tls=theirs) as log:
             await log.append(b"new client", partition=0)
         await append_refused(cluster, trusting(client), CertificateRefused, "its CA is not among those")

@@ -50,9 +50,10 @@ def server(files: TlsFiles) -> ssl.SSLContext:
 
 def test_only_the_given_cas_are_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
-    monkeypatch.setenv("SSL_CERT_FILE", theirs.node().ca)
+    node = theirs.node()
+    monkeypatch.setenv("SSL_CERT_FILE", node.ca)
     handler = TlsHandler(ours.client())
-    with answering(server(theirs.node())) as port, pytest.raises(ssl.SSLCertVerificationError):
+    with answering(server(node)) as port, pytest.raises(ssl.SSLCertVerificationError):
         handler.create_connection((HOST, port), hostname=HOST, timeout=20.0, verify_certs=True)
 
 

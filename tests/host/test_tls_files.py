@@ -351,6 +351,14 @@ def test_a_key_that_everybody_may_read_is_told(ours: Authority, caplog: pytest.L
     assert f"everybody on this machine may read the private key {files.key!r}" in caplog.text
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="files of root's are for a group that root has chosen")
+def test_a_key_that_a_group_may_read_is_told(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    files = ours.node()
+    os.chmod(files.key, 0o640)
+    TlsIdentity(files)
+    assert f"a whole group may read the private key {files.key!r}" in caplog.text
+
+
 def test_a_certificate_by_openssl_as_the_page_says_it_will_do(tmp_path: Path) -> None:
     """The commands of docs/tls.md for a CA of one's own."""
     page = (Path(__file__).parents[2] / "docs" / "tls.md").read_text()
@@ -358,6 +366,7 @@ def test_a_certificate_by_openssl_as_the_page_says_it_will_do(tmp_path: Path) ->
     subprocess.run(["sh", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     files = TlsFiles(str(tmp_path / "ca.pem"), str(tmp_path / "node1.pem"), str(tmp_path / "node1-key.pem"))
     assert TlsIdentity(files).own.roles == {SERVER, STORAGE}
+    assert "-----BEGIN PRIVATE KEY-----" in Path(files.key).read_text(), "PKCS#8, as ZooKeeper wants it"
 
 
 def test_a_directory_that_can_not_be_written_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
+from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.tls import TlsFiles, TlsIdentity
@@ -229,6 +229,7 @@ class ZooKeeperEnsemble:
         self._tls = tls
         identity = None if tls is None else TlsIdentity(tls)
         if tls is not None:
+            _check_key(tls.key)
             self._lines += _tls_lines(tls, self._store, among_servers=servers > 1)
         self._lock: RealLock | None = None
         java = os.path.join(find_java().home, "bin", "java")
@@ -310,6 +311,15 @@ def _tls_lines(tls: TlsFiles, store: Path, *, among_servers: bool) -> list[str]:
         for kind, path in (("keyStore", store), ("trustStore", Path(tls.ca))):
             lines += [f"{part}.{kind}.location={path}", f"{part}.{kind}.type=PEM"]
     return [*lines, "sslQuorum=true"] if among_servers else lines
+
+
+def _check_key(path: str) -> None:
+    """Raise `CertificateUnusable` for a key that OpenSSL reads and ZooKeeper's Java does not."""
+    if b"-----BEGIN PRIVATE KEY-----" not in with_own_errors(path, Path(path).read_bytes):
+        raise CertificateUnusable(
+            f"the key {path!r} is not in PKCS#8, and ZooKeeper reads no other: give the one that `openssl pkcs8 -topk8 "
+            "-nocrypt` makes of it"
+        )
 
 
 def _write_store(path: Path, tls: TlsFiles) -> None:

@@ -438,7 +438,7 @@ def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
     return {} if tls is None else {"use_ssl": True, "handler": TlsHandler(tls)}
 
 
-class TlsHandler(SequentialThreadingHandler):
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's handler, which makes connections with the TLS files as they are at that time.
 
     kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and leaves

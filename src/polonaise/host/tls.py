@@ -264,7 +264,7 @@ def _check_text(path: str, mark: str, kind: str) -> None:
     try:
         with open(path, "rb") as file:
             text = file.read()
-            mode = os.fstat(file.fileno()).st_mode
+            status = os.fstat(file.fileno())
     except FileNotFoundError:
         raise CertificateUnusable(f"no file {path!r}: correct the path of the {kind}") from None
     except OSError as error:
@@ -273,8 +273,13 @@ def _check_text(path: str, mark: str, kind: str) -> None:
         ) from error
     if mark.encode() not in text:
         raise CertificateUnusable(f"{path!r} holds no {kind} in PEM: name a file with one")
-    if kind == "private key" and mode & stat.S_IROTH:
+    if kind != "private key":
+        return
+    if status.st_mode & stat.S_IROTH:
         _log.warning("everybody on this machine may read the private key %r: chmod 600 it", path)
+    # A file of root's for a group is how the system hands keys to services.
+    elif status.st_mode & stat.S_IRGRP and status.st_uid != 0:
+        _log.warning("a whole group may read the private key %r: chmod 600 it", path)
 
 
 def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
