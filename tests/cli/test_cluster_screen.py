@@ -99,6 +99,10 @@ def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
     assert line.split() == ["a", "12…", "b"]
 
 
+def test_the_key_of_a_cluster_is_not_shown_whole() -> None:
+    assert text_of(list(screen_of(cluster([partition(0)]))))[0] == "cluster 00000000: DEGRADED"
+
+
 def test_a_table_that_fits_is_not_cut() -> None:
     lines = text_of(
         [table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33

@@ -33,7 +33,7 @@ J = TypeVar("J", bound=_Judged)
 
 def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
     """Return the parts of the screen, tables and lines. No table has more than `rows_max` rows; None for no limit."""
-    key = "" if status.description is None else f" {status.description.key.hex()}"
+    key = "" if status.description is None else f" {status.description.label}"
     parts: list[Table | str] = [
         f"cluster{key}: {_VERDICTS[status.wellness]}",
         f"coordinator {redacted(status.coordinator)}: {status.coordinator_trouble or 'reachable'}",
