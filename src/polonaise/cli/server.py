@@ -64,7 +64,11 @@ def server_run(
     ] = None,
     evidence: Annotated[
         bool | None,
-        Option("--evidence", help="Also store what each append was judged by: its mark and locks.", show_default=False),
+        Option(
+            "--evidence/--no-evidence",
+            help="Also store what each append was judged by: its mark and locks.",
+            show_default=False,
+        ),
     ] = None,
     http: HttpListen = None,
     log_format: LogFormatOption = None,
