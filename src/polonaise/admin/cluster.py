@@ -32,7 +32,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.node.condition import Condition, condition_of, server_troubles, storage_troubles
+from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
@@ -341,6 +341,8 @@ class ClusterObserver:
             return ProtocolError(
                 "its health says nothing of partitions and storage nodes: it may be of another version"
             )
+        if isinstance(answer, dict) and not _is_known(answer):
+            return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
             return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
         return answer
@@ -447,6 +449,16 @@ async def _together(
     asked: list[Coroutine[Any, Any, Told]],
 ) -> list[Told]:
     return list(await asyncio.gather(*asked))
+
+
+def _is_known(answer: Mapping[str, Any]) -> bool:
+    """Whether a server's health document has all that conditions are read from."""
+    try:
+        for condition in conditions_in(answer).values():
+            _ = condition.troubles
+        return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return False
 
 
 def _trouble_in(answer: Told) -> str:
