@@ -275,6 +275,10 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     assert health["status"] == "degraded"
     (problem,) = health["problems"]["0"]
     assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
+    server._follow(Assignment())
+    health = await ObservedServer(server, server._host.clock).health()
+    assert health["status"] == "degraded"
+    assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
     server._trouble.succeeded("the lease can't be renewed")
     seen = await of_server(town)
     assert (seen.value(metrics.COORDINATOR_TROUBLE), seen.value(metrics.COORDINATOR_ERRORS)) == (0, 1)
