@@ -137,9 +137,15 @@ async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
 
 @pytest.mark.parametrize("height", [12, 24, 50])
 def test_a_screen_fits_the_terminal(height: int) -> None:
-    screen = fitting(cluster([partition(number) for number in range(1_000)]), height)
+    screen = fitting(cluster([partition(number) for number in range(1_000)]), height, 200)
     if height > 15:
         assert len(text_of(list(screen))) <= height
+
+
+def test_lines_that_are_wrapped_count_as_often_as_they_are_drawn() -> None:
+    error = CoordinatorUnavailable("a reason that takes many words and more than one line " * 6)
+    screen = fitting(cluster([partition(number) for number in range(1_000)], error), 30, 60)
+    assert len(text_of(list(screen), 60)) <= 30
 
 
 def test_a_coordinator_that_is_not_read_is_said_at_the_top() -> None:

@@ -90,7 +90,7 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
             status = await observer.look()
             parts = [
                 _time_line(status),
-                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1)),
+                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1, console.width)),
             ]
             live.update(Group(*map(renderable, parts)), refresh=True)
             await asyncio.sleep(interval_s)
