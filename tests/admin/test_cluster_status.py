@@ -8,7 +8,14 @@ from typing import TypeVar
 
 import pytest
 
-from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness, _is_known, _storage_status, describe_partition
+from polonaise.admin.cluster import (
+    ClusterObserver,
+    ClusterStatus,
+    Wellness,
+    _is_known,
+    _storage_status,
+    describe_partition,
+)
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town

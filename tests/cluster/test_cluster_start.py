@@ -68,7 +68,9 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         assert ready["log"] == "polonaise://" + ",".join(starting["servers"]), "clients need no coordinator"
         append(ready["log"], "hello")
         assert bodies(ready["log"]) == ["hello"]
-        assert sorted(each["address"] for each in rows(ready["coordinator"], "server", "list")) == sorted(starting["servers"])
+        assert sorted(each["address"] for each in rows(ready["coordinator"], "server", "list")) == sorted(
+            starting["servers"]
+        )
         listed = rows(ready["coordinator"], "storage", "list")
         assert [each["address"] for each in listed] == starting["storage"]
         assert [each["name"] for each in listed] == ["storage-0", "storage-1", "storage-2"]
