@@ -174,6 +174,14 @@ def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, o
     assert not _is_known(document)
 
 
+def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
+    document = {"disk": {"free_bytes": 0, "total_bytes": 2**40}}
+    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
+    assert trouble.startswith("its disk is full: ")
+    document["disk"]["free_bytes"] = 2**30
+    assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
+
+
 def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:
     damage = {"partition": 3, "what": "no frame", "found_us": 1, "repaired_us": 0}
     document = {

@@ -40,6 +40,9 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
 
+_FULL_BYTES: Final = 1024 * 1024
+"""A disk with less room than this counts as full, in bytes: hardly a batch more fits."""
+
 
 class Wellness(IntEnum):
     """How well something is: the worse, the larger."""
@@ -103,6 +106,8 @@ class StorageStatus:
     def troubles(self) -> list[str]:
         """All that is wrong, line by line."""
         lines = [self.trouble] if self.trouble else []
+        if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
+            lines.append("its disk is full: archive and trim the log, or give it a larger one")
         lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
         return [*lines, *self.told]
 
