@@ -105,7 +105,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class FrameDamaged(ProtocolError):
-    """A frame whose checksum does not fit: the link is broken, or the peer is not a Polonaise node."""
+    """A frame whose checksum or lengths do not fit: the link is broken, or the peer is not a Polonaise node."""
 
     code = "frame_damaged"
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from polonaise.admin.conditions import condition_of
 
 import polonaise
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
+from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
 from rigs.shell import Shell
 

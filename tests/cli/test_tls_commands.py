@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from polonaise.admin import certificates
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from rigs.shell import Shell
@@ -65,13 +67,16 @@ def test_a_certificate_that_exists_is_replaced_only_when_that_is_said(shell: She
         ("--node", "a b"),
         ("--node", ""),
         ("--node", "a..b"),
+        ("--node", "a,\u212a.example"),
         ("--client", "../x"),
         ("--client", "ca"),
         ("--client", "x-key"),
     ],
 )
 def test_a_name_that_is_none_is_refused(shell: Shell, tmp_path: Path, option: str, value: str) -> None:
-    shell.refuses("tls", "init", tmp_path / "tls", option, value, code="bad_option", naming=repr(value))
+    shell.refuses(
+        "tls", "init", tmp_path / "tls", option, value, code="bad_option", naming=repr(value.rpartition(",")[2])
+    )
     assert not (tmp_path / "tls").exists()
 
 
@@ -91,6 +96,53 @@ def test_a_ca_that_is_damaged_or_half_there_is_refused(shell: Shell, tmp_path: P
     shell.refuses("tls", "init", tmp_path, "--client", "b", code="certificate_unusable", naming=name)
     (tmp_path / name).unlink()
     shell.refuses("tls", "init", tmp_path, "--client", "c", code="not_found", naming=name)
+
+
+def test_a_ca_whose_key_is_anothers_issues_nothing(shell: Shell, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for directory in (ours, theirs):
+        shell.run("tls", "init", directory)
+    both = (theirs / "ca.pem").read_bytes() + (ours / "ca.pem").read_bytes()
+    (ours / "ca.pem").write_bytes(both)
+    before = (ours / "localhost.pem").read_bytes()
+    naming = "does not belong to the first certificate"
+    shell.refuses("tls", "init", ours, "--client", "b", code="certificate_unusable", naming=naming)
+    shell.refuses("tls", "init", ours, "--renew", code="certificate_unusable", naming=naming)
+    assert (ours / "localhost.pem").read_bytes() == before
+    assert not (ours / "b-key.pem").exists()
+
+
+def test_an_expired_ca_issues_nothing(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "CA_DAYS", 0)
+    certificates._authority(tmp_path)
+    shell.refuses("tls", "init", tmp_path, code="certificate_unusable", naming="has expired on")
+    assert not (tmp_path / "client.pem").exists()
+
+
+def test_a_key_that_others_may_read_is_not_used_again(shell: Shell, tmp_path: Path) -> None:
+    shell.run("tls", "init", tmp_path)
+    (tmp_path / "client-key.pem").chmod(0o640)
+    shell.refuses(
+        "tls", "init", tmp_path, "--client", "client", "--renew", code="certificate_unusable", naming="chmod 600"
+    )
+
+
+def test_a_host_of_a_long_name_may_be_the_first(shell: Shell, tmp_path: Path) -> None:
+    host = ".".join(["a" * 40, "b" * 40, "example"])
+    name = shell.run("tls", "init", tmp_path, "--node", host).rows[0][0]
+    assert len(name) <= 64
+    assert name.startswith("a" * 40 + ".b")
+    assert TlsIdentity(files(tmp_path, name)).own.roles == {SERVER, STORAGE}
+    other = shell.run("tls", "init", tmp_path, "--node", f"{host}.org").rows[0][0]
+    assert other != name
+
+
+def test_two_at_once_make_one_ca(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        for _ in threads.map(lambda n: certificates.make(tmp_path, [certificates.client(f"c{n}")]), range(8)):
+            pass
+    for number in range(8):
+        TlsIdentity(files(tmp_path, f"c{number}"))
 
 
 def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,10 +17,22 @@ from polonaise.client.protocol.outstanding import Outstanding, Pending
 from polonaise.client.protocol.packing import still_pending
 from polonaise.client.protocol.window import SENDS_MAX, AppendWindow, SentFrame
 from polonaise.client.receipt import Receipt
-from polonaise.errors import AppendFailed, LockConflict, ProtocolError
+from polonaise.errors import (
+    AppendFailed,
+    BodyTooLarge,
+    DataDamaged,
+    FrameDamaged,
+    FrameTooLarge,
+    LockConflict,
+    OutOfOrder,
+    PolonaiseError,
+    ProtocolError,
+    TooManyLocks,
+)
 from polonaise.log.batch import Columns
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
-from polonaise.wire.appends import AppendColumns, ReceivedAppends
+from polonaise.wire.appends import AppendColumns, Operation, ReceivedAppends
+from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import Append
 from rigs.clients import World
 from rigs.fakeserver import FakeLog, FakeMount, FakeServer
@@ -186,6 +198,63 @@ async def test_appends_of_a_mount_that_ended_with_an_error_that_no_pause_mends_a
     assert (await client.append(b"harmless")).id == 0
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        FrameDamaged("the checksum of a frame does not fit"),
+        FrameTooLarge("a frame of 4294967295 bytes"),
+        DataDamaged("the data of an append changed on the way here"),
+        OutOfOrder("not what follows"),
+    ],
+    ids=lambda damage: damage.code,
+)
+async def test_what_changed_on_its_way_to_the_server_fails_no_append(world: World, damage: PolonaiseError) -> None:
+    client = await world.ready_client(settings={"idle_flush_s": 30})
+
+    def refuse_once(mount: FakeMount, log: FakeLog, message: Append) -> bool:
+        world.server.on_append = None
+        mount.connection.refuse(damage, partition=NO_PARTITION if isinstance(damage, ProtocolError) else 0)
+        return True
+
+    world.server.on_append = refuse_once
+    assert (await client.append(b"0")).id == 0
+    assert len(world.server.heard.appends) == 2
+
+
+@pytest.mark.parametrize("garbled", [bytes(64), b"\xff" * 64], ids=["no frame", "a huge frame"])
+async def test_what_changed_on_its_way_to_the_client_fails_no_append_of_any_partition(
+    two_partitions: World, garbled: bytes
+) -> None:
+    world = two_partitions
+    client = await world.client(settings={"idle_flush_s": 30})
+    for partition in (0, 1):
+        await client.ready(partition)
+    world.server.hold = True
+    receipts = [client.append(b"x", partition=partition) for partition in (0, 1)]
+    await wait_until(lambda: len(world.server.held) == 2)
+    world.server.hold = False
+    transport = world.server.held[0][0].connection._transport
+    assert transport is not None
+    transport.write(garbled)
+    assert [(await receipt).id for receipt in receipts] == [0, 0]
+
+
+@pytest.mark.parametrize("error", [BodyTooLarge("a large body"), TooManyLocks("2 locks")], ids=lambda error: error.code)
+async def test_appends_that_the_server_refuses_for_what_they_are_are_not_sent_again(
+    world: World, error: PolonaiseError
+) -> None:
+    client = await world.ready_client(settings={"idle_flush_s": 30})
+
+    def refuse(mount: FakeMount, log: FakeLog, message: Append) -> bool:
+        mount.connection.refuse(error, partition=0)
+        return True
+
+    world.server.on_append = refuse
+    with pytest.raises(AppendFailed, match=error.text):
+        await client.append(b"0")
+    assert len(world.server.heard.appends) == 1
+
+
 # ------------------------------------------------------------------ what is left of a frame
 
 OPERATIONS = st.lists(
@@ -247,6 +316,29 @@ def test_what_is_left_of_a_frame_is_what_a_frame_of_the_pending_ones_would_be(
 def test_a_frame_of_which_nothing_is_settled_is_kept_as_it_is() -> None:
     columns = columns_of([([(b"x", [], [])], 1)])
     assert still_pending(columns, lambda sequence: True) is columns
+
+
+class CountedWalks(list[Operation]):
+    """Operations that count how often one of them is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[Operation]:
+        for operation in super().__iter__():
+            self.looks += 1
+            yield operation
+
+
+def test_of_a_full_frame_every_operation_is_looked_at_once() -> None:
+    """Once for each append took seconds of the event loop."""
+    count = 4_096
+    change = [(16 + ChangeKind.SET, b"k", b"v")]
+    columns = columns_of([([(b"x", [], change)], sequence) for sequence in range(1, count + 1)])
+    columns.operations = counted = CountedWalks(columns.operations)
+    left = still_pending(columns, lambda sequence: sequence > 1)
+    assert left is not None
+    assert [o.position for o in left.operations] == list(range(count - 1))
+    assert counted.looks == count
 
 
 def test_a_window_gives_back_what_was_undecided_at_the_end_of_a_mount() -> None:

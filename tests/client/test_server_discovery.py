@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,13 @@ import pytest
 
 from polonaise.client.log import Log
 from polonaise.client.routes import Routes
-from polonaise.client.serverdiscovery import ServerDiscovery
+from polonaise.client.serverdiscovery import ServerDiscovery, _assignment_in
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.values import ASSIGNMENT, Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
     ConnectionLost,
+    CoordinatorUnavailable,
     DeadlineExceeded,
     PolonaiseError,
     ServersUnavailable,
@@ -27,15 +29,20 @@ from polonaise.link import connection as link
 from polonaise.link.connection import Connection
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
-from polonaise.testing.memory import MemoryHost
+from polonaise.testing.memory import KEY, MemoryHost
+from polonaise.wire.assignments import AssignedPartition, encode_assignment
+from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,
     ROLE_CLIENT,
     ROLE_SERVER,
+    AssignmentIs,
     ClusterIs,
     DescribeCluster,
     GetAssignment,
+    GetUniqueId,
     HighWaterMark,
+    UniqueIdIs,
 )
 from rigs.scenarios import runs_tests
 from rigs.town import Town
@@ -357,22 +364,198 @@ async def test_a_client_never_goes_back_to_an_older_assignment() -> None:
     assert (await routes.owner(0)).generation == 6
 
 
+# ---------------------------------------------------------------------- answers that are worth nothing
+
+
+class Answering:
+    """Servers in memory that answer each kind of request as a test says."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.host = MemoryHost(seed=seed)
+        self.requests: list[Message] = []
+        self.asked: list[str] = []
+        """The address of the server that was asked, for each request."""
+        self.connections: list[Connection] = []
+
+    def add(self, address: str, *answers: Message) -> None:
+        by_request = {DescribeCluster: ClusterIs, GetUniqueId: UniqueIdIs, GetAssignment: AssignmentIs}
+
+        def answer(connection: Connection, message: Message, request: int, partition: int) -> None:
+            self.asked.append(address)
+            self.requests.append(message)
+            (found,) = [each for each in answers if isinstance(each, by_request[type(message)])]
+            connection.send(found, request=request)
+
+        def accept() -> Connection:
+            said = link.hello(ROLE_SERVER, "server", cluster_key=KEY)
+            self.connections.append(
+                Connection(
+                    self.host, hello=said, peer_roles=(ROLE_CLIENT,), on_message=answer, accepted=True,
+                    tells_strangers=True,
+                )
+            )  # fmt: skip
+            return self.connections[-1]
+
+        self.host.wires.listening[address] = accept
+
+    @contextlib.asynccontextmanager
+    async def discovery(self, settings: ClientSettings = CLIENT) -> AsyncIterator[ServerDiscovery]:
+        discovery = ServerDiscovery(self.host, list(self.host.wires.listening), settings)
+        yield discovery
+        await discovery.close()
+        for connection in self.connections:
+            connection.close()
+        await time_passes(0)
+
+
+def told(version: int, age_ms: int = 0, trouble: str = "") -> AssignmentIs:
+    rows = [AssignedPartition(0, version, f"owner-{version}:1", version)]
+    return replace(encode_assignment(version, rows), age_ms=age_ms, trouble=trouble)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_server_that_says_that_it_cannot_read_the_assignment_is_asked_last_however_lately_it_did(
+    seed: int,
+) -> None:
+    servers = Answering(seed)
+    servers.add("cut-off:1", told(1, trouble="[coordinator_unavailable] no answer"))
+    servers.add("well:2", told(2))
+    async with servers.discovery() as discovery:
+        assert (await discovery.assignment()).version == 2
+        assert (await discovery.assignment()).version == 2
+    assert servers.asked[-2:] == ["well:2"] * 2
+
+
+async def test_a_wait_at_a_server_that_cannot_read_the_assignment_ends_and_the_next_is_at_another() -> None:
+    servers = Answering()
+    servers.add("cut-off:1", told(1, trouble="[coordinator_unavailable] no answer"))
+    async with servers.discovery() as discovery:
+        with pytest.raises(CoordinatorUnavailable, match=r"cut-off:1 .* 0.0 s ago: \[coordinator_unavailable\]"):
+            await discovery.assignment_after(1)
+        servers.add("well:2", told(2))
+        discovery._listed += ("well:2",)
+        assert (await discovery.assignment_after(1)).version == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        [ClusterIs(3), UniqueIdIs(7), replace(told(9), crc=1)],
+        [ClusterIs(3), UniqueIdIs(0), told(2)],
+        [ClusterIs(0), UniqueIdIs(7), told(2)],
+    ],
+    ids=["rows", "id", "partitions"],
+)
+async def test_a_server_whose_answer_is_damaged_is_left_for_another(damaged: list[Message], seed: int) -> None:
+    servers = Answering(seed)
+    servers.add("damaged:1", *damaged)
+    servers.add("well:2", ClusterIs(3), UniqueIdIs(7), told(2))
+    async with servers.discovery() as discovery:
+        assert (await discovery.describe()).partitions == 3
+        assert await discovery.unique_id() == 7
+        assert (await discovery.assignment()).version == 2
+        assert (await discovery.assignment_after(1)).version == 2
+
+
+@pytest.mark.parametrize("coordinator_s_max", [0.1, 3.0])
+async def test_an_answer_as_old_as_servers_look_at_the_assignment_is_not_stale(coordinator_s_max: float) -> None:
+    """Else a client with a short deadline would go from server to server for ever."""
+    servers = Answering()
+    for address in ("a:1", "b:2"):
+        servers.add(address, told(1, age_ms=1_500))
+    async with servers.discovery(ClientSettings(coordinator_s_max=coordinator_s_max)) as discovery:
+        for _ in range(3):
+            await discovery.assignment()
+    assert len(servers.asked) == 3
+    assert len(set(servers.asked)) == 1
+
+
+async def test_a_server_is_let_wait_for_less_than_the_caller_waits() -> None:
+    servers = Answering()
+    servers.add("a:1", told(1))
+    async with servers.discovery(ClientSettings(coordinator_s_max=0.6)) as discovery:
+        waiting = asyncio.ensure_future(discovery.assignment_after(1))
+        await wait_until(lambda: servers.requests)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert isinstance(servers.requests[0], GetAssignment)
+    assert servers.requests[0].wait_ms == 200
+
+
+async def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() -> None:
+    servers = Answering()
+    for address in ("a:1", "b:2"):
+        servers.add(address, ClusterIs(3))
+    async with servers.discovery() as discovery:
+        connect, made = discovery._connect, list[Connection]()
+
+        async def close_meanwhile(address: str) -> Connection:
+            made.append(await connect(address))
+            await discovery.close()
+            return made[-1]
+
+        discovery._connect = close_meanwhile  # type: ignore[method-assign]
+        with pytest.raises(Closed):
+            await discovery.describe()
+        assert [connection.closed is not None for connection in made] == [True]
+    assert servers.asked == []
+
+
 # ---------------------------------------------------------------------- connections
 
 
 @asking_servers
 async def test_a_connection_that_has_named_no_cluster_is_told_of_it_and_nothing_else(life: Life) -> None:
-    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
-
-    def make() -> Connection:
-        return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
-
-    connection = await link.connect(life.host, SERVERS[0], make, deadline_s=1)
+    connection = await connected(life)
     assert isinstance(await connection.request(DescribeCluster(), deadline_s=1), ClusterIs)
     for partition in (0, 1):
         with pytest.raises(WrongClusterKey, match="named no cluster"):
             await connection.request(HighWaterMark(), partition=partition, deadline_s=1)
     connection.close()
+
+
+async def connected(life: Life) -> Connection:
+    """A connection to the first server, of a client that has not named the cluster."""
+    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
+
+    def make() -> Connection:
+        return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)
+
+    return await link.connect(life.host, SERVERS[0], make, deadline_s=1)
+
+
+@asking_servers
+async def test_what_a_client_waits_for_ends_with_its_connection(life: Life) -> None:
+    server = life.town.cluster.owners["server-0"]._cluster
+    connection, before = await connected(life), len(server._waiting)
+    asking = [asyncio.ensure_future(connection.request(GetAssignment(10**6, 30_000), deadline_s=60)) for _ in range(10)]
+    await wait_until(lambda: len(server._waiting) == before + 10)
+    connection.close()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await wait_until(lambda: len(server._waiting) == before, within_s=1)
+
+
+@asking_servers
+async def test_the_assignment_that_all_are_told_is_booked_on_no_connection_that_reads(life: Life) -> None:
+    booked: list[bool] = []
+    send = Connection.send
+
+    def note(connection: Connection, message: Message, **rest: Any) -> None:
+        if isinstance(message, AssignmentIs):
+            booked.append(not rest["shared"])
+        send(connection, message, **rest)
+
+    connection = await connected(life)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "send", note)
+        assert isinstance(await connection.request(GetAssignment(-1, 0), deadline_s=1), AssignmentIs)
+    assert booked == [False]
+    connection.close()
+
+
+def test_what_a_server_says_of_its_trouble_is_made_fit_for_a_log() -> None:
+    assert _assignment_in(told(1, trouble="down\n\x1b[31m2026 all is well")).trouble.isprintable()
 
 
 @asking_servers

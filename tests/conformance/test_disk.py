@@ -62,8 +62,8 @@ async def test_a_small_file_is_loaded_whole(disk: Disk, root: str) -> None:
 
 @on_every_disk
 async def test_a_disk_tells_its_space(disk: Disk, root: str) -> None:
-    total, free = await disk.space(root)
-    assert total >= free > 0
+    space = await disk.space(root)
+    assert space.total_bytes >= space.free_bytes > 0
     with pytest.raises(NotFound):
         await disk.space(f"{root}/nothing")
 

@@ -19,9 +19,6 @@ from polonaise.node.addresses import coordinator_at
 from rigs.tls import Authority
 from rigs.zookeeper import SESSION_S, ensemble
 
-# kazoo leaves the socket of a handshake that fails to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from polonaise.admin import certificates
 from polonaise.errors import AccessDenied, BadOption, CertificateUnusable
-from polonaise.host.certificates import CLIENT, SERVER, STORAGE, said_by
-from polonaise.host.tls import EXPIRY_WARNING_S, TlsFiles, TlsIdentity, files_in, tls_identity
+from polonaise.host import tls
+from polonaise.host.certificates import CLIENT, ROLE_URI, ROLE_WORDS, SERVER, STORAGE, said_by
+from polonaise.host.tls import EXPIRY_WARNING_S, RETRY_S, VARIABLES, TlsFiles, TlsIdentity, files_in, tls_identity
 from rigs.privileges import unprivileged
 from rigs.tls import EXPIRED_DAYS, Authority, replace
+from rigs.waiting import block_until
 
 
 @pytest.fixture
@@ -127,13 +133,62 @@ def test_a_certificate_for_another_role_is_refused_at_the_start(ours: Authority)
         tls_identity(STORAGE, ours.client())
 
 
+@pytest.mark.parametrize(("use", "fits"), [("serverAuth", {STORAGE}), ("clientAuth", {CLIENT})])
+def test_a_certificate_for_another_use_is_refused_at_the_start(tmp_path: Path, use: str, fits: set[str]) -> None:
+    files = issued_for(use, tmp_path)
+    for role in (CLIENT, SERVER, STORAGE):
+        if role in fits:
+            assert tls_identity(role, files) is not None
+        else:
+            with pytest.raises(CertificateUnusable, match="issue one whose extended key usage has"):
+                tls_identity(role, files)
+
+
+def issued_for(use: str, directory: Path) -> TlsFiles:
+    """Issue a certificate of all roles with this extended key usage, by openssl."""
+    names = ",".join(f"URI:{ROLE_URI}{role}" for role in ROLE_WORDS)
+    (directory / "ext").write_text(f"extendedKeyUsage={use}\nsubjectAltName={names}")
+    for line in (
+        "ecparam -name prime256v1 -genkey -noout -out ca-key.pem",
+        "req -x509 -new -key ca-key.pem -days 9 -subj /CN=ca -out ca.pem",
+        "ecparam -name prime256v1 -genkey -noout -out key.pem",
+        "req -new -key key.pem -subj /CN=all -out csr",
+        "x509 -req -in csr -CA ca.pem -CAkey ca-key.pem -CAcreateserial -days 9 -extfile ext -out certificate.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=directory, check=True, capture_output=True)
+    return TlsFiles(*(str(directory / name) for name in ("ca.pem", "certificate.pem", "key.pem")))
+
+
 def test_a_part_of_the_files_is_refused_and_what_is_missing_named(ours: Authority) -> None:
     files = ours.node()
     with pytest.raises(BadOption, match="certificate and key not given"):
         files_in({"POLONAISE_TLS_CA": files.ca})
     assert files_in({}) is None
-    with pytest.raises(BadOption, match="invalid TLS file key=''"):
+    with pytest.raises(BadOption, match="invalid TLS file key"):
         TlsFiles(files.ca, files.certificate, "")
+
+
+@pytest.mark.parametrize("given", ["text", "bytes", "bytes path", "one line"])
+def test_a_key_given_in_place_of_its_path_is_refused_and_not_shown(ours: Authority, given: str) -> None:
+    files = ours.node()
+    text = Path(files.key).read_text()
+    secret = text.splitlines()[1]
+    value: Any = {"text": text, "bytes": text.encode(), "bytes path": files.key.encode(), "one line": secret * 99}[
+        given
+    ]
+    with pytest.raises(BadOption, match="give the path") as caught:
+        TlsFiles(files.ca, files.certificate, value)
+    assert secret not in str(caught.value)
+    assert files.key not in str(caught.value)
+
+
+def test_a_key_in_the_environment_is_refused_and_not_shown(ours: Authority) -> None:
+    files = ours.node()
+    text = Path(files.key).read_text()
+    given = {variable: getattr(files, name) for name, variable in VARIABLES.items()}
+    with pytest.raises(BadOption, match="POLONAISE_TLS_KEY in the environment") as caught:
+        files_in({**given, "POLONAISE_TLS_KEY": text})
+    assert text.splitlines()[1] not in str(caught.value)
 
 
 def test_files_are_named_by_absolute_paths(ours: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +225,103 @@ def test_files_that_can_not_be_used_leave_those_before_in_use_and_are_told_once(
     assert identity.trouble is None
 
 
+def test_a_certificate_that_is_not_valid_yet_is_tried_again(
+    ours: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time()
+    files = ours.node()
+    identity = TlsIdentity(files, wall_s=lambda: now_s)
+    context = identity.accepting()
+    monkeypatch.setattr(certificates, "_CLOCK", timedelta(seconds=-4))
+    ours.node(renew=True)
+    for _ in range(3):
+        assert identity.accepting() is context
+    assert "is not valid yet" in str(identity.trouble)
+    caplog.clear()
+
+    def taken() -> bool:
+        nonlocal now_s
+        now_s += RETRY_S
+        return identity.accepting() is not context
+
+    block_until(taken)
+    assert identity.trouble is None
+    assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_files_that_can_not_be_opened_for_a_moment_are_tried_again_and_told_daily(
+    ours: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time()
+    identity = TlsIdentity(ours.node(), wall_s=lambda: now_s)
+    context = identity.accepting()
+    tries = 0
+
+    def no_descriptors(*_: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tls, "open", no_descriptors, raising=False)
+        ours.node(renew=True)
+        for _ in range(3):
+            assert identity.accepting() is context
+        assert tries == 1, "not read for each connection"
+        now_s += RETRY_S
+        identity.accepting()
+        assert tries == 2
+        assert caplog.text.count("Too many open files") == 1
+        now_s += 86_400
+        identity.accepting()
+        assert caplog.text.count("Too many open files") == 2
+    now_s += RETRY_S
+    assert identity.accepting() is not context
+    assert identity.trouble is None
+
+
+def test_files_of_another_role_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    files, client = ours.node(), ours.client()
+    identity = tls_identity(STORAGE, files)
+    assert identity is not None
+    context = identity.accepting()
+    replace(files.certificate, client.certificate)
+    replace(files.key, client.key)
+    assert identity.accepting() is context
+    assert identity.own.roles == {SERVER, STORAGE}
+    assert "'client' is for client, and this process needs one for storage" in caplog.text
+
+
+def test_a_ca_that_is_taken_out_is_not_believed_though_this_certificate_is_of_it(
+    ours: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, theirs = ours.node(), Authority(tmp_path / "theirs").node()
+    identity = TlsIdentity(files)
+    context = identity.accepting()
+    before = {each["serialNumber"] for each in context.get_ca_certs()}
+    replace(files.ca, theirs.ca)
+    assert {each["serialNumber"] for each in identity.accepting().get_ca_certs()}.isdisjoint(before)
+    assert {each["serialNumber"] for each in identity.dialling().get_ca_certs()}.isdisjoint(before)
+    assert identity.own.name == "node", "its certificate is shown on"
+    assert "the CAs are taken as they are now" in caplog.text
+    assert "is not of a CA that this process trusts" in identity.warning()
+
+
+def test_what_is_wrong_with_the_files_is_said_for_health(ours: Authority) -> None:
+    now_s = time.time()
+    files = ours.node(days=20)
+    identity = TlsIdentity(files, wall_s=lambda: now_s)
+    assert identity.warning() == ""
+    os.remove(files.key)
+    assert "no file" in identity.warning(), "looked at, though no connection is made"
+    ours.node(days=20, renew=True)
+    assert identity.warning() == ""
+    now_s += 10 * 86_400
+    assert f"the certificate {files.certificate!r} expires on " in identity.warning()
+    now_s += 11 * 86_400
+    assert f"the certificate {files.certificate!r} has expired on " in identity.warning()
+
+
 def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     files = ours.node()
     identity = TlsIdentity(files)
@@ -181,7 +333,7 @@ def test_files_that_are_gone_leave_those_before_in_use(ours: Authority, caplog: 
 
 def test_a_certificate_that_expires_soon_is_told_once_a_day(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
     now_s = time.time()
-    identity = TlsIdentity(ours.node(days=20), lambda: now_s)
+    identity = TlsIdentity(ours.node(days=20), wall_s=lambda: now_s)
     assert caplog.records == []
     now_s += 20 * 86_400 - EXPIRY_WARNING_S + 60
     for _ in range(3):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
 from polonaise.host import tlssockets
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
-from polonaise.host.real import RealHost
+from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import vouching
 from polonaise.link.connection import Connection, connect, hello
@@ -173,6 +177,20 @@ async def test_an_expired_certificate_is_refused_and_both_sides_are_told(
 
 
 @on_both_loops
+async def test_a_certificate_that_is_not_valid_yet_is_refused_and_both_sides_are_told_of_clocks(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "_CLOCK", timedelta(hours=-1))
+        early = careless(ours.node("early"))
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        await refused(node, early, CertificateRefused, "compare the clocks of both machines")
+        await wait_until(lambda: "is not valid yet: compare the clocks of both machines" in caplog.text)
+    async with NodeWithTls(early) as node:
+        await refused(node, TlsIdentity(ours.node("other")), CertificateRefused, "is not valid yet")
+
+
+@on_both_loops
 async def test_a_certificate_for_another_host_is_refused(ours: Authority) -> None:
     async with NodeWithTls(TlsIdentity(ours.node("elsewhere", hosts=("elsewhere.example",)))) as node:
         identity = TlsIdentity(ours.node("other"))
@@ -191,11 +209,18 @@ async def test_a_peer_without_a_certificate_is_refused_and_both_sides_are_told(
 
 
 @on_both_loops
-async def test_a_client_certificate_is_refused_at_a_storage_node(ours: Authority) -> None:
+async def test_a_client_certificate_is_refused_at_a_storage_node_and_its_log_says_so(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vouching, "_warned_s", float("-inf"))
     async with NodeWithTls(TlsIdentity(ours.issue("disk", STORAGE))) as node:
         said = "the certificate of 'client' is for client, and not for a server"
         await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
         assert [type(error) for error in node.closed] == [CertificateRefused]
+        assert "refused a connection of 127.0.0.1:" in caplog.text
+        assert said in caplog.text
+        await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
+        assert caplog.text.count(said) == 1, "anybody may connect, as often as he likes"
 
 
 @on_both_loops
@@ -203,6 +228,51 @@ async def test_a_client_believes_only_a_server(ours: Authority) -> None:
     async with NodeWithTls(TlsIdentity(ours.issue("disk", STORAGE)), ROLE_SERVER, ROLE_CLIENT) as node:
         said = "the certificate of 'disk' is for storage, and not for a server"
         await refused(node, TlsIdentity(ours.client()), CertificateRefused, said)
+
+
+@on_both_loops
+async def test_a_node_of_another_role_is_told_nothing_not_even_the_cluster_key(ours: Authority) -> None:
+    received: list[bytes] = []
+
+    class Eavesdropper(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            self.transport = transport
+
+        def data_received(self, data: bytes) -> None:
+            received.append(data)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            received.append(b"lost")
+
+    host = RealHost(tls=TlsIdentity(ours.issue("disk", STORAGE)))
+    machine = RealHost(tls=TlsIdentity(ours.client()))
+    listener = await host.network.listen("127.0.0.1:0", Eavesdropper)
+
+    def make() -> Connection:
+        return Connection(
+            machine,
+            hello=hello(ROLE_CLIENT, "app", cluster_key=b"known to members"),
+            peer_roles=(ROLE_SERVER,),
+            on_message=lambda *_: None,
+        )
+
+    with pytest.raises(CertificateRefused, match="is for storage, and not for a server"):
+        await connect(machine, listener.address, make, deadline_s=DEADLINE_S)
+    await wait_until(lambda: received)
+    assert received == [b"lost"]
+    await listener.close()
+    host.close()
+    machine.close()
+
+
+@pytest.mark.parametrize("certificate", [None, {}])
+def test_with_tls_a_peer_without_a_certificate_is_not_believed(certificate: dict[str, Any] | None) -> None:
+    extra = {"sslcontext": object(), "peercert": certificate}
+    transport = asyncio.Transport(extra)
+    fault = vouching.certificate_refused(transport, ROLE_CLIENT, RealClock())
+    assert isinstance(fault, CertificateRefused)
+    assert "shows no certificate" in str(fault)
+    assert vouching.certificate_refused(asyncio.Transport({}), ROLE_CLIENT, RealClock()) is None
 
 
 @on_both_loops
@@ -233,6 +303,26 @@ async def test_a_peer_with_tls_is_refused_by_a_plain_node_and_both_sides_are_tol
         await refused(node, TlsIdentity(ours.node()), TlsNotSpoken, "speaks no TLS, and this process does")
         await wait_until(lambda: "a peer speaks TLS, and this node does not: start this node with" in caplog.text)
         await works(node, None)
+
+
+@on_both_loops
+@pytest.mark.parametrize("said", [b"\x99\x03\x03\x00\x05hello", b"\x16\x03\x03\x00\x04\x09\x00\x00\x00"])
+async def test_garbage_in_place_of_a_handshake_is_no_node_without_tls(ours: Authority, *, said: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(said)
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    machine = RealHost(tls=TlsIdentity(ours.node()))
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ConnectionLost, match="did not go on with the TLS handshake as it should"):
+        await machine.network.connect(f"127.0.0.1:{port}", asyncio.Protocol)
+    server.close()
+    await server.wait_closed()
+    machine.close()
 
 
 @on_both_loops
@@ -312,6 +402,51 @@ async def test_a_probe_that_only_connects_is_not_worth_a_warning(
             await wait_until(lambda: getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
         await wait_until(lambda: not getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
         assert caplog.records == []
+
+
+@on_both_loops
+async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
+    ours: Authority, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tlssockets, "UNPROVED_MAX", 3)
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        arriving: Any = getattr(node._listener, "_arriving")  # noqa: B009 - a private one
+        with contextlib.ExitStack() as opened:
+            for _ in range(10):
+                port = int(node.address.rpartition(":")[2])
+                opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            await wait_until(lambda: len(arriving) == 3)
+            await nothing_happens_for(0.05)
+            assert len(arriving) == 3
+        await works(node, TlsIdentity(ours.node("other")))
+        await wait_until(lambda: not arriving)
+
+
+@pytest.mark.parametrize("number", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+@on_both_loops
+async def test_a_machine_without_one_family_listens_on_the_other(
+    ours: Authority, *, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    host = RealHost(tls=TlsIdentity(ours.node()))
+    bound = tlssockets._bound_to
+
+    def without(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
+        if where[0] == "127.0.0.2":
+            raise OSError(number, os.strerror(number))
+        return bound(family, kind, protocol, where)
+
+    monkeypatch.setattr(tlssockets, "_bound_to", without)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses
+    ])  # fmt: skip
+    addresses = ["127.0.0.2", "127.0.0.1"]
+    if isinstance(asyncio.get_running_loop(), asyncio.SelectorEventLoop):  # uvloop asks the system itself
+        listener = await host.network.listen("localhost:0", asyncio.Protocol)
+        await listener.close()
+        addresses.pop()
+        with pytest.raises(PolonaiseError):
+            await host.network.listen("localhost:0", asyncio.Protocol)
+    host.close()
 
 
 @on_both_loops

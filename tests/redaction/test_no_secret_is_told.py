@@ -304,6 +304,7 @@ PLACES = {
 """What may be in an address, for each parameter that takes one."""
 FINE = {
     "address": "embedded:LOG?host=no",
+    "partition": "0",
     "place": "embedded:LOG?host=no",
     "store": "STORE",
     "directory": "DIRECTORY",
@@ -312,6 +313,8 @@ FINE = {
     "table": "parquet:TABLE",
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",
+    "name": "storage-0",
+    "number": "0",
 }
 
 

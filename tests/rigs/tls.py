@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from polonaise.admin import certificates
-from polonaise.admin.certificates import Holder
+from polonaise.admin.certificates import CertificateHolder
 from polonaise.host import tls
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.tls import TlsFiles, TlsIdentity
@@ -25,7 +25,7 @@ class Authority:
     def issue(
         self, name: str, *roles: str, hosts: tuple[str, ...] = HERE, days: float = 30, renew: bool = False
     ) -> TlsFiles:
-        certificates.make(self.directory, [Holder(name, roles, hosts)], days=days, renew=renew)
+        certificates.make(self.directory, [CertificateHolder(name, roles, hosts)], days=days, renew=renew)
         return certificates.files_of_holder(self.directory, name)
 
     def node(self, name: str = "node", **how: Any) -> TlsFiles:

@@ -7,15 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Draft
+from polonaise.client.protocol.locks import Lock
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.backend import Entry
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT
+from polonaise.errors import LockConflict
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.world import World
+from polonaise.terms import LockMode
 from rigs.scenarios import runs_tests_in
 from rigs.waiting import wait_until
 
@@ -57,20 +61,32 @@ class Pair:
         await wait_until(lambda: self.owned(self.first) == PARTITIONS)
 
     async def work_until(self, stopped: asyncio.Event) -> int:
-        """Append to all partitions, by contexts and without, until told to stop.
+        """Append to all partitions, by contexts and without, with locks and without, until told to stop.
 
-        Return how many appends were committed: all of them, whichever server owned the partition meanwhile.
+        Return how many appends were committed: all of them, whichever server owned the partition meanwhile, but for
+        plain ones with locks, which may be told a conflict and nothing else.
         """
         committed = 0
+
+        def locked(tx: Draft) -> None:
+            tx.write_lock("account", 1)
+            tx.append(b"xl")
 
         async def live(node: Node, host: Host) -> None:
             nonlocal committed
             async with Log(host, self.cluster.coordinator(node, host)) as log:
                 while not stopped.is_set():
                     runs = [log.run(lambda tx: tx.append(b"x"), partition=n, timeout=10) for n in range(PARTITIONS)]
+                    runs += [log.run(locked, partition=n, timeout=10) for n in range(PARTITIONS)]
                     plain = [log.append(b"y", partition=n) for n in range(PARTITIONS) for _ in range(5)]
+                    with_lock = [
+                        log.append(b"yl", partition=n, locks=[Lock("account", 2, LockMode.WRITE)])
+                        for n in range(PARTITIONS)
+                    ]
+                    told = await asyncio.gather(*with_lock, return_exceptions=True)
+                    assert {type(each) for each in told if isinstance(each, BaseException)} <= {LockConflict}, told
                     await asyncio.gather(*runs, *plain)
-                    committed += len(runs) + len(plain)
+                    committed += len(runs) + len(plain) + sum(not isinstance(each, BaseException) for each in told)
                     await asyncio.sleep(0.02)
                 marks = [await log.high_water_mark(partition) for partition in range(PARTITIONS)]
                 assert sum(marks) + PARTITIONS == committed, "each is in the log once"

@@ -6,10 +6,14 @@ In production use the CA that you have: a certificate needs the URIs of its role
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -33,14 +37,16 @@ CA_DAYS: Final = 3650
 DAYS_MAX: Final = 3650
 _CLOCK: Final = timedelta(minutes=5)
 """A new certificate is valid from this long ago: clocks of other machines may be behind."""
+_NAME_MAX: Final = 64
 _NAME: Final = re.compile(r"(?!\.)[\w.-]{1,64}", re.ASCII)
 _HOST: Final = re.compile(
-    r"(?=.{1,253}$)(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.I
+    r"(?=.{1,253}$)(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
+    re.ASCII | re.I,
 )
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
-class Holder(NamedTuple):
+class CertificateHolder(NamedTuple):
     """Who a certificate is made for."""
 
     name: str
@@ -53,13 +59,13 @@ class Holder(NamedTuple):
 class Made(NamedTuple):
     """A certificate and its key, as files."""
 
-    holder: Holder
+    holder: CertificateHolder
     certificate: Path
     key: Path
     expires: datetime
 
 
-def node(text: str) -> Holder:
+def node(text: str) -> CertificateHolder:
     """Return the holder for a node, a server or a storage node, from HOST or HOST,HOST,…; the first is its name.
 
     `localhost` stands for the addresses of loopback as well. Raises `BadOption`.
@@ -70,12 +76,16 @@ def node(text: str) -> Holder:
             raise BadOption(f"{host!r} is no host's name or IP address: write HOST, or HOST,HOST,… for one certificate")
         hosts += _LOOPBACK if host == "localhost" else [host]
     name = hosts[0].replace(":", "_").replace("*", "any")
-    return Holder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
+    if len(name) > _NAME_MAX:
+        # A common name has 64 characters at most, and a DNS name may have more: what tells hosts apart comes first.
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[: _NAME_MAX - 9].rstrip('.-')}-{digest}"
+    return CertificateHolder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
 
 
-def client(name: str) -> Holder:
+def client(name: str) -> CertificateHolder:
     """Return the holder for a client of this name. Raises `BadOption`."""
-    return Holder(_checked(name), (CLIENT,))
+    return CertificateHolder(_checked(name), (CLIENT,))
 
 
 def _checked(name: str) -> str:
@@ -100,7 +110,9 @@ def _key(directory: Path, name: str) -> Path:
     return directory / f"{name}-key.pem"
 
 
-def make(directory: Path, holders: Sequence[Holder], *, days: float = 365, renew: bool = False) -> list[Made]:
+def make(
+    directory: Path, holders: Sequence[CertificateHolder], *, days: float = 365, renew: bool = False
+) -> list[Made]:
     """Make a certificate for each holder, by the CA in the directory, which is made as well if there is none.
 
     Keys can be read by the user of this process only. With `renew` a certificate that exists is replaced, under its
@@ -113,18 +125,34 @@ def make(directory: Path, holders: Sequence[Holder], *, days: float = 365, renew
     if len(set(names)) != len(names):
         raise BadOption(f"two certificates of one name among {', '.join(names)}: give each another name")
     with_own_errors(str(directory), partial(directory.mkdir, mode=0o700, parents=True, exist_ok=True))
-    there = [str(path) for name in names if (path := _certificate(directory, name)).exists()]
-    if there and not renew:
-        raise AlreadyInitialized(f"there is {' and '.join(there)}: choose other names, or replace them with --renew")
-    ca, ca_key = _authority(directory)
-    return [_issue(directory, holder, ca, ca_key, timedelta(days=days)) for holder in holders]
+    with _alone_in(directory):
+        there = [str(path) for name in names if (path := _certificate(directory, name)).exists()]
+        if there and not renew:
+            raise AlreadyInitialized(
+                f"there is {' and '.join(there)}: choose other names, or replace them with --renew"
+            )
+        ca, ca_key = _authority(directory)
+        return [_issue(directory, holder, ca, ca_key, timedelta(days=days)) for holder in holders]
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Wait until no other process makes certificates in the directory, and keep the others out."""
+    descriptor = with_own_errors(str(directory), partial(os.open, directory, os.O_RDONLY))
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends with the descriptor, and with the process
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Return the CA of the directory; make one if there is none."""
     at, key_at = _certificate(directory, CA), _key(directory, CA)
     if at.exists() or key_at.exists():
-        return _read_certificate(at), _read_key(key_at)
+        ca, key = _read_certificate(at), _read_key(key_at)
+        _check_authority(ca, key, at, key_at)
+        return ca, key
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named("Polonaise development CA")
     public = key.public_key()
@@ -147,9 +175,32 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     return made, key
 
 
+def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: Path, key_at: Path) -> None:
+    """Raise `CertificateUnusable` unless certificates by this key would be believed by those who have the CA's."""
+    if ca.public_key() != key.public_key():
+        raise CertificateUnusable(
+            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: put that of the CA "
+            "which issues first, those that are believed besides behind it"
+        )
+    if ca.not_valid_after_utc <= datetime.now(UTC):
+        raise CertificateUnusable(
+            f"the CA {str(at)!r} has expired on {ca.not_valid_after_utc:%Y-%m-%d}: begin in a new directory, and add "
+            "its ca.pem to those of all processes before its certificates are used"
+        )
+    try:
+        ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+        is_ca = ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        is_ca = False
+    if not is_ca:
+        raise CertificateUnusable(
+            f"{str(at)!r} is no CA of `polonaise tls init`: restore it, or begin in a new directory"
+        )
+
+
 def _issue(
     directory: Path,
-    holder: Holder,
+    holder: CertificateHolder,
     ca: x509.Certificate,
     ca_key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
@@ -187,7 +238,7 @@ def _issue(
     return Made(holder, at, key_at, expires)
 
 
-def _alternatives(holder: Holder) -> Iterable[x509.GeneralName]:
+def _alternatives(holder: CertificateHolder) -> Iterable[x509.GeneralName]:
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"{ROLE_URI}{role}") for role in holder.roles]
     for host in holder.hosts:
         names.append(x509.IPAddress(ipaddress.ip_address(host)) if _is_ip(host) else x509.DNSName(host))
@@ -227,7 +278,10 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a key that this module made. Nothing of it, nor of the library's error, is told."""
+    """Return a key that this module made, and that its user alone may read.
+
+    Nothing of it, nor of the library's error, is told.
+    """
     try:
         key = serialization.load_pem_private_key(with_own_errors(str(path), path.read_bytes), password=None)
     except (ValueError, TypeError):
@@ -235,6 +289,11 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateUnusable(
             f"{str(path)!r} is no key of `polonaise tls init`: restore it, or begin in a new directory"
+        )
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise CertificateUnusable(
+            f"others than its user may read the key {str(path)!r}: chmod 600 it; if somebody may have copied it, "
+            "remove it, and replace its certificate with --renew"
         )
     return key
 

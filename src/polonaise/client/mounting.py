@@ -21,12 +21,15 @@ from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
+    BodyTooLarge,
     CertificateRefused,
     ClientAhead,
     Closed,
     ConnectionLost,
     ConsistencyLost,
     DeadlineExceeded,
+    FrameDamaged,
+    FrameTooLarge,
     HistoryTrimmed,
     LogForked,
     NotOwner,
@@ -37,6 +40,7 @@ from polonaise.errors import (
     Retry,
     TlsNotSpoken,
     TlsRequired,
+    TooManyLocks,
     UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
@@ -54,11 +58,11 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 
 _log = logging.getLogger("polonaise.client")
 
-_HOPELESS = (
-    UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed, TlsRequired, TlsNotSpoken,
-)  # fmt: skip
+_HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
 """Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
 mounted again."""
+_HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
+"""Errors that say that this side was set up wrongly, as long as it has never been let in."""
 
 
 class Form(NamedTuple):
@@ -83,11 +87,20 @@ class FeedTaker(Protocol):
         """Take a batch that continues the feed. Each byte of it is given back with `Mounting.taken` once applied."""
 
 
+_OF_APPENDS = (ProtocolError, BodyTooLarge, TooManyLocks)
+"""Errors with which a server refuses appends for what they are, so that it would refuse them again."""
+_OF_THE_LINK = (FrameDamaged, FrameTooLarge)
+"""Those among them that bytes are refused with which changed on their way: a frame's checksum, or its length."""
+
+
 class _Ended(NamedTuple):
-    """Why a mount, or an attempt to mount, is over, and whether to pause before the next one."""
+    """Why a mount, or an attempt to mount, is over."""
 
     error: PolonaiseError
     pause: bool = True
+    """Whether to pause before the next one."""
+    told: bool = False
+    """Whether the server has refused with this error; False for what was noticed here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,16 +119,22 @@ class _Attempt:
     silence: asyncio.TimerHandle | None = None
     """The timer of the next check whether the mount makes progress; None without one."""
 
-    def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
+    def end(self, error: PolonaiseError, *, pause: bool = True, told: bool = False) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
         if not self.ended.done():
-            self.ended.set_result(_Ended(error, pause))
+            self.ended.set_result(_Ended(error, pause, told))
 
 
 def _harmful(attempt: _Attempt) -> bool:
-    """Return whether the appends that were sent on this mount may have caused its end, and would end the next one."""
-    # An error that no pause mends. Before READY nothing was sent; a cancelled wait leaves no reason.
-    return attempt.ready and attempt.ended.done() and attempt.ended.result().error.retry is Retry.NEVER
+    """Return whether the server has refused what was sent on this mount for what it is, as it would the next time.
+
+    Whatever else ended the mount was no fault of the appends: a connection that broke, or bytes that changed on it.
+    """
+    # Before READY nothing was sent; a cancelled wait leaves no reason.
+    if not attempt.ready or not attempt.ended.done():
+        return False
+    ended = attempt.ended.result()
+    return ended.told and isinstance(ended.error, _OF_APPENDS) and not isinstance(ended.error, _OF_THE_LINK)
 
 
 class Mounting:
@@ -185,8 +204,9 @@ class Mounting:
         """Whether there is no sense in mounting again.
 
         A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
+        And where TLS was spoken once, an answer without it is of something else that stands there for a while.
         """
-        return isinstance(error, _HOPELESS) or (isinstance(error, CertificateRefused) and not self._was_ready)
+        return isinstance(error, _HOPELESS) or (isinstance(error, _HOPELESS_AT_FIRST) and not self._was_ready)
 
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""
@@ -314,7 +334,7 @@ class Mounting:
     def lost(self, stream: Stream, error: PolonaiseError) -> None:
         """End the mount, if it is on this stream: the connection has closed."""
         if self._attempt is not None and self._attempt.stream is stream:
-            self._attempt.end(error)
+            self._attempt.end(error, told=stream.connection.refused)
 
     def receive(self, stream: Stream, message: Message, request: int) -> None:
         """Handle a message of this partition. Raises `ProtocolError` for an unexpected one, which closes the stream."""
@@ -336,7 +356,7 @@ class Mounting:
             case Mounted():
                 pass
             case Refused():
-                attempt.end(fault_in(message))
+                attempt.end(fault_in(message), told=True)
             case _:
                 raise ProtocolError(f"a server sends a mounted partition no {type(message).__name__}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
 from polonaise.client.settings import ClientSettings
@@ -24,7 +24,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import ANY_CLUSTER, Connection
-from polonaise.wire.assignments import parse_assignment
+from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     DISCOVERY_VERSION,
@@ -39,6 +39,7 @@ from polonaise.wire.messages import (
 )
 
 M = TypeVar("M", bound=Message)
+R = TypeVar("R")
 
 _log = logging.getLogger("polonaise.client")
 
@@ -46,10 +47,24 @@ _MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
 """Errors that say that an address should not be in the list."""
 _STALE_SHARE: Final = 1 / 3
 """The age above which an assignment counts as stale, and the wait for a newer one, as shares of `coordinator_s_max`."""
+_STALE_S_MIN: Final = 2.0
+"""The lower bound of that age, in seconds: twice as long as servers take from one look at the assignment to the next.
+Else every answer would seem stale, and clients would go from server to server for ever."""
 _STALE_S_MAX: Final = 60.0
-"""The bound of both, in seconds."""
+"""The upper bound of both, in seconds."""
 _FIRST_S: Final = 1.0
 """Seconds for which a server that has just started is waited for, until it has read the assignment."""
+
+
+class _ToldAssignment(NamedTuple):
+    """An assignment that a server has told, its rows checked."""
+
+    version: int
+    age_s: float
+    """The seconds since the server has read it."""
+    trouble: str
+    """Why the server can't read it now; empty if it can."""
+    rows: list[AssignedPartition]
 
 
 class ServerDiscovery:
@@ -76,7 +91,8 @@ class ServerDiscovery:
         """The addresses that were logged as mistakes in the list."""
         self._key = ANY_CLUSTER
         self._settings = settings
-        self._stale_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
+        self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
+        self._stale_s = max(_STALE_S_MIN, self._wait_s)
         self._current: tuple[str, Connection] | None = None
         self._connecting = asyncio.Lock()
         self._reading = asyncio.Lock()
@@ -90,15 +106,13 @@ class ServerDiscovery:
 
     async def describe(self) -> ClusterShape:
         """Return the cluster's key and the number of its partitions."""
-        _, answer = await self._ask(DescribeCluster(), ClusterIs, {})
-        return ClusterShape(self._key, answer.partitions)
+        _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
+        return ClusterShape(self._key, partitions)
 
     async def unique_id(self) -> int:
         """Return a unique id. One whose answer is lost is used by nobody: each try is given an id of its own."""
-        _, answer = await self._ask(GetUniqueId(), UniqueIdIs, {})
-        if answer.id < 1:
-            raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
-        return answer.id
+        _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})
+        return unique_id
 
     async def assignment(self) -> Versioned[Assignment]:
         """Return the assignment as a server knows it; if that is stale, the newest one that any server knows.
@@ -118,22 +132,22 @@ class ServerDiscovery:
     async def _assignment_now(self) -> Versioned[Assignment]:
         """Ask for the assignment, as `assignment` says."""
         troubles: dict[str, PolonaiseError] = {}
-        best: AssignmentIs | None = None
+        best: _ToldAssignment | None = None
         while True:
             try:
                 request = GetAssignment(-1, int(_FIRST_S * 1000))
-                address, answer = await self._ask(request, AssignmentIs, troubles, _FIRST_S)
+                address, told = await self._ask(request, AssignmentIs, _assignment_in, troubles, _FIRST_S)
             except ServersUnavailable:
                 if best is None:
                     raise
                 break
-            if best is None or answer.version > best.version:
-                best = answer
-            stale = self._staleness(address, answer)
+            if best is None or told.version > best.version:
+                best = told
+            stale = self._staleness(address, told)
             if stale is None:
                 break
             troubles[address] = stale
-        return self._read(best)
+        return self._learn(best)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
         """Return the assignment once a server knows a newer one.
@@ -141,13 +155,13 @@ class ServerDiscovery:
         Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
         another one first.
         """
-        wait_s = self._stale_s
+        wait_s = self._wait_s
         while True:
             request = GetAssignment(version, int(wait_s * 1000))
-            address, answer = await self._ask(request, AssignmentIs, {}, wait_s)
-            if answer.version > version:
-                return self._read(answer)
-            stale = self._staleness(address, answer)
+            address, told = await self._ask(request, AssignmentIs, _assignment_in, {}, wait_s)
+            if told.version > version:
+                return self._learn(told)
+            stale = self._staleness(address, told)
             if stale is not None:
                 self._leave(address, stale)
                 raise stale
@@ -160,41 +174,48 @@ class ServerDiscovery:
 
     # ------------------------------------------------------------------ what an assignment is worth
 
-    def _staleness(self, address: str, answer: AssignmentIs) -> CoordinatorUnavailable | None:
-        """Return why an assignment may be out of date: its server has not read it for too long. None if it has."""
-        if answer.age_ms <= self._stale_s * 1000:
-            return None
-        because = f": {answer.trouble}" if answer.trouble else ""
-        return CoordinatorUnavailable(
-            f"the server {address} last read the assignment {answer.age_ms / 1000:.1f} s ago{because}"
-        )
+    def _staleness(self, address: str, told: _ToldAssignment) -> CoordinatorUnavailable | None:
+        """Return why an assignment may be out of date: its server can't read it now, or has not for too long.
 
-    def _read(self, answer: AssignmentIs) -> Versioned[Assignment]:
-        """Return the assignment in an answer, and learn its servers, if it is the newest. Raises `ProtocolError`."""
-        assigned = parse_assignment(answer)
-        if answer.version > self._version:
-            self._version = answer.version
-            self._learnt = tuple(sorted({each.address for each in assigned} - {*self._listed}))
+        None if it is not.
+        """
+        if told.age_s <= self._stale_s and not told.trouble:
+            return None
+        because = f": {told.trouble}" if told.trouble else ""
+        return CoordinatorUnavailable(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
+
+    def _learn(self, told: _ToldAssignment) -> Versioned[Assignment]:
+        """Return the assignment that was told, and learn its servers, if it is the newest."""
+        if told.version > self._version:
+            self._version = told.version
+            self._learnt = tuple(sorted({each.address for each in told.rows} - {*self._listed}))
             self._failed &= {*self._listed, *self._learnt}
-        owners = {each.partition: Owner(each.server, each.address, each.generation) for each in assigned}
-        return Versioned(answer.version, Assignment(owners))
+        owners = {each.partition: Owner(each.server, each.address, each.generation) for each in told.rows}
+        return Versioned(told.version, Assignment(owners))
 
     # ------------------------------------------------------------------ asking
 
     async def _ask(
-        self, request: Message, answer: type[M], troubles: dict[str, PolonaiseError], wait_s: float = 0.0
-    ) -> tuple[str, M]:
-        """Ask one server after the other until one answers, but none in `troubles`; return its address and the answer.
+        self,
+        request: Message,
+        answer: type[M],
+        read: Callable[[M], R],
+        troubles: dict[str, PolonaiseError],
+        wait_s: float = 0.0,
+    ) -> tuple[str, R]:
+        """Ask one server after the other until one answers well, but none in `troubles`.
 
-        Those that fail are added to `troubles`. `wait_s` is how long the request lets a server wait.
+        Return its address, and what `read` makes of the answer; `read` raises `ProtocolError` for one that is damaged.
+        Servers that fail are added to `troubles`. `wait_s` is how long the request lets a server wait.
         """
         while True:
             address, connection = await self._connected(troubles)
             try:
                 received = await connection.request(request, deadline_s=self._settings.request_s_max + wait_s)
                 if isinstance(received, answer):
+                    found = read(received)
                     self._failed.discard(address)
-                    return address, received
+                    return address, found
                 raise ProtocolError(
                     f"{address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
                 )
@@ -223,6 +244,9 @@ class ServerDiscovery:
                     troubles[address] = error
                     self._failed.add(address)
                     continue
+                if self._closed:  # meanwhile, and `close` knew nothing of this connection
+                    connection.close()
+                    break
                 self._warn_of_mistakes(troubles)
                 if self._current is not None:
                     self._current[1].close()
@@ -298,6 +322,27 @@ def _reason(address: str, error: PolonaiseError) -> str:
                 "version takes"
             )
     return error.text if address in error.text else f"{address}: {error.text}"
+
+
+def _partitions_in(answer: ClusterIs) -> int:
+    """Return the number of partitions. Raises `ProtocolError` for a number that no cluster has."""
+    if answer.partitions < 1:
+        raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
+    return answer.partitions
+
+
+def _id_in(answer: UniqueIdIs) -> int:
+    """Return the id that was given out. Raises `ProtocolError` for a number that is none."""
+    if answer.id < 1:
+        raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
+    return answer.id
+
+
+def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
+    """Return the assignment in an answer, with its text made fit for a log. Raises `ProtocolError` for damage."""
+    return _ToldAssignment(
+        answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
+    )
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:

@@ -21,8 +21,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
+import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -33,6 +35,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -48,6 +51,7 @@ from polonaise.errors import (
     TlsNotSpoken,
 )
 from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tlsfaults import refusal_in
 from polonaise.host.tlssockets import TlsNetwork
 
 SESSION_S: Final = 6.0
@@ -66,6 +70,8 @@ _PAUSE_S: Final = 0.05
 """Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
 _LOOK_S: Final = 1.0
 """The longest, in seconds, that a look at why a server does not answer may take."""
+_ALERT_S: Final = 0.5
+"""How long, in seconds, a look waits for a server to refuse this process's certificate."""
 _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 
@@ -395,8 +401,13 @@ class ZooKeeperBackend:
         for host in self._hosts.split(","):
             try:
                 async with asyncio.timeout(_LOOK_S):
-                    transport, _ = await TlsNetwork(TlsIdentity(self._tls)).connect(host, asyncio.Protocol)
-                transport.abort()
+                    transport, refusal = await TlsNetwork(TlsIdentity(self._tls)).connect(host, _Refusal)
+                try:
+                    # In TLS 1.3 the peer sees this side's certificate only after the handshake.
+                    async with asyncio.timeout(_ALERT_S):
+                        await cast(_Refusal, refusal).ended
+                finally:
+                    transport.abort()
             except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
                 return error.text
             except (PolonaiseError, TimeoutError):
@@ -423,13 +434,55 @@ def _sealed(entry: Entry) -> bytes:
 
 
 def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
-    """Return kazoo's options for TLS. It reads the files for each connection that it makes, so they may change."""
-    if tls is None:
-        return {}
-    return {
-        "use_ssl": True, "ca": tls.ca, "certfile": tls.certificate, "keyfile": tls.key,
-        "verify_certs": True, "check_hostname": True,
-    }  # fmt: skip
+    """Return kazoo's options for TLS."""
+    return {} if tls is None else {"use_ssl": True, "handler": TlsHandler(tls)}
+
+
+class TlsHandler(SequentialThreadingHandler):
+    """kazoo's handler, which makes connections with the TLS files as they are at that time.
+
+    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and leaves
+    the sockets of handshakes that fail open.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        super().__init__()
+        self._files = files
+        self._identity: TlsIdentity | None = None
+
+    def create_connection(
+        self, address: tuple[Any, ...], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> ssl.SSLSocket:
+        """Return a connection after its handshake. Raises `OSError`, which kazoo takes for a reason to try again."""
+        try:
+            if self._identity is None:
+                self._identity = TlsIdentity(self._files)
+            context = self._identity.dialling()
+        except CertificateUnusable as error:
+            raise ConnectionError(str(error)) from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
+        plain = socket.create_connection(address[:2], timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(plain, server_hostname=hostname or address[0])
+        finally:
+            plain.close()  # it is empty if the other has taken its place
+
+
+class _Refusal(asyncio.Protocol):
+    """Waits for a peer that does not take this side's certificate."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails with `CertificateRefused` for that, and is done when the connection ends otherwise."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended.done():
+            return
+        if (refused := refusal_in(exc)) is not None:
+            self.ended.set_exception(refused)
+        else:
+            self.ended.set_result(None)
 
 
 class _Session:

@@ -166,6 +166,11 @@ class Network(Protocol):
         """
 
 
+def network_trouble(network: Network) -> str:
+    """Return what is wrong with this side of a network, for health, such as its certificate; empty if nothing is."""
+    return str(getattr(network, "trouble", ""))
+
+
 class Host(Protocol):
     """The machine, as what runs on this host may use it. One process may have several hosts."""
 

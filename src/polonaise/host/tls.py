@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from polonaise.errors import BadOption, CertificateUnusable
-from polonaise.host.certificates import ROLE_URI, VouchedFor, said_by
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, VouchedFor, said_by
 from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
 
 _log = logging.getLogger(__name__)
@@ -30,6 +30,10 @@ VARIABLES: Final = {
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
 """How long, in seconds, before this process's certificate expires its log begins to warn, once a day."""
 _DAY_S: Final = 86_400.0
+RETRY_S: Final = 30.0
+"""How long, in seconds, files that could not be used are left alone when they don't change."""
+_PATH_MAX: Final = 4096
+"""The most characters of a path, as Linux has it."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
 """Collects why the handshake failed that was begun in this context: the loop only tells that the peer has gone."""
@@ -51,10 +55,20 @@ class TlsFiles:
 
     def __post_init__(self) -> None:
         for name in VARIABLES:
-            value = getattr(self, name)
-            if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-                raise BadOption(f"invalid TLS file {name}={value!r}: give the path of a file in PEM")
-            object.__setattr__(self, name, os.path.abspath(os.fspath(value)))
+            object.__setattr__(self, name, os.path.abspath(_path(name, getattr(self, name))))
+
+
+def _path(name: str, value: object) -> str:
+    """Return what was given as the path of a file. Raises `BadOption`, without the value: it may be the key itself."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise BadOption(f"invalid TLS file {name} (of type {type(value).__name__}): give the path of a file in PEM")
+    if "-----BEGIN" in path or any(mark in path for mark in "\n\r\0") or len(path) > _PATH_MAX:
+        raise BadOption(
+            f"invalid TLS file {name} ({VARIABLES[name]} in the environment): it looks like the contents of a file and "
+            "not like its path: give the path"
+        )
+    return path
 
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
@@ -77,11 +91,12 @@ def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
     return TlsFiles(**there)
 
 
+_Version: TypeAlias = tuple[Any, ...]
+
+
 class _Contexts(NamedTuple):
     """What was made of the files as they were at one time."""
 
-    version: tuple[Any, ...]
-    """Changes whenever one of the files does."""
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
     own: VouchedFor
@@ -90,16 +105,25 @@ class _Contexts(NamedTuple):
 class TlsIdentity:
     """The contexts of a process's TLS files as they are now.
 
-    Files that changed and can't be used are told in the log, once, and the ones before stay in use: so certificate and
-    key may be replaced one after the other.
+    Files that changed and can't be used are told in the log, at once and then daily, and the ones before stay in use:
+    so certificate and key may be replaced one after the other. They are tried again when they change, and now and then
+    without that: a certificate may not be valid yet, and a file may be unreadable for a moment.
     """
 
-    def __init__(self, files: TlsFiles, wall_s: Callable[[], float] = time.time) -> None:
-        """Read the files. Raises `CertificateUnusable`."""
+    def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
+        """Read the files. Raises `CertificateUnusable`, with `role` also for a certificate that is not for it.
+
+        With a role, files that replace these have to be for it as well.
+        """
         self.files = files
+        self._role = role
         self._wall_s = wall_s
-        self._contexts = _contexts(files, _version(files))
-        self._bad_version: tuple[Any, ...] | None = None
+        self._seen = _version(files)
+        """The files as they were when they were last read, with or without success."""
+        self._used = self._seen
+        """The files as they were when they were last taken into use."""
+        self._contexts = _contexts(files, role)
+        self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
         """Why the files as they are now can't be used; None when they are in use."""
         self._warned_s = -_DAY_S
@@ -118,41 +142,68 @@ class TlsIdentity:
         """Return the context for a connection to another node, whose host name is checked."""
         return self._current().dialling
 
-    def check_role(self, word: str) -> None:
-        """Raise `CertificateUnusable` unless this process's certificate vouches for the role."""
-        if word not in self.own.roles:
-            raise CertificateUnusable(
-                f"the certificate {self.files.certificate!r} of {self.own.name!r} is for {self.own.may_be}, and this "
-                f"process needs one for {word}: issue one with the URI {ROLE_URI}{word}"
-            )
-
     def _current(self) -> _Contexts:
         """Return the contexts, made anew if a file has changed."""
-        version = _version(self.files)
-        if version != self._contexts.version and version != self._bad_version:
-            try:
-                self._contexts = _contexts(self.files, version)
-                self._bad_version = self.trouble = None
-                _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
-            except CertificateUnusable as error:
-                self._bad_version, self.trouble = version, error
-                _log.warning("the TLS files have changed and can't be used; those before stay in use: %s", error)
-        elif version == self._contexts.version:
-            self._bad_version = self.trouble = None
+        version, now_s = _version(self.files), self._wall_s()
+        # A clock that was set back is no reason to wait longer.
+        if version != self._seen or (self.trouble is not None and not 0 <= now_s - self._read_s < RETRY_S):
+            self._read(version, now_s)
         self._warn_of_expiry()
         return self._contexts
+
+    def _read(self, version: _Version, now_s: float) -> None:
+        """Read the files, and use them if that can be done."""
+        changed = version != self._seen
+        self._seen, self._read_s = version, now_s
+        try:
+            self._contexts, self._used = _contexts(self.files, self._role), version
+        except CertificateUnusable as error:
+            kept = "those before stay in use"
+            if self._take_authorities(version):
+                kept = "the CAs are taken as they are now, and this process's certificate stays in use"
+            if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
+                self._told_s = now_s
+                _log.warning("the TLS files have changed and can't be used; %s: %s", kept, error)
+            self.trouble = error
+        else:
+            self.trouble = None
+            _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
+
+    def _take_authorities(self, version: _Version) -> bool:
+        """Believe the CAs of a new file, although this process's own certificate may be of none of them.
+
+        Return whether that is so: a CA that was taken out must not be believed until somebody mends the certificate.
+        """
+        if version[0] == self._used[0] or version[1:] != self._used[1:]:
+            return False
+        try:
+            accepting = _loaded(self.files, ssl.PROTOCOL_TLS_SERVER)
+            dialling = _loaded(self.files, ssl.PROTOCOL_TLS_CLIENT)
+        except CertificateUnusable:
+            return False
+        self._contexts, self._used = _Contexts(accepting, dialling, self.own), version
+        return True
+
+    def warning(self) -> str:
+        """Return what is wrong with the files as they are now, or soon will be, for health; empty if nothing is."""
+        self._current()
+        if self.trouble is not None:
+            return f"the TLS files can't be used, and earlier ones are in use: {self.trouble}"
+        return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
+
+    def _expiry(self) -> str:
+        return (
+            f"the certificate {self.files.certificate!r} "
+            f"{'expires' if self.own.expires_s > self._wall_s() else 'has expired'} on {_day(self.own.expires_s)}: "
+            "replace the file, which is read again by itself"
+        )
 
     def _warn_of_expiry(self) -> None:
         """Warn, once a day, of a certificate that expires soon or has expired."""
         now_s = self._wall_s()
         if self.own.expires_s - now_s < EXPIRY_WARNING_S and now_s - self._warned_s >= _DAY_S:
             self._warned_s = now_s
-            _log.warning(
-                "the certificate %r %s on %s: replace the file, which is read again by itself",
-                self.files.certificate,
-                "expires" if self.own.expires_s > now_s else "has expired",
-                _day(self.own.expires_s),
-            )
+            _log.warning("%s", self._expiry())
 
 
 def _day(seconds: float) -> str:
@@ -168,16 +219,14 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
     files = files_in(os.environ) if files is None else files
     if files is None:
         return None
-    identity = TlsIdentity(files)
-    identity.check_role(role)
-    return identity
+    return TlsIdentity(files, role)
 
 
 # ---------------------------------------------------------------------- reading
 
 
-def _version(files: TlsFiles) -> tuple[Any, ...]:
-    """Return what changes when one of the files is written or replaced."""
+def _version(files: TlsFiles) -> _Version:
+    """Return what changes when one of the files is written or replaced, file by file."""
     version: list[Any] = []
     for path in (files.ca, files.certificate, files.key):
         try:
@@ -188,8 +237,8 @@ def _version(files: TlsFiles) -> tuple[Any, ...]:
     return tuple(version)
 
 
-def _contexts(files: TlsFiles, version: tuple[Any, ...]) -> _Contexts:
-    """Read the files, and try them on each other. Raises `CertificateUnusable`."""
+def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
+    """Read the files, and try them on each other and on the role. Raises `CertificateUnusable`."""
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")
     _check_text(files.key, "PRIVATE KEY-----", "private key")
@@ -200,7 +249,14 @@ def _contexts(files: TlsFiles, version: tuple[Any, ...]) -> _Contexts:
             f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
             f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
         )
-    return _Contexts(version, accepting, dialling, own)
+    if role is not None and role not in own.roles:
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one "
+            f"for {role}: issue one with the URI {ROLE_URI}{role}"
+        )
+    if role is not None:
+        _check_use(files, role)
+    return _Contexts(accepting, dialling, own)
 
 
 def _check_text(path: str, mark: str, kind: str) -> None:
@@ -267,10 +323,16 @@ def _reason(error: OSError) -> str:
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
 
 
+_AS_CLIENT: Final = (ssl.PROTOCOL_TLS_SERVER, "client")
+_AS_SERVER: Final = (ssl.PROTOCOL_TLS_CLIENT, "server")
+_USES: Final = {CLIENT: (_AS_CLIENT,), SERVER: (_AS_SERVER, _AS_CLIENT), STORAGE: (_AS_SERVER,)}
+"""By role, the sides that verify the certificate, each with what the certificate is to it: who dials is a client."""
+
+
 def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     """Return this process's certificate, verified by its own CAs in a handshake with itself.
 
-    Raises `CertificateUnusable`. A certificate for one side only will do: a storage node never connects to anybody.
+    Raises `CertificateUnusable`. A certificate for one side only will do here; see `_check_use`.
     """
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
@@ -280,6 +342,17 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     if isinstance(error, ssl.SSLError):
         raise CertificateUnusable(f"the certificate {files.certificate!r} can't be used: {_reason(error)}") from None
     return error
+
+
+def _check_use(files: TlsFiles, role: str) -> None:
+    """Raise `CertificateUnusable` unless the extended key usage allows for what the role does."""
+    for verifier, use in _USES[role]:
+        error = _verified(files, verifier)
+        if isinstance(error, ssl.SSLError):
+            raise CertificateUnusable(
+                f"the certificate {files.certificate!r} was not issued for the use as a {use} of TLS, which a {role} "
+                f"needs: issue one whose extended key usage has {use}Auth ({_reason(error)})"
+            ) from None
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:

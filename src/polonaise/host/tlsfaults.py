@@ -14,7 +14,7 @@ OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
 NOT_YET_VALID: Final = 9
 EXPIRED: Final = 10
 WRONG_PURPOSE: Final = 26
-_OTHER_CA: Final = (2, 18, 19, 20, 21, 24)
+_OTHER_CA: Final = (2, 7, 18, 19, 20, 21, 24)
 _OTHER_HOST: Final = (62, 64)
 
 _ALERTS: Final = {
@@ -23,7 +23,10 @@ _ALERTS: Final = {
     "CERTIFICATE_REQUIRED": f"there is none: this process needs one of its own ({OPTIONS})",
     "CERTIFICATE_REVOKED": "it was revoked: replace it",
     "UNSUPPORTED_CERTIFICATE": "it was not issued for this use: its extended key usage needs client authentication",
-    "BAD_CERTIFICATE": "it is damaged, or not for this host",
+    "BAD_CERTIFICATE": (
+        "it is not valid yet, not for this host, or damaged: compare the clocks of both machines, and look into the "
+        "other side's log"
+    ),
     "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
     "ACCESS_DENIED": "the other side denies access",
     "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
@@ -71,6 +74,11 @@ def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
         )
     if "ALERT_" in (error.reason or ""):
         return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
+    if error.reason != "WRONG_VERSION_NUMBER":
+        return ConnectionLost(
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at "
+            "what listens there"
+        )
     return TlsNotSpoken(
         f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "
         "the cluster has no TLS"

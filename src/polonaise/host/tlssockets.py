@@ -2,9 +2,6 @@
 
 Connections are accepted here and not by the loop's server, for two reasons: each begins with the files as they are at
 that time, and the first bytes of each are looked at, so that a peer without TLS can be told.
-
-The unsent bytes that a transport with TLS tells of are those which are not encrypted yet: the loop may hold 64 KiB and
-one write more below.
 """
 
 from __future__ import annotations
@@ -15,8 +12,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from polonaise.errors import BadOption, PolonaiseError, TlsRequired
 from polonaise.host import Listener, ProtocolFactory
@@ -24,6 +20,7 @@ from polonaise.host.address import HostPort, parse_address
 from polonaise.host.sockets import RealNetwork, not_connected, not_listening
 from polonaise.host.tls import TlsIdentity, failures
 from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
+from polonaise.host.tlsflow import TlsFlow
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +31,9 @@ _DIALLED_S: Final = 60.0
 _BACKLOG: Final = 1024
 _TOGETHER_MAX: Final = 64
 """The most connections that are accepted in one turn of the loop."""
+UNPROVED_MAX: Final = 1024
+"""The most handshakes that are under way at a listener, each of which holds up to 300 KiB; more connections wait in the
+system."""
 _PAUSE_S: Final = 1.0
 """Seconds without accepting when the system gives no more descriptors."""
 _WARNING_S: Final = 1.0
@@ -54,6 +54,11 @@ class TlsNetwork(RealNetwork):
 
     def __init__(self, identity: TlsIdentity) -> None:
         self._identity = identity
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the TLS files, for health; empty if nothing is. See `network_trouble`."""
+        return self._identity.warning()
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections; see `Network.listen`. One without TLS is refused, by `BarringProtocol.bar`."""
@@ -80,9 +85,14 @@ class TlsNetwork(RealNetwork):
         told: list[ssl.SSLError] = []
         token = failures.set(told)
         try:
-            return await asyncio.get_running_loop().create_connection(
-                factory, parsed.host, parsed.port, ssl=self._identity.dialling(), ssl_handshake_timeout=_DIALLED_S
+            _, flow = await asyncio.get_running_loop().create_connection(
+                lambda: TlsFlow(factory),
+                parsed.host,
+                parsed.port,
+                ssl=self._identity.dialling(),
+                ssl_handshake_timeout=_DIALLED_S,
             )
+            return flow, flow.protocol
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
             raise handshake_fault(address, told[0] if told else error) from error
         except OSError as error:
@@ -94,24 +104,47 @@ class TlsNetwork(RealNetwork):
 
 
 async def _bound(address: HostPort) -> list[socket.socket]:
-    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`."""
+    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`.
+
+    What this machine does not have is left out as long as something remains: `localhost` stands for ::1, too, on
+    machines without IPv6.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     port = address.port
+    missing: OSError | None = None
     with contextlib.ExitStack() as opened:
         sockets = []
         for family, kind, protocol, _, where in dict.fromkeys(found):
-            each = opened.enter_context(socket.socket(family, kind, protocol))
-            each.setblocking(False)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            each.bind((where[0], port, *where[2:]))
+            try:
+                each = _bound_to(family, kind, protocol, (where[0], port, *where[2:]))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = missing or error
+                continue
+            sockets.append(opened.enter_context(each))
             port = each.getsockname()[1]  # the one that the system chose, for the rest of them
             each.listen(_BACKLOG)
-            sockets.append(each)
+        if missing is not None and not sockets:
+            raise missing
         opened.pop_all()
         return sockets
+
+
+def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
+    """Return a socket that is bound. Raises `OSError`."""
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(where)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 class _TlsListener:
@@ -127,6 +160,10 @@ class _TlsListener:
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
         """The connections that are being accepted, each with whether the node has it already."""
+        self._unproved = 0
+        """How many of them the node does not have."""
+        self._full: set[socket.socket] = set()
+        """The sockets that nothing is accepted from until there are fewer of those."""
         self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
         self._refusals = _Refusals(self._address)
         for each in sockets:
@@ -144,6 +181,7 @@ class _TlsListener:
                 self._resume.pop(each).cancel()
             each.close()
         self._sockets = []
+        self._full.clear()
         arriving = [task for task, arrived in self._arriving.items() if not arrived]
         for task in arriving:
             task.cancel()
@@ -152,6 +190,10 @@ class _TlsListener:
     def _accept(self, listening: socket.socket) -> None:
         """Accept what has come, and begin to serve it."""
         for _ in range(_TOGETHER_MAX):
+            if self._unproved >= UNPROVED_MAX:
+                self._loop.remove_reader(listening)
+                self._full.add(listening)
+                return
             try:
                 connected, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -162,7 +204,27 @@ class _TlsListener:
             connected.setblocking(False)
             task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
             self._arriving[task] = False
-            task.add_done_callback(self._arriving.pop)
+            self._unproved += 1
+            task.add_done_callback(self._done)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        """Note that the node has this connection: from now on it outlives the listener."""
+        if not self._arriving[task]:
+            self._arriving[task] = True
+            self._prove()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Forget a connection that the node has, or that has come to nothing."""
+        if not self._arriving.pop(task):
+            self._prove()
+
+    def _prove(self) -> None:
+        """Count one connection less whose handshake is under way, and accept others if that was too many."""
+        self._unproved -= 1
+        if self._unproved < UNPROVED_MAX:
+            for listening in self._full:
+                self._loop.add_reader(listening, self._accept, listening)
+            self._full.clear()
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Accept nothing for a moment, as asyncio does: the system has no descriptors or memory left."""
@@ -187,7 +249,7 @@ class _TlsListener:
         assert task is not None
 
         def arrived() -> asyncio.Protocol:
-            self._arriving[task] = True  # from now on it outlives the listener
+            self._arrived(task)
             return self._factory()
 
         name = str(HostPort(*peer[:2]))
@@ -198,14 +260,14 @@ class _TlsListener:
                 connected.close()
             elif first == _HANDSHAKE:
                 await self._loop.connect_accepted_socket(
-                    lambda: _Arrival(arrived),
+                    lambda: TlsFlow(arrived),
                     connected,
                     ssl=self._identity.accepting(),
                     ssl_handshake_timeout=HANDSHAKE_S,
                 )
             else:
                 self._refusals.tell(name, "it speaks no TLS")
-                self._arriving[task] = True
+                self._arrived(task)
                 await self._loop.connect_accepted_socket(self._barred, connected)
         except OSError as error:  # TLS errors and time-outs are some, too
             connected.close()
@@ -262,19 +324,6 @@ def _why(error: OSError) -> str:
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return f"no handshake within {HANDSHAKE_S:g} s"
     return "it went during the handshake, as a peer does that does not take this node's certificate"
-
-
-class _Arrival(asyncio.Protocol):
-    """Stands for the node's protocol until the handshake is done: of one that fails the node never hears."""
-
-    def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
-        self._factory = factory
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Put the node's protocol in this one's place, before anything is received."""
-        protocol = self._factory()
-        cast(asyncio.Transport, transport).set_protocol(protocol)
-        protocol.connection_made(transport)
 
 
 class _Refusing(asyncio.Protocol):

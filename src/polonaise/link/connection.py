@@ -27,7 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
-from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, dialled_wrongly, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -175,6 +175,8 @@ class Connection(asyncio.Protocol):
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
+        self.refused = False
+        """Whether that reason is what the peer has refused the connection with, and was not noticed on this side."""
         self._barred: PolonaiseError | None = None
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
@@ -408,6 +410,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
         if not self._accepted:
+            if (refused := dialled_wrongly(self._transport, self._peer_roles, self._host.clock)) is not None:
+                self.close(refused)
+                return
             self.send(self._hello)
         self._schedule_beat()
 
@@ -489,6 +494,7 @@ class Connection(asyncio.Protocol):
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
+            self.refused = True
             self.close(fault_in(message))
             return
         try:
@@ -539,14 +545,14 @@ class Connection(asyncio.Protocol):
                 f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
-        if (refused := certificate_refused(self._transport, message.role)) is not None:
+        if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
             self._turn_away(refused)
             return
         if not self._belongs(message.cluster_key):
             self._turn_away(WrongClusterKey("the peer belongs to another cluster: check the address, or the directory"))
             return
         self.peer = message
-        self.peer_name = _printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
+        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
@@ -615,7 +621,7 @@ class Connection(asyncio.Protocol):
         return now - self._taken_s <= self._settings.unread_s_max
 
 
-def _printable(text: str, length_max: int = 2_000) -> str:
+def printable(text: str, length_max: int = 2_000) -> str:
     """Return a peer's text without control characters and cut to a length: it goes into messages and logs."""
     text = text if len(text) <= length_max else f"{text[:length_max]}…"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -623,7 +629,7 @@ def _printable(text: str, length_max: int = 2_000) -> str:
 
 def fault_in(refused: Refused) -> PolonaiseError:
     """Return the fault that a peer has named, with its text made fit for a log."""
-    error = error_of(_printable(refused.code, 100), _printable(refused.text))
+    error = error_of(printable(refused.code, 100), printable(refused.text))
     if isinstance(error, HistoryTrimmed):
         error.first = max(0, refused.detail)
     return error

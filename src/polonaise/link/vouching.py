@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
 
-from polonaise.errors import CertificateRefused, FrameTooLarge, ProtocolError, TlsNotSpoken
+from polonaise.errors import CertificateRefused, FrameTooLarge, PolonaiseError, ProtocolError, TlsNotSpoken
 from polonaise.host import Clock
+from polonaise.host.address import HostPort
 from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, said_by
 from polonaise.host.tlsfaults import OPTIONS
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
@@ -29,14 +31,38 @@ _WARNING_S: Final = 10.0
 _warned_s = float("-inf")
 
 
-def certificate_refused(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
-    """Return the fault if the peer's certificate is not for this role, that of its hello; None if all is well.
+def dialled_wrongly(
+    transport: asyncio.BaseTransport, roles: Collection[int], clock: Clock
+) -> CertificateRefused | None:
+    """Return the fault if the certificate of a peer that was dialled is for none of these roles; else None.
 
-    Without TLS there is no certificate, and the hello is believed.
+    For before this side's hello, which has the cluster key in it.
     """
-    certificate = transport.get_extra_info("peercert") if transport else None
-    if not certificate:
+    faults = [_refusal(transport, role) for role in roles]
+    first = faults[0] if faults and all(faults) else None
+    if first is not None:
+        _warn(first, clock, transport.get_extra_info("peername"))
+    return first
+
+
+def certificate_refused(transport: asyncio.BaseTransport | None, role: int, clock: Clock) -> CertificateRefused | None:
+    """Return the fault, and tell the log, if the peer's certificate is not for the role of its hello; else None.
+
+    Without TLS there is no certificate, and the hello is believed; with TLS, a peer without one is refused.
+    """
+    fault = _refusal(transport, role)
+    if fault is not None and transport is not None:
+        _warn(fault, clock, transport.get_extra_info("peername"))
+    return fault
+
+
+def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
+    """Return the fault if the peer's certificate is not for this role, and there is TLS; else None."""
+    if transport is None or transport.get_extra_info("sslcontext") is None:
         return None
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: every client and node needs one")
     holder = said_by(certificate)
     if _ROLE_WORDS[role] in holder.roles:
         return None
@@ -48,13 +74,19 @@ def certificate_refused(transport: asyncio.BaseTransport | None, role: int) -> C
 
 def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
     """Return the fault, and tell the log, if `error` comes of a peer whose first bytes are TLS; None otherwise."""
-    global _warned_s
     if not isinstance(error, FrameTooLarge) or not data.startswith(_TLS_RECORD):
         return None
     fault = TlsNotSpoken(
         f"a peer speaks TLS, and this node does not: start this node with {OPTIONS}, or connect without them"
     )
+    _warn(fault, clock, None)
+    return fault
+
+
+def _warn(fault: PolonaiseError, clock: Clock, peer: Any) -> None:
+    """Tell the log that a peer was refused, not more often than once in `_WARNING_S`."""
+    global _warned_s
     if clock.monotonic_s() - _warned_s >= _WARNING_S:
         _warned_s = clock.monotonic_s()
-        _log.warning("refused a connection: %s", fault)
-    return fault
+        where = f" of {HostPort(*peer[:2])}" if isinstance(peer, tuple) else ""
+        _log.warning("refused a connection%s: %s", where, fault)

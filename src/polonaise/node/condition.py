@@ -52,6 +52,8 @@ class Condition(NamedTuple):
     """The session in which the server writes to replicas; None while there is none."""
     unreachable: list[str]
     """Those of `left_out` that the server has no connection to; it is connected to the others, which are behind."""
+    tls: str = ""
+    """What is wrong with the server's TLS files; empty if nothing."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -75,6 +77,8 @@ class Condition(NamedTuple):
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
                     lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
+        if self.tls:
+            lines.append(self.tls)
         return lines + _without_coordinator(self.coordinator)
 
 
@@ -101,7 +105,7 @@ def _without_coordinator(why: str) -> list[str]:
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [health["gone"]] if health.get("gone") else []
+    lines = [each for each in (health.get("gone"), health.get("tls")) if each]
     lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
     return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
 
@@ -135,7 +139,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
-        [name for name in left_out if not answer["storage"][name]["connected"]],
+        [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
     )  # fmt: skip
 
 

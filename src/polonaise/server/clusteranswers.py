@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, Versioned
-from polonaise.errors import CoordinatorUnavailable
+from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, error_of
 from polonaise.host import Host
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import ServerId
@@ -25,6 +26,12 @@ from polonaise.wire.messages import (
 )
 
 _AGE_MS_MAX: Final = 2**32 - 1
+_TROUBLE_S: Final = 1.0
+"""Seconds for which a request for a newer assignment waits while the coordinator can't be read, so that clients do not
+all go to other servers for a hiccup, and not from one to the next without a pause while no server reads it."""
+
+_IDS_BURST_S: Final = 2.0
+"""Unique ids that nobody asked for within this many seconds may be given out at once."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
 """What makes an answer, and what is awaited before, which holds nothing that other requests need."""
@@ -32,6 +39,9 @@ Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, N
 
 class ClusterAnswers:
     """Answers the requests of clients about the cluster, on every server, whatever it owns.
+
+    Whoever reaches a server's port may ask, also a stranger, who has not named the cluster. So a stranger is told of
+    trouble with the coordinator by its code only: the text names addresses and paths.
 
     The assignment is told as this server knows it, with its version and age, also while the coordinator can't be
     reached: the client decides what that is worth. A newer one is told to those who wait for it as soon as `learn` is
@@ -53,33 +63,49 @@ class ClusterAnswers:
         """The time of the last reading, in monotonic seconds."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        self._trouble_s = 0.0
+        """The loop's time at which that trouble began."""
+        self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
         self._waiting: dict[asyncio.Future[None], None] = {}
+        """Done when there is a newer assignment, or trouble has begun or ended."""
 
     def learn(self, read: Versioned[Assignment]) -> None:
         """Note an assignment that was just read or written, and tell it to those who wait, if it is a newer one."""
-        self._read_s, self._trouble = self._host.clock.monotonic_s(), ""
-        if self._assignment is not None and read.version <= self._assignment.version:
-            return
-        self._assignment, self._encoded = read, None
-        waiting, self._waiting = self._waiting, {}
-        for newer in waiting:
-            if not newer.done():
-                newer.set_result(None)
+        changed, self._trouble = bool(self._trouble), ""
+        self._read_s = self._host.clock.monotonic_s()
+        if self._assignment is None or read.version > self._assignment.version:
+            self._assignment, self._encoded = read, None
+            changed = True
+        if changed:
+            self._wake()
 
     def note_trouble(self, trouble: str) -> None:
-        """Note why the assignment could not be read."""
-        self._trouble = trouble
+        """Note why the assignment could not be read; those who wait are told if that lasts."""
+        begins, self._trouble = not self._trouble, trouble
+        if begins:
+            self._trouble_s = asyncio.get_running_loop().time()
+            self._wake()
 
-    def answering(self, message: Message) -> Answering | None:
-        """Return what answers a request about the cluster; None for any other message."""
+    def _wake(self) -> None:
+        """Have those who wait look again."""
+        waiting, self._waiting = self._waiting, {}
+        for woken in waiting:
+            if not woken.done():
+                woken.set_result(None)
+
+    def answering(self, message: Message, *, stranger: bool = False) -> Answering | None:
+        """Return what answers a request about the cluster; None for any other message.
+
+        `stranger` says that the client has not named the cluster.
+        """
         match message:
             case DescribeCluster():
                 return self._describe(), None
             case GetUniqueId():
                 ids: list[int] = []
-                return self._tell_id(ids), self._take_id(ids)
+                return self._tell_id(ids), self._take_id(ids, stranger)
             case GetAssignment():
-                return self._tell_assignment(message), self._wait_for_newer(message)
+                return self._tell_assignment(message, stranger), self._wait_for_newer(message)
             case _:
                 return None
 
@@ -88,18 +114,28 @@ class ClusterAnswers:
     async def _describe(self) -> ClusterIs:
         return ClusterIs(self.partitions)
 
-    async def _take_id(self, ids: list[int]) -> None:
+    async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Have the coordinator give out an id. Raises `CoordinatorUnavailable`: another server may reach it.
 
-        An id whose answer is lost, or that the coordinator gave out unheard, is nobody's.
+        Also raises `Overloaded`, when more are asked for than this server has given out in time: each is a write at the
+        coordinator, and whoever reaches the port may ask. An id whose answer is lost, or that the coordinator gave out
+        unheard, is nobody's.
         """
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):
+                await self._ids.turn()
                 ids.append(await self._coordinator.unique_id())
         except TimeoutError:
             raise CoordinatorUnavailable(
                 f"the coordinator gave server {self.server} no unique id within {self._settings.coordinator_s_max:g} s"
             ) from None
+        except Overloaded:
+            raise
+        except PolonaiseError as error:
+            if not stranger:
+                raise
+            text = f"server {self.server} was given no unique id by the coordinator: its log and health say why"
+            raise error_of(error.code, text) from None
 
     async def _tell_id(self, ids: list[int]) -> UniqueIdIs:
         return UniqueIdIs(ids[0])
@@ -107,33 +143,40 @@ class ClusterAnswers:
     # ------------------------------------------------------------------ the assignment
 
     async def _wait_for_newer(self, request: GetAssignment) -> None:
-        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows."""
+        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows.
+
+        And not much longer once it can't be read: another server may know of a newer one.
+        """
         if not request.wait_ms:
             return
-        try:
-            async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
-                while self._version <= request.version_known:
-                    newer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiting[newer] = None
-                    try:
-                        await newer
-                    finally:
-                        self._waiting.pop(newer, None)
-        except TimeoutError:
-            pass
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ends_s = begun_s + min(request.wait_ms / 1000, self._settings.read_wait_s_max)
+        while self._version <= request.version_known:
+            told_s = max(begun_s, self._trouble_s) + _TROUBLE_S if self._trouble else ends_s
+            woken: asyncio.Future[None] = loop.create_future()
+            self._waiting[woken] = None
+            try:
+                async with asyncio.timeout_at(min(told_s, ends_s)):
+                    await woken
+            except TimeoutError:
+                return
+            finally:
+                self._waiting.pop(woken, None)
 
     @property
     def _version(self) -> int:
         return -1 if self._assignment is None else self._assignment.version
 
-    async def _tell_assignment(self, request: GetAssignment) -> AssignmentIs:
+    async def _tell_assignment(self, request: GetAssignment, stranger: bool) -> AssignmentIs:
         """Return the newest assignment known now. Raises `CoordinatorUnavailable` if none was read yet."""
+        trouble = _code_in(self._trouble) if stranger else self._trouble
         if self._assignment is None:
-            because = f": {self._trouble}" if self._trouble else ""
+            because = f": {trouble}" if trouble else ""
             raise CoordinatorUnavailable(f"server {self.server} has not read the assignment yet{because}")
         age_ms = min(int((self._host.clock.monotonic_s() - self._read_s) * 1000), _AGE_MS_MAX)
         if self._assignment.version <= request.version_known:
-            return replace(encode_assignment(self._version, ()), age_ms=age_ms, trouble=self._trouble)
+            return replace(encode_assignment(self._version, ()), age_ms=age_ms, trouble=trouble)
         if self._encoded is None:
             self._encoded = encode_assignment(
                 self._version,
@@ -142,4 +185,38 @@ class ClusterAnswers:
                     for partition, owner in self._assignment.value.owners.items()
                 ),
             )
-        return replace(self._encoded, age_ms=age_ms, trouble=self._trouble)
+        return replace(self._encoded, age_ms=age_ms, trouble=trouble)
+
+
+class _Pace:
+    """Lets something happen so many times a second on average, in the order in which it was asked for."""
+
+    def __init__(self, per_s: float, wait_s_max: float) -> None:
+        """`wait_s_max` is how long anybody waits at most: more than would have their turn in that time are refused."""
+        self._per_s = per_s
+        self._waiting_max = per_s * wait_s_max
+        self._waiting = 0
+        self._next_s = float("-inf")
+        """The loop's time at which the next would have its turn if they came evenly."""
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait for a turn. Raises `Overloaded` if too many wait before."""
+        if self._waiting > self._waiting_max:
+            raise Overloaded("this server is asked for more unique ids than it gives out: ask another one, or again")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                now_s = asyncio.get_running_loop().time()
+                self._next_s = max(self._next_s, now_s - _IDS_BURST_S)
+                if self._next_s > now_s:
+                    await asyncio.sleep(self._next_s - now_s)
+                self._next_s += 1 / self._per_s
+        finally:
+            self._waiting -= 1
+
+
+def _code_in(trouble: str) -> str:
+    """Return the code of a fault of the coordinator, in brackets as `str` has it, without the text."""
+    code = re.match(r"\[\w+\]", trouble)
+    return code[0] if code else trouble and "[coordinator_unavailable]"

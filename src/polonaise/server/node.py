@@ -25,7 +25,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener
+from polonaise.host import Host, Listener, network_trouble
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
@@ -47,7 +47,7 @@ from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, HealthIs, Read, TrimLog
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
 
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
@@ -354,8 +354,11 @@ class Server:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """End the client's mounts on this connection."""
-        if self._connections.pop(connection, None) is None or connection.peer is None:
+        requests = self._connections.pop(connection, None)
+        if requests is None or connection.peer is None:
             return
+        for task in list(requests.waits):
+            task.cancel()
         for served in self.partitions.values():
             served.disconnected(connection)
 
@@ -369,11 +372,12 @@ class Server:
 
     def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Handle a client's message as `_on_message` says. Raises the error with which it is refused."""
-        asked = self._cluster.answering(message)
+        stranger = connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER
+        asked = self._cluster.answering(message, stranger=stranger)
         if asked is not None:
             self._answer(connection, partition, request, *asked)
             return
-        if connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER:
+        if stranger:
             raise WrongClusterKey("this client has named no cluster: say hello with the cluster key, then ask for more")
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
@@ -442,13 +446,16 @@ class Server:
             try:
                 # Waiting takes no memory, so it takes no turn either: a long poll must not hold up other requests.
                 if wait is not None:
-                    await wait
+                    await requests.wait(wait, connection)
                 async with requests.turn:
                     # Before `_making`, which all connections share: a slow client must not hold it.
                     await connection.wait_writable()
                     async with self._making:
                         answer = await answering
-                    connection.send(answer, request=request, partition=partition)
+                    # All who ask are sent the same rows, which are in memory anyway. But each once: of those that
+                    # don't read, the buffers may hold copies.
+                    shared = isinstance(answer, AssignmentIs) and not connection.unsent_bytes
+                    connection.send(answer, request=request, partition=partition, shared=shared)
             except PolonaiseError as error:
                 self._refused[error.code] += 1
                 connection.refuse(error, request=request, partition=partition)
@@ -506,6 +513,7 @@ class Server:
         return {
             "server": self.id,
             "coordinator": str(self._trouble),
+            "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {
@@ -547,3 +555,18 @@ class _ServerRequests:
     """The number of requests that are not answered yet."""
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
     """Held while an answer waits for its client to read, is made, and is sent."""
+    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
+
+    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
+        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
+        if connection.closed:
+            wait.close()
+            raise fresh(connection.closed)
+        task = asyncio.current_task()
+        assert task is not None
+        self.waits[task] = None
+        try:
+            await wait
+        finally:
+            del self.waits[task]

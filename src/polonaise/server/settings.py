@@ -45,6 +45,9 @@ class ServerSettings(OwnerSettings):
     coordinator_s_max: float = 5.0
     """The deadline of one step of a session start at the coordinator, which is one or two requests. A fifth of it is
     the longest time between two looks at the assignment."""
+    unique_ids_per_s: float = 100.0
+    """The most unique ids a second that clients are given by this server, on average: each is a write at the
+    coordinator, and anybody who reaches the port may ask. Those that come at once, as a service that starts, wait."""
     retry_s_min: float = 0.05
     """The first pause before a failed connection, session start or coordinator request is tried again; each failure
     doubles it. Each pause is then made up to half longer or shorter, at random."""

@@ -24,7 +24,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener
+from polonaise.host import Host, Listener, network_trouble
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
@@ -454,6 +454,7 @@ class StorageNode:
             "name": self._name,
             "directory": self._settings.directory,
             "gone": str(self._gone or ""),
+            "tls": network_trouble(self._host.network),
             "partitions": len(self._known),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {
