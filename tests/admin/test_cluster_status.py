@@ -8,7 +8,14 @@ from typing import TypeVar
 
 import pytest
 
-from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness, _storage_status, describe_partition
+from polonaise.admin.cluster import (
+    ClusterObserver,
+    ClusterStatus,
+    Wellness,
+    _is_known,
+    _storage_status,
+    describe_partition,
+)
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town
@@ -151,6 +158,28 @@ async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whateve
     assert "no answer" in trouble
     server._trouble.succeeded("the lease can't be renewed")
     await well(town)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"server": 1, "partitions": {"0": {}}, "storage": {}},
+        {"server": 1, "partitions": {"0": None}, "storage": {}},
+        {"server": 1, "partitions": {"x": {}}, "storage": {}},
+        {"server": 1, "partitions": {}, "storage": {"a": {"connected": True}}},
+        {"server": 1, "partitions": {}, "storage": {"a": 3}},
+    ],
+)
+def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, object]) -> None:
+    assert not _is_known(document)
+
+
+def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
+    document = {"disk": {"free_bytes": 0, "total_bytes": 2**40}}
+    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
+    assert trouble.startswith("its disk is full: ")
+    document["disk"]["free_bytes"] = 2**30
+    assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
 
 
 def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:

@@ -93,6 +93,12 @@ def test_what_kubernetes_sets_for_services_is_no_setting(table: str, service: st
     assert {each.origin for each in given.given.values()} == {DEFAULT}
 
 
+def test_an_empty_variable_does_not_override_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "[storage]\nreads_max = 7\n")
+    given = configuration_of("storage", file, {}, {"POLONAISE_STORAGE_READS_MAX": ""})
+    assert given["reads_max"] == 7
+
+
 def test_variables_that_are_no_settings_are_no_mistakes() -> None:
     others = {
         "POLONAISE_LOG": "l",

@@ -148,6 +148,11 @@ def test_a_variable_with_a_typo_before_its_setting(variable: str, meant: str) ->
         assert "hush" not in str(error.value)
 
 
+def test_evidence_that_a_file_asks_for_can_be_refused_on_the_command_line(shell: Shell, tmp_path: Path) -> None:
+    said = shell.run("server", "run", "--no-evidence")  # taken: what is missing is something else
+    assert "--coordinator is not given" in said.errors
+
+
 def test_a_port_that_no_service_has_is_no_link_of_kubernetes() -> None:
     with pytest.raises(BadOption, match=r"unknown setting server\.port"):
         configuration_of("server", None, {}, {"POLONAISE_SERVER_PORT": "7000"})

@@ -99,6 +99,10 @@ def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
     assert line.split() == ["a", "12…", "b"]
 
 
+def test_the_key_of_a_cluster_is_not_shown_whole() -> None:
+    assert text_of(list(screen_of(cluster([partition(0)]))))[0] == "cluster 00000000: DEGRADED"
+
+
 def test_a_table_that_fits_is_not_cut() -> None:
     lines = text_of(
         [table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33
@@ -133,9 +137,15 @@ async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
 
 @pytest.mark.parametrize("height", [12, 24, 50])
 def test_a_screen_fits_the_terminal(height: int) -> None:
-    screen = fitting(cluster([partition(number) for number in range(1_000)]), height)
+    screen = fitting(cluster([partition(number) for number in range(1_000)]), height, 200)
     if height > 15:
         assert len(text_of(list(screen))) <= height
+
+
+def test_lines_that_are_wrapped_count_as_often_as_they_are_drawn() -> None:
+    error = CoordinatorUnavailable("a reason that takes many words and more than one line " * 6)
+    screen = fitting(cluster([partition(number) for number in range(1_000)], error), 30, 60)
+    assert len(text_of(list(screen), 60)) <= 30
 
 
 def test_a_coordinator_that_is_not_read_is_said_at_the_top() -> None:

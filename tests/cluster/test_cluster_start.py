@@ -62,21 +62,24 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
         starting, ready = cluster.until("starting"), cluster.until("ready")
         assert (len(starting["storage"]), len(starting["servers"]), starting["partitions"]) == (3, 2, 4)
         assert len(processes_in(directory)) == 1 + 5
-        exit_status, told = status(ready["log"])
+        exit_status, told = status(ready["coordinator"])
         assert (exit_status, told["wellness"]) == (0, "well")
         assert sorted(each["address"] for each in told["servers"]) == sorted(starting["servers"])
+        assert ready["log"] == "polonaise://" + ",".join(starting["servers"]), "clients need no coordinator"
         append(ready["log"], "hello")
         assert bodies(ready["log"]) == ["hello"]
-        assert sorted(each["address"] for each in rows(ready["log"], "server", "list")) == sorted(starting["servers"])
-        listed = rows(ready["log"], "storage", "list")
+        assert sorted(each["address"] for each in rows(ready["coordinator"], "server", "list")) == sorted(
+            starting["servers"]
+        )
+        listed = rows(ready["coordinator"], "storage", "list")
         assert [each["address"] for each in listed] == starting["storage"]
         assert [each["name"] for each in listed] == ["storage-0", "storage-1", "storage-2"]
-        assert {each["state"] for each in rows(ready["log"], "partition", "list")} == {"ready"}
-        assert rows(ready["log"], "partition", "list", "--troubled") == []
-        (described,) = rows(ready["log"], "partition", "describe", "0")
+        assert {each["state"] for each in rows(ready["coordinator"], "partition", "list")} == {"ready"}
+        assert rows(ready["coordinator"], "partition", "list", "--troubled") == []
+        (described,) = rows(ready["coordinator"], "partition", "describe", "0")
         assert described["committed_high_water_mark"] == 0
         assert [each["state"] for each in described["replicas"]] == ["engaged"] * 3
-        assert "all is well" in output_of(run_polonaise("cluster", "status", "--coordinator", ready["log"]))
+        assert "all is well" in output_of(run_polonaise("cluster", "status", "--coordinator", ready["coordinator"]))
         shown = {
             ("server", "list"): starting["servers"][0],
             ("storage", "list"): starting["storage"][0],
@@ -84,7 +87,7 @@ def test_a_cluster_comes_up_well_and_ends_with_the_command(tmp_path: Path) -> No
             ("partition", "describe", "0"): "closing mark",
         }
         for words, text in shown.items():
-            assert text in output_of(run_polonaise(*words, "--coordinator", ready["log"]))
+            assert text in output_of(run_polonaise(*words, "--coordinator", ready["coordinator"]))
         assert cluster.end() == 0
         assert processes_in(directory) == {}
     for log in directory.glob("*.log"):
@@ -125,7 +128,7 @@ def test_a_cluster_whose_reader_goes_away_leaves_no_process_behind(tmp_path: Pat
 def test_a_node_that_is_killed_is_told_of_and_comes_back(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     with started_cluster(directory, FILE) as cluster:
-        log = cluster.until("ready")["log"]
+        log = cluster.until("ready")["coordinator"]
         for words in ("storage run --directory", "server run"):
             pid = min(pid for pid, line in processes_in(directory).items() if words in line)
             os.kill(pid, signal.SIGKILL)
@@ -148,7 +151,7 @@ def test_a_client_goes_on_when_the_owner_of_its_partition_is_killed(tmp_path: Pa
             assert receipt.id >= 1
 
     with started_cluster(directory, FILE, "--no-restart") as cluster:
-        address = cluster.until("ready")["log"]
+        address = cluster.until("ready")["coordinator"]
         asyncio.run(appends(cluster, address))
         cluster.until("ended")
         assert bodies(address)[-1] == "after"
@@ -174,7 +177,7 @@ def test_settings_of_a_file_reach_the_nodes_and_the_command(tmp_path: Path) -> N
     directory = tmp_path / "d"
     with started_cluster(directory, "--config", str(file)) as cluster:
         assert len(cluster.until("starting")["storage"]) == 1
-        log = cluster.until("ready")["log"]
+        log = cluster.until("ready")["coordinator"]
         for number in range(3):
             append(log, f"{number}" * 3_000)
         assert len(list((directory / "storage-0" / "0").glob("*.seq"))) > 1
@@ -184,12 +187,12 @@ def test_a_cluster_with_zookeeper_comes_up_and_its_coordinator_comes_back(tmp_pa
     directory = tmp_path / "d"
     with started_cluster(directory, "--zookeeper", "--storage", "1", "--servers", "1") as cluster:
         ready = cluster.until("ready")
-        assert ready["log"].startswith("zookeeper://127.0.0.1:")
+        assert ready["coordinator"].startswith("zookeeper://127.0.0.1:")
         append(ready["log"], "kept")
         os.kill(node_of(directory, "polonaise.cli zookeeper run"), signal.SIGKILL)
         assert cluster.until("ended")["node"] == "zookeeper"
         cluster.until("restarted")
-        block_until(lambda: status(ready["log"])[0] == 0, "the cluster is well again", every_s=0.5)
+        block_until(lambda: status(ready["coordinator"])[0] == 0, "the cluster is well again", every_s=0.5)
         append(ready["log"], "and more")
         assert cluster.end(signal.SIGKILL) == -signal.SIGKILL  # and ZooKeeper ends, or it could not be started again
     with started_cluster(directory) as again:
@@ -199,7 +202,7 @@ def test_a_cluster_with_zookeeper_comes_up_and_its_coordinator_comes_back(tmp_pa
 def test_the_status_is_shown_again_and_again(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
-        log = cluster.until("ready")["log"]
+        log = cluster.until("ready")["coordinator"]
         command = [*POLONAISE, "cluster", "status", "--coordinator", log, "--watch", "--interval", "0.1", "--json"]
         watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert watching.stdout is not None

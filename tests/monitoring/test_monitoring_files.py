@@ -132,6 +132,13 @@ def test_a_storage_node_that_is_started_again_is_no_series_of_faults() -> None:
     )
 
 
+def test_the_bytes_that_are_left_are_those_of_now_and_not_those_foretold() -> None:
+    expression = expression_of("PolonaiseDiskFillsUp")
+    assert expression.count("predict_linear") == expression.count(
+        "(polonaise_storage_disk_free_bytes and predict_linear"
+    )
+
+
 def test_damage_that_is_over_in_any_way_raises_no_alert() -> None:
     names = set(re.findall(r"polonaise_\w+", expression_of("PolonaiseDamageFound")))
     gauges = {metric.name for metric in METRICS if metric.kind is MetricKind.GAUGE}

@@ -72,6 +72,20 @@ async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log
     assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
 
 
+@in_an_application
+async def test_a_replica_of_which_nothing_is_known_lacks_everything(town: Town, log: Log) -> None:
+    await log.append(b"all there", 0)
+    away = town.cluster.storage[0]
+    name = town.cluster.storage_id(away)
+    lose(away)
+    (server,) = town.cluster.running_servers
+    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    await log.append(b"without one", 0)
+    server.partitions[0].owner.readiness.reached.pop(name, None)  # as after a start while it was away
+    assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 2
+    away.let_up()
+
+
 @in_a_town(partitions=4)
 async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the_bound(town: Town) -> None:
     async def main(log: Log) -> None:
@@ -261,6 +275,10 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     assert health["status"] == "degraded"
     (problem,) = health["problems"]["0"]
     assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
+    server._follow(Assignment())
+    health = await ObservedServer(server, server._host.clock).health()
+    assert health["status"] == "degraded"
+    assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
     server._trouble.succeeded("the lease can't be renewed")
     seen = await of_server(town)
     assert (seen.value(metrics.COORDINATOR_TROUBLE), seen.value(metrics.COORDINATOR_ERRORS)) == (0, 1)

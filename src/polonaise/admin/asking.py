@@ -64,9 +64,11 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
         return Connection(host, hello=greeting, peer_roles=(role,), on_message=_refuse_unasked)
 
     connection: Connection | None = None
+    began_s = host.clock.monotonic_s()
     try:
         connection = await connect(host, address, make, deadline_s=timeout_s)
-        return _document_in(await connection.request(Health(), deadline_s=timeout_s))
+        left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
+        return _document_in(await connection.request(Health(), deadline_s=left_s))
     except PolonaiseError as error:
         return error
     finally:

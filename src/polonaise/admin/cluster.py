@@ -32,13 +32,16 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.node.condition import Condition, condition_of, server_troubles, storage_troubles
+from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
+
+_FULL_BYTES: Final = 1024 * 1024
+"""A disk with less room than this counts as full, in bytes: hardly a batch more fits."""
 
 
 class Wellness(IntEnum):
@@ -103,6 +106,8 @@ class StorageStatus:
     def troubles(self) -> list[str]:
         """All that is wrong, line by line."""
         lines = [self.trouble] if self.trouble else []
+        if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
+            lines.append("its disk is full: archive and trim the log, or give it a larger one")
         lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
         return [*lines, *self.told]
 
@@ -341,6 +346,8 @@ class ClusterObserver:
             return ProtocolError(
                 "its health says nothing of partitions and storage nodes: it may be of another version"
             )
+        if isinstance(answer, dict) and not _is_known(answer):
+            return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
             return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
         return answer
@@ -447,6 +454,16 @@ async def _together(
     asked: list[Coroutine[Any, Any, Told]],
 ) -> list[Told]:
     return list(await asyncio.gather(*asked))
+
+
+def _is_known(answer: Mapping[str, Any]) -> bool:
+    """Whether a server's health document has all that conditions are read from."""
+    try:
+        for condition in conditions_in(answer).values():
+            _ = condition.troubles
+        return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return False
 
 
 def _trouble_in(answer: Told) -> str:

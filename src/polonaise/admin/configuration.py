@@ -206,8 +206,8 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
     named = {}
     for variable, value in environment.items():
         name = variable.removeprefix(_PREFIX)
-        if name == variable or _is_service_link(name, value):
-            continue
+        if name == variable or not value or _is_service_link(name, value):
+            continue  # an empty one is how scripts and compose files say that it is not set
         if variable.startswith(prefix):
             named[variable.removeprefix(prefix).lower()] = value
         elif meant := _variable_meant(name):

@@ -198,9 +198,17 @@ class LocalClusterRun:
             return
         if not self._stopped.is_set():
             took_s = time.monotonic() - self._began_s
-            text = f"ready after {took_s:.1f} s; in another terminal: export POLONAISE_LOG={self.cluster.coordinator}"
+            log = "polonaise://" + ",".join(node.address for node in self.cluster.servers)
+            text = f"ready after {took_s:.1f} s; in another terminal:"
+            text += f"\n  export POLONAISE_LOG={log}"
+            text += f"\n  export POLONAISE_COORDINATOR={self.cluster.coordinator}"
             text += f"\nbut something is wrong: {missing}" if missing else ""
-            fields = {"after_s": round(took_s, 1), "log": self.cluster.coordinator, "trouble": missing}
+            fields = {
+                "after_s": round(took_s, 1),
+                "log": log,
+                "coordinator": self.cluster.coordinator,
+                "trouble": missing,
+            }
             self._tell(Told("ready", text, fields))
 
     def _look_at(self) -> str:

@@ -28,6 +28,8 @@ cluster = typer.Typer(
     help="Run a whole cluster on this machine, and look at a running one.", no_args_is_help=True, epilog=EXIT_STATUS
 )
 
+_STOP_S: Final = 60.0
+"""Seconds that a whole cluster has to stop once standard input has ended: its parts stop one after the other."""
 _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 """The exit status for each `Wellness`."""
 
@@ -90,7 +92,7 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
             status = await observer.look()
             parts = [
                 _time_line(status),
-                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1)),
+                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1, console.width)),
             ]
             live.update(Group(*map(renderable, parts)), refresh=True)
             await asyncio.sleep(interval_s)
@@ -168,7 +170,7 @@ def cluster_start(
         restart=given["restart"], config=None if config is None else os.path.abspath(config), verbose=verbose,
     )  # fmt: skip
     if until_stdin_ends:
-        stop_when_stdin_ends()
+        stop_when_stdin_ends(_STOP_S)
     with _signals_to(run.stop_soon), run:
         run.start()
         run.wait_ready()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from polonaise.cli.looking import Rows, partition_rows, server_rows, storage_rows
-from polonaise.cli.output import counted, table_of
+from polonaise.cli.output import counted, printable, table_of
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ J = TypeVar("J", bound=_Judged)
 
 def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
     """Return the parts of the screen, tables and lines. No table has more than `rows_max` rows; None for no limit."""
-    key = "" if status.description is None else f" {status.description.key.hex()}"
+    key = "" if status.description is None else f" {status.description.label}"
     parts: list[Table | str] = [
         f"cluster{key}: {_VERDICTS[status.wellness]}",
         f"coordinator {redacted(status.coordinator)}: {status.coordinator_trouble or 'reachable'}",
@@ -53,16 +54,20 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
     return parts
 
 
-def fitting(status: ClusterStatus, lines: int) -> list[Table | str]:
-    """Return the screen with as many rows as fit into so many lines, and at least one of each table."""
+def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
+    """Return the screen with as many rows as fit into so many lines of this width, and at least one of each table."""
     return next(
-        (screen for rows in range(ROWS_MAX, 0, -1) if _height(screen := screen_of(status, rows)) <= lines),
+        (screen for rows in range(ROWS_MAX, 0, -1) if _height(screen := screen_of(status, rows), width) <= lines),
         screen_of(status, 1),
     )
 
 
-def _height(parts: Sequence[Table | str]) -> int:
-    return sum(1 if isinstance(part, str) else part.row_count + 1 for part in parts)
+def _height(parts: Sequence[Table | str], width: int) -> int:
+    """Return the lines that the parts take: a line of text that is too long is wrapped at its words."""
+    return sum(
+        len(textwrap.wrap(printable(part), width)) or 1 if isinstance(part, str) else part.row_count + 1
+        for part in parts
+    )
 
 
 def _section(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ import typer
 from typer import Option
 
 from polonaise.cli.exitstatus import ExitStatus
-from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing
+from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
 from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 from polonaise.redaction import redacted
@@ -90,6 +91,18 @@ def reading_settings() -> Iterator[None]:
     except (BadOption, CertificateUnusable, ExtraMissing) as error:
         print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(ExitStatus.SETTINGS) from None
+
+
+@contextmanager
+def telling_its_end(log_format: str) -> Iterator[None]:
+    """Tell the fault that ends a node in the format of its log: who reads JSON reads the most important line, too."""
+    try:
+        yield
+    except PolonaiseError as error:
+        if log_format != LogFormat.JSON:
+            raise
+        logging.getLogger("polonaise").critical("the node ends: %s", error)
+        raise typer.Exit(ExitStatus.FAILED) from None
 
 
 def http_at(address: str | None) -> Http | None:

@@ -21,6 +21,7 @@ from polonaise.cli.running import (
     say_ready,
     start_logging,
     stop_when_stdin_ends,
+    telling_its_end,
 )
 from polonaise.cli.tlsoptions import with_tls
 
@@ -64,7 +65,11 @@ def server_run(
     ] = None,
     evidence: Annotated[
         bool | None,
-        Option("--evidence", help="Also store what each append was judged by: its mark and locks.", show_default=False),
+        Option(
+            "--evidence/--no-evidence",
+            help="Also store what each append was judged by: its mark and locks.",
+            show_default=False,
+        ),
     ] = None,
     http: HttpListen = None,
     log_format: LogFormatOption = None,
@@ -101,10 +106,11 @@ def server_run(
         nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
         partitions, fragments = given["partitions"], given["fragments"]
         identity = tls_identity(certificates.SERVER)
-    run(
-        lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
-        tls=identity,
-    )
+    with telling_its_end(given["log_format"]):
+        run(
+            lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
+            tls=identity,
+        )
 
 
 @server.command("list", epilog=EXIT_STATUS)

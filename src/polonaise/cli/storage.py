@@ -23,6 +23,7 @@ from polonaise.cli.running import (
     say_ready,
     start_logging,
     stop_when_stdin_ends,
+    telling_its_end,
 )
 from polonaise.cli.tlsoptions import with_tls
 
@@ -89,7 +90,8 @@ def storage_run(
         settings, served = given.storage_settings(), http_at(given["http"])
         parse_address(settings.listen)
         identity = tls_identity(certificates.STORAGE)
-    run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+    with telling_its_end(given["log_format"]):
+        run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
 
 
 @storage.command("move", epilog=EXIT_STATUS)

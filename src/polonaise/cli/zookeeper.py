@@ -16,6 +16,8 @@ from polonaise.cli.tlsoptions import with_tls
 
 zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
 
+_STOP_S = 12.0
+"""Seconds that each ZooKeeper server has to stop once standard input has ended: they stop one after the other."""
 _LOOK_S = 0.5
 """Seconds between two looks at whether the ZooKeeper servers run."""
 
@@ -42,7 +44,7 @@ def zookeeper_run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     if until_stdin_ends:
-        stop_when_stdin_ends()
+        stop_when_stdin_ends(_STOP_S * ensemble)
     tls = files_in(os.environ)
     with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls) as servers:
         servers.start()

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host
-from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, storage_troubles
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_troubles, storage_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
@@ -78,6 +78,8 @@ class ObservedServer:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
         conditions = conditions_in(document)
         problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
+        if not conditions and (own := server_troubles(document)):
+            problems["server"] = own
         status = health_status_of(conditions.values())
         if not self._server.followed:
             status = HealthStatus.NOT_READY

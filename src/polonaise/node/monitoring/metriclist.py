@@ -123,7 +123,8 @@ REPLICA_PARTITIONS: Final = _gauge(
 )
 REPLICA_LAG: Final = _gauge(
     "server_replica_lag_transactions_max",
-    "The most transactions that a replica on this storage node is behind what was sent, as far as known.",
+    "The most transactions that a replica on this storage node is behind what was sent, as far as known; all, if it "
+    "was away from the start.",
     STORAGE,
 )
 CONNECTED: Final = _gauge("server_storage_connected", "1 if the storage node is connected, else 0.", STORAGE)
@@ -193,7 +194,7 @@ PARTITION_FEED_LAG: Final = _gauge(
 PARTITION_REPLICA_LAG: Final = _gauge(
     "partition_replica_lag_transactions",
     "Transactions sent that a member has not acknowledged; of one that is late, those that its copy lacks, as far as "
-    "known.",
+    "known; all, if it was away from the start.",
     PARTITION,
     STORAGE,
 )

@@ -15,7 +15,7 @@ from polonaise.server.measures import add_totals
 from polonaise.server.node import Server
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.terms import NO_SESSION, ClientId, FailureReason, StorageId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, ClientId, FailureReason, StorageId
 
 _TURN_PARTITIONS: Final = 100
 _TURN_PARTITIONS_LISTED: Final = 25
@@ -55,7 +55,8 @@ def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
     if session is not None:
         sent = session.sent
         lag = {name: sent - session.reached(name) for name in engaged}
-        lag |= {name: max(0, sent - last) for name, last in owner.readiness.reached.items() if name in late}
+        reached = owner.readiness.reached
+        lag |= {name: max(0, sent - reached.get(name, NO_TRANSACTION)) for name in late}
     return _SeenPartition(
         state_of(owner, now_s),
         owner.waiting,
