@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -77,7 +78,8 @@ def test_a_file_with_damaged_contents_is_refused(ours: Authority, file: str) -> 
 def test_an_unreadable_key_is_refused_by_name(tmp_path: Path) -> None:
     ours = Authority(tmp_path / "ours")
     files = ours.node()
-    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path, ours.directory):
+    below = Path(tempfile.gettempdir()).resolve()
+    for path in (ours.directory, *(each for each in ours.directory.resolve().parents if below in each.parents)):
         os.chmod(path, 0o755)
     os.chmod(files.key, 0o000)
     with unprivileged():

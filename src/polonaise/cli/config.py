@@ -11,6 +11,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json, tidy
 from polonaise.cli.running import Config
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 config = typer.Typer(help="Show the settings of nodes.", no_args_is_help=True)
 
@@ -39,7 +40,7 @@ def show(
     from polonaise.admin.settingkeys import TABLES
 
     if table is not None and table not in TABLES:
-        raise BadOption(f"no settings of {table!r}: there are those of {', '.join(TABLES)}")
+        raise BadOption(f"no settings of {redacted(table)!r}: there are those of {', '.join(TABLES)}")
     with tidy():
         rows = []
         for name in [table] if table else TABLES:
