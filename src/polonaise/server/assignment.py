@@ -45,8 +45,14 @@ def assign(
         if partition not in loads.owner_of:
             loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))
     if rebalance:
-        _balance(loads)
-        _follow_preferences(loads)
+        # Until nothing moves any more, or the next look would move something again. Two rounds are nearly always
+        # enough; the bound is for a server that must not be kept busy by a case that nobody has thought of.
+        for _ in range(partitions + 1):
+            before = dict(loads.owner_of)
+            _balance(loads)
+            _follow_preferences(loads)
+            if loads.owner_of == before:
+                break
     return Assignment(
         {
             partition: _owner(current.owners.get(partition), server, candidates[server].address)
