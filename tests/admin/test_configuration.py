@@ -108,7 +108,8 @@ def test_variables_that_are_no_settings_are_no_mistakes() -> None:
     }
     foreign = {"POLONAISE_VERSION": "1.2", "POLONAISE_HOME": "/srv", "POLONAISE": "x", "XPOLONAISE_SERVER_LISTN": "a:1"}
     for table in TABLES:
-        configuration_of(table, None, {}, {**others, **foreign})
+        given = configuration_of(table, None, {}, {**others, **foreign})
+        assert {each.origin for each in given.given.values()} == {DEFAULT}
 
 
 def test_a_value_is_shown_without_its_secrets() -> None:
