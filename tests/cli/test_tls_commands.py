@@ -142,7 +142,7 @@ def test_two_at_once_make_one_ca(tmp_path: Path) -> None:
         for _ in threads.map(lambda n: certificates.make(tmp_path, [certificates.client(f"c{n}")]), range(8)):
             pass
     for number in range(8):
-        TlsIdentity(files(tmp_path, f"c{number}"))
+        assert TlsIdentity(files(tmp_path, f"c{number}")).own.roles == {CLIENT}, "of the CA that is there"
 
 
 def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> None:

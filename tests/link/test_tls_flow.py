@@ -43,7 +43,7 @@ def _both(directory: Path) -> Any:
 on_both_loops = runs_tests_on(on_asyncio, on_uvloop)
 
 
-class Counting(asyncio.Protocol):
+class ByteCounter(asyncio.Protocol):
     """Counts what it receives, and writes down what happens."""
 
     def __init__(self) -> None:
@@ -70,21 +70,21 @@ class Counting(asyncio.Protocol):
 
 
 @contextlib.asynccontextmanager
-async def joined(identity: TlsIdentity, pairs: int = 1) -> AsyncIterator[list[tuple[Counting, Counting]]]:
+async def joined(identity: TlsIdentity, pairs: int = 1) -> AsyncIterator[list[tuple[ByteCounter, ByteCounter]]]:
     """Connect each of these pairs, and give the side that dialled and the one that accepted."""
     host = RealHost(tls=identity)
-    accepted: list[Counting] = []
+    accepted: list[ByteCounter] = []
 
-    def accept() -> Counting:
-        accepted.append(Counting())
+    def accept() -> ByteCounter:
+        accepted.append(ByteCounter())
         return accepted[-1]
 
     listener = await host.network.listen("127.0.0.1:0", accept)
     made = []
     for number in range(pairs):
-        _, near = await host.network.connect(listener.address, Counting)
+        _, near = await host.network.connect(listener.address, ByteCounter)
         await wait_until(lambda number=number: len(accepted) > number)  # type: ignore[misc]
-        made.append((cast(Counting, near), accepted[number]))
+        made.append((cast(ByteCounter, near), accepted[number]))
     try:
         yield made
     finally:

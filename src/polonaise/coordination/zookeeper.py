@@ -401,11 +401,11 @@ class ZooKeeperBackend:
         for host in self._hosts.split(","):
             try:
                 async with asyncio.timeout(_LOOK_S):
-                    transport, refusal = await TlsNetwork(TlsIdentity(self._tls)).connect(host, _Refusal)
+                    transport, refusal = await TlsNetwork(TlsIdentity(self._tls)).connect(host, _AlertListener)
                 try:
                     # In TLS 1.3 the peer sees this side's certificate only after the handshake.
                     async with asyncio.timeout(_ALERT_S):
-                        await cast(_Refusal, refusal).ended
+                        await cast(_AlertListener, refusal).ended
                 finally:
                     transport.abort()
             except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
@@ -469,7 +469,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
             plain.close()  # it is empty if the other has taken its place
 
 
-class _Refusal(asyncio.Protocol):
+class _AlertListener(asyncio.Protocol):
     """Waits for a peer that does not take this side's certificate."""
 
     def __init__(self) -> None:
