@@ -136,6 +136,7 @@ def test_broken_links_fail_the_build(tmp_path: Path) -> None:
         page.write("\n[x](nowhere.md)\n[x](glossary.md#nothing-of-that-name)\n")
     done = build(tmp_path, tmp_path / "site")
     assert done.returncode != 0
-    said = done.stdout + done.stderr
-    assert "nowhere.md" in said
-    assert "nothing-of-that-name" in said
+    # Each as a warning, which fails a strict build: what is only mentioned would be hidden by the other one's failure.
+    warnings = [line for line in (done.stdout + done.stderr).splitlines() if "WARNING" in line]
+    assert any("nowhere.md" in line for line in warnings)
+    assert any("nothing-of-that-name" in line for line in warnings)
