@@ -385,8 +385,8 @@ async def test_two_restores_into_one_directory_do_not_meet(
     ("how", "said"),
     [
         ({"storage": 0}, "from 1 to 7"),
-        ({"nodes": ("127.0.0.1:0",)}, "port 0"),
-        ({"nodes": ("127.0.0.1:1", "127.0.0.1:1")}, "twice"),
+        ({"nodes": {"a": "127.0.0.1:0"}}, "port 0"),
+        ({"nodes": {"a": "127.0.0.1:1", "b": "127.0.0.1:1"}}, "twice"),
         ({"partitions": 5_000}, "invalid number of partitions"),
     ],
 )

@@ -197,6 +197,8 @@ def _storage_nodes(how: HowToRestore) -> Mapping[StorageId, str]:
         return dict(zip(names, names, strict=True))
     for address in how.nodes.values():
         check_storage_address(address)
+        if list(how.nodes.values()).count(address) > 1:
+            raise BadOption(f"the address {address} is given twice: each storage node needs one of its own")
     return how.nodes
 
 
