@@ -53,7 +53,7 @@ class StorageAddresses:
         try:
             self._description = await self._coordinator.describe()
         except PolonaiseError:
-            return  # health tells it by other reads of the coordinator; the known addresses may still be right
+            return  # other reads of the coordinator report its trouble; the known addresses may still be right
         finally:
             self._reading = None
         for name, address in self._description.nodes.items():
