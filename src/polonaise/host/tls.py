@@ -84,7 +84,9 @@ def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
 
 
 def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
-    """Return the TLS files given as `ca`, `certificate` and `key`; None if none is. Raises `BadOption` if some are not.
+    """Return the TLS files given as `ca`, `certificate` and `key`; None if none is given.
+
+    Raises `BadOption` if some are missing.
     """
     there = {name: path for name in VARIABLES if (path := given.get(name))}
     if not there:
@@ -249,7 +251,9 @@ def _version(files: TlsFiles) -> _Version:
 
 
 def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
-    """Read the files and return their contexts. Raises `CertificateUnusable` if they don't fit each other or the role.
+    """Read the files and return their contexts.
+
+    Raises `CertificateUnusable` if they can't be used, or don't fit each other or the role.
     """
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")

@@ -1,4 +1,4 @@
-"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list, as a test sees to."""
+"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list; a test compares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STORAGE: Final = "storage"
 
 
 class MetricKind(enum.Enum):
-    """How a metric behaves: its value says what Prometheus calls it."""
+    """The kind of a metric; the values are Prometheus' words."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,7 @@ class MetricKind(enum.Enum):
 
 
 class Metric(NamedTuple):
-    """One metric."""
+    """A metric: its name, kind, meaning and labels."""
 
     name: str
     kind: MetricKind
