@@ -10,7 +10,7 @@ BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0
 
 
 class Histogram:
-    """Counts of durations by bucket, and their sum. To observe one costs a search among few bounds and two additions."""
+    """Counts of durations by bucket, and their sum. Each costs a search among few bounds and two additions."""
 
     __slots__ = ("bounds", "counts", "total")
 

@@ -122,8 +122,7 @@ def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
 
 
 def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
-    """Return a partition's condition from `answer`, its owner's health document; `health` is the part on the partition.
-    """
+    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     left_out = {

@@ -54,8 +54,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, log_format: LogFormat, *, verbose: bool) -> None:
-    """Write this process's log to a stream (None: standard error): warnings and errors, with `verbose` information, too.
-    """
+    """Write this process's log to a stream (None: standard error): warnings and errors; all else only if `verbose`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])

@@ -52,8 +52,7 @@ def encode_name(name: StorageId) -> bytes:
 
 
 def decode_name(raw: bytes, path: str) -> StorageId:
-    """Return the name in the contents of the file. Raises `StorageNameDamaged`, `UnsupportedFormat`, which name `path`.
-    """
+    """Return the name in the file's contents. Raises `StorageNameDamaged` or `UnsupportedFormat`, which name `path`."""
     words = raw.split(b" ", 3)
     if words[0] == NAME_FILE.encode() and len(words) > 1 and words[1].isdigit() and words[1] != str(FORMAT).encode():
         raise UnsupportedFormat(

@@ -54,8 +54,8 @@ def _family(metric: Metric, samples: Samples) -> Family:
 class Exposition:
     """Writes samples as text, followed by the metrics of the process.
 
-    `text` is to be called in another thread than the event loop's: it may take long. Nothing is global: several nodes in
-    one process do not share metrics.
+    `text` may take long, and is to be called in another thread than the event loop's. Nothing is global: several nodes
+    in one process do not share metrics.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """A small HTTP listener with bounds, in the node's own event loop. The only file that imports aiohttp.
 
-Each connection carries one request and has a deadline, and their number is bounded. The making of an answer is cancelled
-when the peer disconnects, and counts as a connection until it has ended. An error in a connection or in aiohttp ends
-that connection, and never the node.
+Each connection carries one request and has a deadline, and their number is bounded. An answer is cancelled when the
+peer disconnects, and counts as a connection until it has ended. An error in a connection or in aiohttp ends that
+connection, and never the node.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ class HttpAnswer(NamedTuple):
 
 
 Answering = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-"""A function that answers a request. A `PolonaiseError` that it raises becomes an answer with status 503 and its text.
-"""
+"""A function that answers a request. If it raises a `PolonaiseError`, the answer is status 503 with the error's text."""
 
 
 class HttpListener:
