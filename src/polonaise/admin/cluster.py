@@ -419,8 +419,7 @@ class PartitionDescription:
 
 
 async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
-    """Return everything known of a partition. Raises `UnknownPartition`, and all that reading the coordinator raises.
-    """
+    """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
     value = await observer.partition_value(partition)
     status = (await observer.look()).partitions[partition]
     return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])

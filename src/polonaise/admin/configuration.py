@@ -40,8 +40,7 @@ _SHOWN_MAX: Final = 60
 _SERVICE_LINK: Final = re.compile(
     r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""The end of a variable that Kubernetes sets in each container for a service named `polonaise-…`, which is no setting.
-"""
+"""The end of a variable that Kubernetes sets in each container for a service `polonaise-…`. It is no setting."""
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
 """The value of such a variable of Kubernetes if its name ends in `_PORT`."""
 _OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
@@ -83,8 +82,7 @@ class GivenSettings:
         return self.given[name].value
 
     def required(self, name: str, table: str) -> Any:
-        """Return the value of a setting without default. Raises `BadOption`, with the ways to give it, if it is missing.
-        """
+        """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
         value = self[name]
         if value is None or value == "":
             empty = " is empty" if value == "" else " is not given"
@@ -355,7 +353,7 @@ def _written(kind: SettingKind, value: Any) -> str:
 
 
 def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
-    """Note settings that are valid each by itself and contradict each other, or the coordinator of a table."""
+    """Note settings that are valid each by itself but not together, and an invalid coordinator of `cluster start`."""
     given = configuration.given
     if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
         silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]

@@ -81,7 +81,7 @@ async def move_storage(
 async def _try(
     host: Host, coordinator: Coordinator, name: StorageId, address: str, timeout_s: float
 ) -> StorageMove | None:
-    """Try to make the move once; return None if others changed the description meanwhile. Also raises `TimeoutError`."""
+    """Try the move once; return None if others changed the description meanwhile. Also raises `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
         current = await coordinator.description()
     before = check_move(current.value, name, address)

@@ -52,7 +52,7 @@ class HttpAnswer(NamedTuple):
 
 
 Answering = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-"""A function that answers a request. If it raises a `PolonaiseError`, the answer is status 503 with the error's text."""
+"""A function that answers a request. A `PolonaiseError` that it raises becomes an answer with status 503."""
 
 
 class HttpListener:
