@@ -134,7 +134,7 @@ def make(
         there = [str(path) for name in names if (path := _certificate(directory, name)).exists()]
         if there and not renew:
             raise AlreadyInitialized(
-                f"there is {' and '.join(there)}: choose other names, or replace them with --renew"
+                f"there are certificates already ({', '.join(there)}): choose other names, or replace them with --renew"
             )
         ca, ca_key = _authority(directory)
         return [_issue(directory, holder, ca, ca_key, timedelta(days=days)) for holder in holders]
@@ -184,8 +184,8 @@ def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: 
     """Raise `CertificateUnusable` unless processes that trust `ca` would trust certificates signed with `key`."""
     if ca.public_key() != key.public_key():
         raise CertificateUnusable(
-            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: put that of the CA "
-            "which issues first, those that are believed besides behind it"
+            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: the CA that signs must "
+            "be the first one in the file, and other CAs that are trusted come behind it"
         )
     if ca.not_valid_after_utc <= datetime.now(UTC):
         raise CertificateUnusable(
@@ -297,8 +297,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         )
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise CertificateUnusable(
-            f"others than its user may read the key {str(path)!r}: chmod 600 it; if somebody may have copied it, "
-            "remove it, and replace its certificate with --renew"
+            f"other users may read the key {str(path)!r}: run chmod 600 on it; if somebody may have copied it, remove "
+            "it, and replace its certificate with --renew"
         )
     return key
 

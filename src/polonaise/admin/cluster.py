@@ -72,8 +72,10 @@ class ServerStatus:
     @property
     def troubles(self) -> list[str]:
         """Everything that is wrong with the server, line by line; empty if nothing is."""
-        unregistered = [] if self.registered else ["it owns partitions and is not registered: it stopped, or hangs"]
-        return [*([self.trouble] if self.trouble else []), *unregistered, *self.told]
+        lines = [self.trouble] if self.trouble else []
+        if not self.registered:
+            lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
+        return [*lines, *self.told]
 
     @property
     def wellness(self) -> Wellness:
@@ -354,7 +356,7 @@ class ClusterObserver:
         if isinstance(answer, dict) and not _is_known(answer):
             return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
-            return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
+            return NotInitialized(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
     async def _ask_storage(self, name: StorageId, address: str) -> Told:

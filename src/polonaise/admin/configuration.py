@@ -364,5 +364,5 @@ def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
     if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
         origin = given["coordinator"].origin
         mistakes.append(
-            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: zookeeper or file"
+            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: write zookeeper or file"
         )

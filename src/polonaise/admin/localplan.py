@@ -104,8 +104,8 @@ class LocalPlan:
         for what, is_now, other in is_of:
             if other is not None and other != is_now:
                 raise BadOption(
-                    f"this cluster was made with {what} {is_now}, for good: {other} can't change that; leave it out, "
-                    "or choose another directory"
+                    f"this cluster's {what} can't be changed to {other}: it was made with {is_now}; leave the option "
+                    "out, or choose another directory"
                 )
         servers = self.addresses.servers
         count = wanted.servers or len(servers)
@@ -137,9 +137,9 @@ class LocalPlan:
                 check_free(address)
             except AddressInUse as error:
                 way_out = (
-                    "stop who listens there: storage nodes keep their addresses"
+                    "stop the process that listens there, because storage nodes keep their addresses"
                     if str(address) in self.addresses.storage
-                    else "stop who listens there, or move the servers and the coordinator with --port"
+                    else "stop the process that listens there, or move the servers and the coordinator with --port"
                 )
                 raise AddressInUse(f"{address} is in use: {way_out}") from error
 

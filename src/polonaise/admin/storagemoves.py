@@ -111,6 +111,6 @@ def check_move(description: ClusterDescription, name: StorageId, address: str) -
         if other != name and taken == address:
             raise BadOption(
                 f"{redacted(address)} is the address of storage node {other}: move that one first. To exchange the "
-                "addresses of two nodes, move one of them to an address where nobody is, and back in the end"
+                "addresses of two nodes, first move one of them to an address that nobody has"
             )
     return nodes[name]

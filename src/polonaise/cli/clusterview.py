@@ -44,7 +44,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
     if status.description is None:
         return parts
     if status.coordinator_error is not None:
-        parts.append("what follows is what it said last, and what the nodes say now")
+        parts.append("below is what the coordinator said last, and what the nodes say now")
     parts += _section(status.servers, server_rows, "server", rows_max)
     parts += _section(status.storage, storage_rows, "storage node", rows_max)
     states = ", ".join(f"{count:,} {state}" for state, count in sorted(status.states.items(), key=_worst_last))

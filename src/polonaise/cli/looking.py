@@ -46,7 +46,10 @@ class Rows(NamedTuple):
 def required(coordinator: str | None) -> str:
     """Return the coordinator's address. Raises `BadOption` without one."""
     if not coordinator:
-        raise BadOption("which cluster? Give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH")
+        raise BadOption(
+            "no cluster is named: give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH, or set "
+            "POLONAISE_COORDINATOR"
+        )
     return coordinator
 
 

@@ -268,7 +268,7 @@ class ServerDiscovery:
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES) and address not in self._warned:
                 self._warned.add(address)
-                _log.warning("the list of servers is wrong, and others in it are asked: %s", _reason(address, error))
+                _log.warning("correct the list of servers, whose others are asked now: %s", _reason(address, error))
 
     def _in_order(self) -> list[str]:
         """Return the addresses of all known servers, in the order in which to try them."""
@@ -316,7 +316,7 @@ class ServerDiscovery:
         kinds = {type(error) for error in troubles.values()}
         if len(kinds) == 1 and issubclass(kind := kinds.pop(), _MISTAKES):
             return kind(f"no server of this cluster is in the list: {told}")
-        return ServersUnavailable(f"none of the servers that are known answers, and they are asked again: {told}")
+        return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
 
 
 def _reason(address: str, error: PolonaiseError) -> str:

@@ -312,7 +312,9 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
     try:
         context.load_verify_locations(files.ca)
     except (ssl.SSLError, OSError) as error:
-        raise CertificateUnusable(f"{files.ca!r} holds no readable certificates: {_reason(error)}") from None
+        raise CertificateUnusable(
+            f"{files.ca!r} holds no readable certificates ({_reason(error)}): name a file with those of the CAs, in PEM"
+        ) from None
     try:
         context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
     except ssl.SSLError as error:
@@ -322,10 +324,14 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
                 "made together"
             ) from None
         raise CertificateUnusable(
-            f"certificate {files.certificate!r} and key {files.key!r} can't be used: {_reason(error)}"
+            f"certificate {files.certificate!r} and key {files.key!r} can't be used ({_reason(error)}): give a "
+            "certificate and its private key, both in PEM"
         ) from None
     except OSError as error:
-        raise CertificateUnusable(f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}") from error
+        raise CertificateUnusable(
+            f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}: let the user of this process "
+            "read both"
+        ) from error
     except _Encrypted:
         raise CertificateUnusable(
             f"the key {files.key!r} is encrypted: give one without a password, in a file that only the user of this "
@@ -365,7 +371,9 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     if isinstance(error, ssl.SSLCertVerificationError):
         raise CertificateUnusable(f"this process's certificate {files.certificate!r} {why_untrusted(error)}") from None
     if isinstance(error, ssl.SSLError):
-        raise CertificateUnusable(f"the certificate {files.certificate!r} can't be used: {_reason(error)}") from None
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} can't be used ({_reason(error)}): issue another one"
+        ) from None
     return error
 
 

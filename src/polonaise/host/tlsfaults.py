@@ -30,7 +30,7 @@ _ALERTS: Final = {
         "other side's log"
     ),
     "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
-    "ACCESS_DENIED": "the other side denies access",
+    "ACCESS_DENIED": "the other side denies access: look into its log",
     "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
 }
 """What an alert of the peer says of this side's certificate, by the end of the alert's name in OpenSSL."""
@@ -48,7 +48,7 @@ def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
     """Return why a certificate was not trusted, and what to do, as a phrase that follows 'the certificate of X'."""
     code = error.verify_code
     if code == EXPIRED:
-        return "has expired: replace it there; the node reads it again by itself"
+        return "has expired: replace its file, which is read again by itself"
     if code == NOT_YET_VALID:
         return "is not valid yet: compare the clocks of both machines"
     if code in _OTHER_CA:
@@ -60,7 +60,7 @@ def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
         return f"is not for this host ({error.verify_message.rstrip('.')}): issue one that names it"
     if code == WRONG_PURPOSE:
         return "was not issued for this use: its extended key usage needs server and client authentication"
-    return f"was not believed: {error.verify_message}"
+    return f"was not trusted ({error.verify_message}): issue another one"
 
 
 def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
@@ -72,14 +72,16 @@ def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
         return CertificateRefused(f"{refused.text} ({address})")
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
         return ConnectionLost(
-            f"{address} ended the connection during the TLS handshake; if it goes on, look into its log for the reason"
+            f"{address} ended the connection during the TLS handshake; if that happens again, its log says why"
         )
     if "ALERT_" in (error.reason or ""):
-        return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
+        return ConnectionLost(
+            f"{address} and this process don't agree on TLS 1.3 ({error.reason}): look at what listens there"
+        )
     if error.reason != "WRONG_VERSION_NUMBER":
         return ConnectionLost(
-            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at "
-            "what listens there"
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if that happens again, "
+            "look at what listens there"
         )
     return TlsNotSpoken(
         f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "

@@ -322,12 +322,12 @@ def _why(error: OSError) -> str:
         return refusal.text
     if isinstance(error, ssl.SSLError):
         return {
-            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate: every client and node needs one",
+            "PEER_DID_NOT_RETURN_A_CERTIFICATE": f"it shows no certificate: give it one with {OPTIONS}",
             "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
         }.get(error.reason or "", f"TLS failed: {error.reason}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return f"no handshake within {HANDSHAKE_S:g} s"
-    return "it went during the handshake, as a peer does that does not take this node's certificate"
+    return "it left during the handshake, as peers do that don't trust this node's certificate: its own log says why"
 
 
 class _Refusing(asyncio.Protocol):

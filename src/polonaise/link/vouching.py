@@ -62,7 +62,7 @@ def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateR
         return None
     certificate = transport.get_extra_info("peercert")
     if not certificate:
-        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: every client and node needs one")
+        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: give it one with {OPTIONS}")
     holder = said_by(certificate)
     if _ROLE_WORDS[role] in holder.roles:
         return None

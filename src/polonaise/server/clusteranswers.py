@@ -129,7 +129,8 @@ class ClusterAnswers:
                 ids.append(await self._coordinator.unique_id())
         except TimeoutError:
             raise CoordinatorUnavailable(
-                f"the coordinator gave server {self.server} no unique id within {self._settings.coordinator_s_max:g} s"
+                f"the coordinator gave server {self.server} no unique id within "
+                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
             ) from None
         except Overloaded:
             raise
@@ -205,7 +206,9 @@ class _Pace:
     async def turn(self) -> None:
         """Wait for a turn. Raises `Overloaded` if too many callers wait already."""
         if self._waiting > self._waiting_max:
-            raise Overloaded("this server is asked for more unique ids than it gives out: ask another one, or again")
+            raise Overloaded(
+                f"this server gives out at most {self._per_s:g} unique ids per second: ask another server, or ask later"
+            )
         self._waiting += 1
         try:
             async with self._turn:

@@ -27,7 +27,10 @@ def check_name(name: StorageId) -> None:
     The server that makes a cluster checks more than this.
     """
     if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
-        raise ProtocolError(f"invalid name of a storage node: {name[:NAME_BYTES_MAX]!r}")
+        raise ProtocolError(
+            f"invalid name of a storage node: {name[:NAME_BYTES_MAX]!r}: a name has 1 to {NAME_BYTES_MAX} bytes, and "
+            "no control characters"
+        )
 
 
 async def read_name(disk: Disk, directory: str) -> StorageId | None:
@@ -65,8 +68,8 @@ def decode_name(raw: bytes, path: str) -> StorageId:
             raise ValueError
     except (ValueError, IndexError):
         raise StorageNameDamaged(
-            f"{path} is damaged, so that nobody knows which storage node's replicas lie beside it. Where you do know, "
-            "remove this file, and the node takes the name again by which a server reaches it; otherwise wipe the "
-            "directory, and the node is filled from the other replicas"
+            f"{path} is damaged, and so the node does not know its name. If you know that this directory belongs to "
+            "the storage node at this address, remove the file, and the node takes the name by which a server reaches "
+            "it; otherwise wipe the directory, and the node is filled from the other replicas"
         ) from None
     return name

@@ -47,7 +47,7 @@ def parse_assignment(message: AssignmentIs) -> list[AssignedPartition]:
     """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged."""
     payload = memoryview(message.payload[0] if message.payload else b"")
     if crc32(payload) != message.crc:
-        raise ProtocolError("an assignment arrived damaged: its checksum is another one")
+        raise ProtocolError("an assignment arrived damaged: its checksum does not match")
     servers: list[tuple[ServerId, str]] = []
     offset = 0
     try:

@@ -43,4 +43,4 @@ def detail_in(query: Mapping[str, str]) -> Detail:
     try:
         return Detail(**{name: SeriesListed(value) for name, value in query.items()})
     except ValueError:
-        raise BadOption("partitions and clients are auto, all or none") from None
+        raise BadOption("invalid value: partitions and clients take auto, all or none") from None

@@ -192,6 +192,6 @@ class _OneRequest(asyncio.Protocol):
         try:
             return call()
         except Exception:  # noqa: BLE001 - whatever it is, the node goes on
-            _log.exception("an HTTP connection ends by a mistake")
+            _log.exception("an HTTP connection was ended by an unexpected error; the node goes on")
             self.abort()
             return None
