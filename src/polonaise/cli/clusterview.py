@@ -57,8 +57,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
 
 
 def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
-    """Return the screen with as many rows as fit into `lines` lines of `width` characters, at least one of each table.
-    """
+    """Return the screen with as many rows as fit into `lines` lines of `width` characters, but one of each at least."""
     return next(
         (screen for rows in range(ROWS_MAX, 0, -1) if _height(screen := screen_of(status, rows), width) <= lines),
         screen_of(status, 1),
