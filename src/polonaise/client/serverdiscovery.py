@@ -268,7 +268,7 @@ class ServerDiscovery:
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES) and address not in self._warned:
                 self._warned.add(address)
-                _log.warning("correct the list of servers, whose others are asked now: %s", _reason(address, error))
+                _log.warning("correct the list of servers (the others in it are asked): %s", _reason(address, error))
 
     def _in_order(self) -> list[str]:
         """Return the addresses of all known servers, in the order in which to try them."""
