@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 HANDSHAKE_S: Final = 5.0
 """Seconds that an accepted peer may take to begin its handshake, and then again to finish it."""
 _DIALLED_S: Final = 60.0
-"""Seconds that the handshake with a dialled peer may take. Callers have deadlines of their own, which are shorter."""
+"""Seconds that the handshake with a dialled peer may take. Callers have deadlines of their own besides."""
 _BACKLOG: Final = 1024
 _TOGETHER_MAX: Final = 64
 """The most connections that are accepted in one turn of the event loop."""
