@@ -1,4 +1,4 @@
-"""A histogram of durations: plain counts, which any part of a node may keep, and which are told when somebody asks."""
+"""A histogram of durations: plain counts, which any part of a node may keep, and which are read on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOUNDS_S: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0
 
 
 class Histogram:
-    """Counts durations in buckets, with their sum. One observation costs a search among few bounds, and two sums."""
+    """Counts of durations by bucket, and their sum. Each costs a search among few bounds and two additions."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -18,7 +18,7 @@ class Histogram:
         self.bounds = bounds
         """The upper bounds of the buckets, inclusive, in seconds; one more bucket takes what is above the last."""
         self.counts = [0] * (len(bounds) + 1)
-        """The number of durations in each bucket, those of lower buckets not included."""
+        """The number of durations in each bucket alone: those of lower buckets are not included."""
         self.total = 0.0
         """The sum of all durations, in seconds."""
 

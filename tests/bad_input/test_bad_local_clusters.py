@@ -154,9 +154,9 @@ def test_a_second_cluster_in_one_directory(shell: Shell, directory: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "naming"),
     [
-        (["--storage", "4"], "made with storage nodes 3, for good: 4"),
-        (["--partitions", "8"], "made with partitions 4, for good: 8"),
-        (["--zookeeper"], "made with coordinator file, for good: zookeeper"),
+        (["--storage", "4"], "storage nodes can't be changed to 4: it was made with 3"),
+        (["--partitions", "8"], "partitions can't be changed to 8: it was made with 4"),
+        (["--zookeeper"], "coordinator can't be changed to zookeeper: it was made with file"),
     ],
 )
 def test_what_a_cluster_can_not_become(shell: Shell, directory: Path, options: list[str], naming: str) -> None:
@@ -235,7 +235,7 @@ LOOKS = [("cluster", "status"), ("server", "list"), ("storage", "list"), ("parti
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_no_cluster_is_named(shell: Shell, look: tuple[str, str]) -> None:
-    shell.refuses(*look, code="bad_option", naming="which cluster?")
+    shell.refuses(*look, code="bad_option", naming="no cluster is named: give --coordinator")
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -165,7 +165,7 @@ def test_a_move_in_no_cluster_and_by_no_coordinator(
     shell = Shell(monkeypatch, capfd)
     for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
         monkeypatch.delenv(name, raising=False)
-    shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="which cluster?")
+    shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="no cluster is named: give --coordinator")
     where = ("--coordinator", f"file:{tmp_path / 'none'}")
     shell.refuses("storage", "move", "a", "h:1", *where, code="not_initialized", naming="no cluster")
 

@@ -158,7 +158,7 @@ def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> N
 def test_check_names_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
     shell.run("tls", "init", tmp_path)
     given = files(tmp_path, "localhost")
-    shell.refuses("tls", "check", code="bad_option", naming="which files?")
+    shell.refuses("tls", "check", code="bad_option", naming="no TLS files are named: give --tls-ca")
     shell.refuses("tls", "check", "--tls-ca", given.ca, code="bad_option", naming="certificate and key not given")
     options = ["--tls-ca", given.ca, "--tls-certificate", given.certificate, "--tls-key", tmp_path / "client-key.pem"]
     shell.refuses("tls", "check", *options, code="certificate_unusable", naming="does not belong to the certificate")

@@ -123,7 +123,7 @@ def test_a_certificate_of_another_ca_is_refused_at_the_start(ours: Authority, tm
 
 
 def test_an_expired_certificate_is_refused_at_the_start(ours: Authority) -> None:
-    assert "has expired: replace it" in refusal(ours.node(days=EXPIRED_DAYS))
+    assert "has expired: replace its file" in refusal(ours.node(days=EXPIRED_DAYS))
 
 
 def test_a_certificate_without_a_role_is_refused_at_the_start(ours: Authority) -> None:

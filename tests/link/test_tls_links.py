@@ -173,7 +173,7 @@ async def test_an_expired_certificate_is_refused_and_both_sides_are_told(
         await refused(node, late, CertificateRefused, "certificate was refused: it has expired")
         await wait_until(lambda: "its certificate has expired" in caplog.text)
     async with NodeWithTls(late) as node:
-        await refused(node, TlsIdentity(ours.node("other")), CertificateRefused, "has expired: replace it there")
+        await refused(node, TlsIdentity(ours.node("other")), CertificateRefused, "has expired: replace its file")
 
 
 @on_both_loops

@@ -1,4 +1,4 @@
-"""The way of operators to a cluster: its coordinator, and the health of each of its nodes."""
+"""Open a cluster's coordinator and ask its nodes for their health, for commands of operators."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from polonaise.terms import StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
 
 Told: TypeAlias = dict[str, Any] | PolonaiseError
-"""What a node says of itself, or why that can't be had."""
+"""A node's health document, or the error for which it could not be had."""
 
 _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
-"""The role in which an operator asks a node, by the node's."""
+"""The role in which an operator asks a node, by the node's role."""
 _CLOSE_S: Final = 5.0
+"""Seconds that the coordinator gets to close."""
 
 
 @asynccontextmanager
 async def opened_coordinator(address: str) -> AsyncGenerator[tuple[Host, Coordinator]]:
-    """Open the coordinator with this address, on this machine, and close it at the end.
+    """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
 
-    Raises `BadOption` for an address that is none, and `ExtraMissing` without what it needs.
+    Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
     """
     identity = tls_identity(CLIENT)
     host = RealHost(tls=identity)
@@ -50,13 +51,13 @@ async def _close(coordinator: Coordinator) -> None:
         async with asyncio.timeout(_CLOSE_S):
             await coordinator.close()
     except (TimeoutError, PolonaiseError):
-        pass  # whatever was asked for has been answered, or has failed
+        pass  # every request has been answered or has failed by now, so nothing depends on a clean end
 
 
 async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
-    """Ask the node at this address for its health, within `timeout_s` seconds. `role` is what it has to be.
+    """Ask the node at this address for its health, within `timeout_s` seconds. `role` is the role that it must have.
 
-    Returns its document, or why it can't be had.
+    Returns the node's health document, or the error for which it could not be had.
     """
     greeting = hello(_AS[role], "operator", cluster_key=cluster_key)
 
@@ -77,9 +78,10 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
 
 
 def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:
-    """Return the error if what answers at this address is not the storage node of this name; None if it may be.
+    """Return an error if the node that answers at `address` is not the storage node `name`; None if it may be.
 
-    A node without a name takes the one by which a server reaches it; one of an older version does not tell it.
+    It may be if it tells no name: a node without one takes the name by which a server reaches it, and a node of an
+    older version does not tell its name.
     """
     theirs = told.get("name") if isinstance(told, Mapping) else None
     if theirs is None or theirs == name:

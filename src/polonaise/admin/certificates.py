@@ -1,7 +1,7 @@
-"""Make a CA and certificates for development and tests, by the library cryptography.
+"""Make a CA and certificates for development and tests, with the library cryptography.
 
-In production use the CA that you have: a certificate needs the URIs of its roles, and a node's the names of its host
-(docs/tls.md). Everybody who holds the key of this CA can make himself a node.
+In production use the CA that you have: a certificate needs the URIs of its roles, and that of a node the names of its
+host (docs/tls.md). Anybody who has the key of a CA that is made here can make themselves a node.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CA: Final = "ca"
 CA_DAYS: Final = 3650
 DAYS_MAX: Final = 3650
 _CLOCK: Final = timedelta(minutes=5)
-"""A new certificate is valid from this long ago: clocks of other machines may be behind."""
+"""How long before its making a certificate's validity begins: the clocks of other machines may be behind."""
 _NAME_MAX: Final = 64
 _NAME: Final = re.compile(r"(?!\.)[\w.-]{1,64}", re.ASCII)
 _HOST: Final = re.compile(
@@ -47,13 +47,14 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class CertificateHolder(NamedTuple):
-    """Who a certificate is made for."""
+    """The holder for whom a certificate is made."""
 
     name: str
-    """Its common name, and the name of its files."""
+    """The certificate's common name, and the name of its files."""
     roles: tuple[str, ...]
+    """The words of the roles that the certificate vouches for."""
     hosts: tuple[str, ...] = ()
-    """DNS names and IP addresses; those of a client are not checked by anybody."""
+    """The DNS names and IP addresses in the certificate. Nobody checks those of a client."""
 
 
 class Made(NamedTuple):
@@ -66,9 +67,10 @@ class Made(NamedTuple):
 
 
 def node(text: str) -> CertificateHolder:
-    """Return the holder for a node, a server or a storage node, from HOST or HOST,HOST,…; the first is its name.
+    """Return the holder of a certificate for the nodes of one host, which serves servers and storage nodes.
 
-    `localhost` stands for the addresses of loopback as well. Raises `BadOption`.
+    `text` is HOST or HOST,HOST,…, DNS names and IP addresses of which the first becomes the holder's name. `localhost`
+    also stands for the loopback addresses. Raises `BadOption` for an invalid host.
     """
     hosts: list[str] = []
     for host in text.split(","):
@@ -77,18 +79,20 @@ def node(text: str) -> CertificateHolder:
         hosts += _LOOPBACK if host == "localhost" else [host]
     name = hosts[0].replace(":", "_").replace("*", "any")
     if len(name) > _NAME_MAX:
-        # A common name has 64 characters at most, and a DNS name may have more: what tells hosts apart comes first.
+        # A common name has 64 characters at most, and a DNS name may have more: keep its beginning, which tells people
+        # the host, and a digest, which tells apart names that begin alike.
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: _NAME_MAX - 9].rstrip('.-')}-{digest}"
     return CertificateHolder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
 
 
 def client(name: str) -> CertificateHolder:
-    """Return the holder for a client of this name. Raises `BadOption`."""
+    """Return the holder of a certificate for a client. Raises `BadOption` for an invalid name."""
     return CertificateHolder(_checked(name), (CLIENT,))
 
 
 def _checked(name: str) -> str:
+    """Return `name`. Raises `BadOption` unless it can be the name of files beside those of the CA."""
     if not _NAME.fullmatch(name) or name == CA or name.endswith("-key"):
         raise BadOption(
             f"{name!r} can't be the name of a certificate's files: take 1 to 64 letters, digits, dots, hyphens and "
@@ -113,11 +117,12 @@ def _key(directory: Path, name: str) -> Path:
 def make(
     directory: Path, holders: Sequence[CertificateHolder], *, days: float = 365, renew: bool = False
 ) -> list[Made]:
-    """Make a certificate for each holder, by the CA in the directory, which is made as well if there is none.
+    """Make a certificate for each holder, signed by the CA in the directory, which is made if missing.
 
-    Keys can be read by the user of this process only. With `renew` a certificate that exists is replaced, under its
-    old key; else raises `AlreadyInitialized`, before anything is made. Raises `BadOption`, `CertificateUnusable` for a
-    CA that can't be used, and what the disk raises.
+    The certificates are valid for `days` days, but no longer than the CA. Only the user of this process can read the
+    keys. With `renew` a certificate that exists is replaced, and keeps its key. Without it raises `AlreadyInitialized`,
+    before anything is made. Also raises `BadOption`, `CertificateUnusable` for a CA that can't be used, and faults of
+    the disk.
     """
     if not 0 < days <= DAYS_MAX:
         raise BadOption(f"invalid number of days {days:g}: it must be above 0 and at most {DAYS_MAX}")
@@ -129,7 +134,7 @@ def make(
         there = [str(path) for name in names if (path := _certificate(directory, name)).exists()]
         if there and not renew:
             raise AlreadyInitialized(
-                f"there is {' and '.join(there)}: choose other names, or replace them with --renew"
+                f"there are certificates already ({', '.join(there)}): choose other names, or replace them with --renew"
             )
         ca, ca_key = _authority(directory)
         return [_issue(directory, holder, ca, ca_key, timedelta(days=days)) for holder in holders]
@@ -137,7 +142,7 @@ def make(
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Wait until no other process makes certificates in the directory, and keep the others out."""
+    """Hold the directory's lock during the block, so that no two processes make certificates in it at once."""
     descriptor = with_own_errors(str(directory), partial(os.open, directory, os.O_RDONLY))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # ends with the descriptor, and with the process
@@ -147,7 +152,7 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Return the CA of the directory; make one if there is none."""
+    """Return the certificate and key of the directory's CA, which is made if missing."""
     at, key_at = _certificate(directory, CA), _key(directory, CA)
     if at.exists() or key_at.exists():
         ca, key = _read_certificate(at), _read_key(key_at)
@@ -176,11 +181,11 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
 
 
 def _check_authority(ca: x509.Certificate, key: ec.EllipticCurvePrivateKey, at: Path, key_at: Path) -> None:
-    """Raise `CertificateUnusable` unless certificates by this key would be believed by those who have the CA's."""
+    """Raise `CertificateUnusable` unless processes that trust `ca` would trust certificates signed with `key`."""
     if ca.public_key() != key.public_key():
         raise CertificateUnusable(
-            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: put that of the CA "
-            "which issues first, those that are believed besides behind it"
+            f"the key {str(key_at)!r} does not belong to the first certificate in {str(at)!r}: the CA that signs must "
+            "be the first one in the file, and other CAs that are trusted come behind it"
         )
     if ca.not_valid_after_utc <= datetime.now(UTC):
         raise CertificateUnusable(
@@ -205,7 +210,7 @@ def _issue(
     ca_key: ec.EllipticCurvePrivateKey,
     valid: timedelta,
 ) -> Made:
-    """Make one certificate, signed by the CA, and its key if there is none."""
+    """Make one certificate, signed by the CA, and its key if that is missing."""
     at, key_at = _certificate(directory, holder.name), _key(directory, holder.name)
     if key_at.exists():
         key = _read_key(key_at)
@@ -215,7 +220,7 @@ def _issue(
     public = key.public_key()
     now = datetime.now(UTC)
     expires = min(now + valid, ca.not_valid_after_utc)
-    # A storage node only accepts, a server does both, and a client only dials; but some CAs issue one use only.
+    # Nodes get both uses of TLS, since a server accepts and dials. A client only dials.
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * (holder.roles != (CLIENT,))
     issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     made = (
@@ -278,9 +283,9 @@ def _read_certificate(path: Path) -> x509.Certificate:
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a key that this module made, and that its user alone may read.
+    """Return a key that this module made. Raises `CertificateUnusable` if it is another kind, or others may read it.
 
-    Nothing of it, nor of the library's error, is told.
+    Neither the key nor the library's error, which might quote it, appears in the message.
     """
     try:
         key = serialization.load_pem_private_key(with_own_errors(str(path), path.read_bytes), password=None)
@@ -292,8 +297,8 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         )
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise CertificateUnusable(
-            f"others than its user may read the key {str(path)!r}: chmod 600 it; if somebody may have copied it, "
-            "remove it, and replace its certificate with --renew"
+            f"other users may read the key {str(path)!r}: run chmod 600 on it; if somebody may have copied it, remove "
+            "it, and replace its certificate with --renew"
         )
     return key
 
@@ -306,12 +311,12 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def _write(path: Path, contents: bytes, mode: int = 0o644) -> None:
-    """Write a file whole, in place of what had its name: a process that reads it meanwhile gets one or the other."""
+    """Replace a file as a whole: a process that reads it meanwhile gets the old or the new contents, and no mixture."""
 
     def write() -> None:
         new = path.with_name(f"{path.name}.new")
         new.unlink(missing_ok=True)
-        # Nobody else may ever read a key, not even before the mode of the file is changed.
+        # The mode is set as the file is made: no other user may read a key, not even for a moment.
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(descriptor, "wb") as file:
             file.write(contents)

@@ -1,6 +1,6 @@
-"""Look at a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it.
+"""Observe a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it.
 
-What a node says is its own health document, the one that servers ask storage nodes for and `log health` shows.
+Nodes are judged by their own health documents, which servers ask storage nodes for and `log health` shows as well.
 """
 
 from __future__ import annotations
@@ -41,70 +41,74 @@ _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
 
 _FULL_BYTES: Final = 1024 * 1024
-"""A disk with less room than this counts as full, in bytes: hardly a batch more fits."""
+"""A disk with less than this many free bytes counts as full: hardly one more batch fits."""
 
 
 class Wellness(IntEnum):
-    """How well something is: the worse, the larger."""
+    """How well a cluster, a node or a partition is. The larger, the worse."""
 
     WELL = 0
     DEGRADED = 1
-    """It works, and something is wrong: one more loss may be too many."""
+    """It works, but something is wrong: one more loss may be too many."""
     FAILED = 2
-    """It does not work, or nobody can tell."""
+    """It does not work, or its state is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """A server, as the coordinator and the server itself tell of it."""
+    """The status of a server, according to the coordinator and to the server itself."""
 
     server: ServerId
     address: str
     registered: bool
-    """Whether it is registered at the coordinator: one that is not will lose its partitions."""
+    """Whether the server is registered at the coordinator. If not, it will lose its partitions."""
     partitions: int
-    """The number of partitions that the assignment gives it."""
+    """The number of partitions that the assignment gives to the server."""
     trouble: str = ""
-    """Why it could not be asked; empty if it answered."""
+    """Why the server could not be asked; empty if it answered."""
     told: Sequence[str] = ()
-    """What is wrong as it says itself."""
+    """What is wrong according to the server itself, line by line."""
 
     @property
     def troubles(self) -> list[str]:
-        """All that is wrong, line by line."""
-        unregistered = [] if self.registered else ["it owns partitions and is not registered: it stopped, or hangs"]
-        return [*([self.trouble] if self.trouble else []), *unregistered, *self.told]
+        """Everything that is wrong with the server, line by line; empty if nothing is."""
+        lines = [self.trouble] if self.trouble else []
+        if not self.registered:
+            lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
+        return [*lines, *self.told]
 
     @property
     def wellness(self) -> Wellness:
-        """How well the server is: a cluster goes on without it as long as another takes its partitions."""
+        """How well the server is: degraded at worst, because another one can take over its partitions."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """A storage node, as it tells of itself and as the servers see it."""
+    """The status of a storage node, according to the node itself and to the servers."""
 
     name: str
-    """The name by which the cluster knows it."""
+    """The storage node's name in the cluster's description."""
     address: str
-    """The address that the cluster's description has for it."""
+    """The storage node's address in the cluster's description."""
     trouble: str = ""
-    """Why it could not be asked; empty if it answered."""
+    """Why the storage node could not be asked; empty if it answered."""
     directory: str | None = None
+    """The storage directory; None if the node did not tell."""
     partitions: int | None = None
-    """The number of partitions of which it has a replica; None if it did not say."""
+    """The number of partitions of which the node has a replica; None if it did not tell."""
     free_bytes: int | None = None
+    """The bytes of the directory's disk that the node may still use; None if it did not tell."""
     total_bytes: int | None = None
-    """The size of the disk that its directory lies on, in bytes; None if it did not say."""
+    """The size of the directory's disk, in bytes; None if the node did not tell."""
     told: Sequence[str] = ()
-    """What is wrong as it says itself."""
+    """What is wrong according to the storage node itself, line by line."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
-    """Why servers have no connection to it, by server."""
+    """The servers that have no connection to the storage node, each with the reason."""
 
     @property
     def troubles(self) -> list[str]:
-        """All that is wrong, line by line."""
+        """Everything that is wrong with the storage node, line by line; empty if nothing is."""
         lines = [self.trouble] if self.trouble else []
         if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
             lines.append("its disk is full: archive and trim the log, or give it a larger one")
@@ -113,19 +117,19 @@ class StorageStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the node is: a cluster goes on without a minority of them."""
+        """How well the storage node is: degraded at worst, because a cluster works without a minority of them."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """A partition, as the assignment and its owner tell of it."""
+    """The status of a partition, according to the assignment and to its owner."""
 
     partition: PartitionId
     owner: Owner | None
-    """The owner in the assignment; None while nobody owns it."""
+    """The owner in the assignment; None while nobody owns the partition."""
     condition: Condition | None
-    """What its owner says; None if the owner did not answer, or does not serve it."""
+    """The condition that the owner tells; None if the owner did not answer, or does not serve the partition."""
     unknown: str = ""
     """Why there is no condition; empty if there is one."""
     counts: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +137,7 @@ class PartitionStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """All that is wrong, line by line."""
+        """Everything that is wrong with the partition, line by line; empty if nothing is."""
         return [self.unknown] if self.condition is None else self.condition.troubles
 
     @property
@@ -153,19 +157,19 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """A whole cluster at one moment."""
+    """The status of a whole cluster at one moment."""
 
     coordinator: str
     """The coordinator's address."""
     coordinator_error: PolonaiseError | None
-    """Why the coordinator could not be read; None if it was. What it said before is shown then."""
+    """Why the coordinator could not be read; None if it was read. After an error, what it said before counts."""
     description: ClusterDescription | None
-    """None while the coordinator was never read."""
+    """The cluster's description; None if the coordinator was never read."""
     servers: list[ServerStatus]
     storage: list[StorageStatus]
     partitions: list[PartitionStatus]
     took_s: float
-    """The seconds that it took to ask everybody."""
+    """The seconds that it took to ask the coordinator and all nodes."""
 
     @property
     def wellness(self) -> Wellness:
@@ -186,7 +190,7 @@ class ClusterStatus:
         return dict(Counter(each.state for each in self.partitions))
 
     def common_troubles(self, count: int) -> list[tuple[str, int]]:
-        """Return the troubles that most partitions have, with how many have each: `count` of them at most."""
+        """Return the most common troubles of partitions, `count` at most, each with the number of partitions."""
         return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
 
     def document(self) -> dict[str, Any]:
@@ -251,10 +255,10 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
 
 
 class ClusterObserver:
-    """Looks at a cluster, as often as it is asked to, and remembers what the coordinator said last."""
+    """An observer that asks for a cluster's status as often as wanted, and remembers what the coordinator said last."""
 
     def __init__(self, host: Host, coordinator: Coordinator, address: str, timeout_s: float) -> None:
-        """`address` is the coordinator's, to be shown. Nobody is waited for longer than `timeout_s` seconds."""
+        """Ask nobody yet. `address` is the coordinator's, for display; `timeout_s` bounds each wait, in seconds."""
         self._host = host
         self._coordinator = coordinator
         self._address = address
@@ -265,9 +269,10 @@ class ClusterObserver:
         self._members: list[Registration] = []
 
     async def look(self) -> ClusterStatus:
-        """Ask everybody, and return what they say. A node that does not answer is told of with the reason.
+        """Ask the coordinator and all nodes, and return the cluster's status.
 
-        Takes three times the time limit at most. Raises `NotInitialized` where no cluster is, and `BadOption`.
+        A node that does not answer is part of it, with the reason. Takes at most three times the time limit. Raises
+        `NotInitialized` if the coordinator knows no cluster, and `BadOption`.
         """
         began_s = self._host.clock.monotonic_s()
         error = await self._read_coordinator()
@@ -308,7 +313,7 @@ class ClusterObserver:
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return what the coordinator keeps of a partition: its members and their last sessions.
 
-        Raises `UnknownPartition`, `CoordinatorUnavailable`, and what else reading the coordinator raises.
+        Raises `UnknownPartition`, `CoordinatorUnavailable`, and all else that reading the coordinator raises.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -317,9 +322,9 @@ class ClusterObserver:
             raise self._silence() from None
 
     async def _read_coordinator(self) -> PolonaiseError | None:
-        """Read the cluster's description, assignment and members, as far as they can be had.
+        """Read the cluster's description, assignment and registered servers, and keep what could be read.
 
-        Returns what kept the rest from being read; None for nothing.
+        Returns the error that kept the rest from being read; None if all was read.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -333,12 +338,14 @@ class ClusterObserver:
         return None
 
     def _silence(self) -> CoordinatorUnavailable:
+        """Return the error for a coordinator that did not answer in time."""
         return CoordinatorUnavailable(
             f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start it, or "
             "give it more time with --timeout"
         )
 
     async def _ask_server(self, server: ServerId, address: str) -> Told:
+        """Return a server's health document, or why there is none that can be read, or why it is another server's."""
         answer = await self._ask(address, ROLE_SERVER)
         if isinstance(answer, dict) and not all(
             isinstance(answer.get(name), dict) for name in ("partitions", "storage")
@@ -349,7 +356,7 @@ class ClusterObserver:
         if isinstance(answer, dict) and not _is_known(answer):
             return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
-            return NotInitialized(f"server {answer.get('server')} answers at its address: this one has ended")
+            return NotInitialized(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
     async def _ask_storage(self, name: StorageId, address: str) -> Told:
@@ -378,21 +385,21 @@ class ClusterObserver:
 
 
 class ReplicaStatus(NamedTuple):
-    """A replica of a partition, as the owner and the coordinator tell of it."""
+    """The status of one replica, according to the partition's owner and to the coordinator."""
 
     name: str
-    """Its storage node."""
+    """The name of the replica's storage node."""
     state: str
     """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
     session: SessionId | None
-    """The last session that it was engaged in; None if it never was."""
+    """The last session in which the replica was engaged; None if it never was."""
     closing: TransactionId | None
     """The closing mark of that session; None while it is undecided, or if there was no session."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """All that is known of one partition."""
+    """Everything that is known of one partition."""
 
     status: PartitionStatus
     value: PartitionValue
@@ -414,13 +421,14 @@ class PartitionDescription:
 
 
 async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
-    """Return all that is known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
+    """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
     value = await observer.partition_value(partition)
     status = (await observer.look()).partitions[partition]
     return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
 
 
 def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
+    """Return the status of the replica on the storage node `name`."""
     condition, engagement = status.condition, value.engagements.get(name)
     state = "unknown"
     if condition is not None:
@@ -436,15 +444,15 @@ def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -
 
 
 _SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "engaged", "session", "late"})
-"""The fields of a partition's health that its condition has."""
+"""The fields of a partition's health document that are in its `Condition` already."""
 
 
 @asynccontextmanager
 async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
-    """Open the cluster whose coordinator has this address, and close it at the end.
+    """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
 
-    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an address that is
-    none, `ExtraMissing` without what it needs, and `CertificateUnusable`.
+    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
+    `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
     """
     async with opened_coordinator(address) as (host, coordinator):
         yield ClusterObserver(host, coordinator, address, timeout_s)

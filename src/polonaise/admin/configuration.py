@@ -1,6 +1,6 @@
-"""Read the settings of a node from its command line, the environment and a file, and say where each is from.
+"""Read the settings of a node from its command line, the environment and a file, and keep the origin of each.
 
-The command line comes first, then the environment, then the file, then the default.
+The command line counts before the environment, that before the file, and that before the default.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SHOWN_MAX: Final = 60
 _SERVICE_LINK: Final = re.compile(
     r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""The end of a variable that Kubernetes sets in each container for a service named `polonaise-…`: no setting."""
+"""The end of a variable that Kubernetes sets in each container for a service `polonaise-…`. It is no setting."""
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
-"""The value of such a variable if it ends in `_PORT` and nothing more."""
+"""The value of such a variable of Kubernetes if its name ends in `_PORT`."""
 _OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
-"""The variables that are no settings of a table, without the prefix."""
+"""The valid variables that are no settings of a table, without the prefix."""
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTE_UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
@@ -57,7 +57,7 @@ _FLAGS: Final = {
 
 
 class GivenSetting(NamedTuple):
-    """A setting's value, and where it is from."""
+    """A setting's value and its origin."""
 
     key: SettingKey
     value: Any
@@ -73,7 +73,7 @@ class GivenSetting(NamedTuple):
 
 
 class GivenSettings:
-    """The settings of one table: each with its value, and where that is from."""
+    """The settings of one table, each with its value and origin."""
 
     def __init__(self, given: Iterable[GivenSetting]) -> None:
         self.given = {each.key.name: each for each in given}
@@ -82,7 +82,7 @@ class GivenSettings:
         return self.given[name].value
 
     def required(self, name: str, table: str) -> Any:
-        """Return a value that has no default. Raises `BadOption`, which says how it is given."""
+        """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
         value = self[name]
         if value is None or value == "":
             empty = " is empty" if value == "" else " is not given"
@@ -112,10 +112,12 @@ class GivenSettings:
 
 
 class _SettingSource(NamedTuple):
-    """Where settings come from, and those that are there, unchecked."""
+    """One source of settings, such as a file."""
 
     origin_of: Callable[[str], str]
+    """Returns the origin of the setting with this name, as messages and `config show` tell it."""
     values: Mapping[str, Any]
+    """The values in this source by the names of settings, unchecked."""
 
 
 def configuration_of(
@@ -126,11 +128,12 @@ def configuration_of(
 ) -> GivenSettings:
     """Return the settings of a table: `server`, `storage` or `cluster`.
 
-    `command_line` has the options by the names of settings; None stands for one that was not given. `file` is the
-    path of the configuration file, None for that which the environment names, if it does.
+    `command_line` has the options by the names of settings; None stands for an option that was not given. `file` is the
+    path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
+    of the process if it is None.
 
-    Raises `BadOption`, which names every wrong setting and where it is from, and `NotFound`, `AccessDenied` and other
-    faults of the disk for a file that can't be read. All tables of the file are checked, not this one alone.
+    Raises `BadOption`, which names wrong settings and their origins, and `NotFound`, `AccessDenied` and other faults of
+    the disk for a file that can't be read. All tables of the file are checked, not this one alone.
     """
     environment = os.environ if environment is None else environment
     mistakes: list[str] = []
@@ -143,7 +146,8 @@ def configuration_of(
         _environment_of(table, environment, mistakes),
         _SettingSource(lambda name: f"file {file}", tables.get(table, {})),
     ]
-    for other, settings in tables.items():  # a typo in another node's table would be found by nobody else today
+    # A typo in the table of another kind of node would else stay unnoticed until such a node is started.
+    for other, settings in tables.items():
         if other != table:
             _checked(other, _SettingSource(lambda name: f"file {file}", settings), mistakes)
     checked = [_checked(table, source, mistakes) for source in sources]
@@ -164,7 +168,7 @@ def variable_of(table: str, name: str) -> str:
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration file. Raises `BadOption` for a file that is no TOML."""
+    """Return the tables of a configuration file, and note its other mistakes. Raises `BadOption` for invalid TOML."""
     text = with_own_errors(path, lambda: _read(Path(path)))
     if len(text) > _FILE_BYTES_MAX:
         raise BadOption(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is no configuration file")
@@ -190,7 +194,7 @@ def _read(path: Path) -> bytes:
 
 
 def _hint(name: str, value: object) -> str:
-    """Return what an unknown name at the top of a file may have been meant for: a table, or a setting of one."""
+    """Return advice on an unknown name at the top of a file: a similar table, the table that it belongs to, or all."""
     near = difflib.get_close_matches(name, TABLES, n=1)
     if near and isinstance(value, dict):
         return f", did you mean [{near[0]}]?"
@@ -207,7 +211,7 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
     for variable, value in environment.items():
         name = variable.removeprefix(_PREFIX)
         if name == variable or not value or _is_service_link(name, value):
-            continue  # an empty one is how scripts and compose files say that it is not set
+            continue  # empty: that is how scripts and compose files leave a variable unset
         if variable.startswith(prefix):
             named[variable.removeprefix(prefix).lower()] = value
         elif meant := _variable_meant(name):
@@ -224,10 +228,10 @@ def _is_service_link(name: str, value: str) -> bool:
 
 
 def _variable_meant(name: str) -> str:
-    """Return the variable that one of no table is a typo of; empty if it is none, or may be somebody else's.
+    """Return the variable that a variable of no table may be a typo of; empty if it resembles none, or is valid.
 
-    Images and scripts have variables of their own, such as `POLONAISE_VERSION`, and are not to keep a node from
-    starting.
+    One that resembles none is accepted: images and scripts have variables of their own, such as `POLONAISE_VERSION`,
+    which must not keep a node from starting.
     """
     word, _, rest = name.lower().partition("_")
     if name in _OTHER_VARIABLES or (rest and word in TABLES):
@@ -243,7 +247,7 @@ def _variable_meant(name: str) -> str:
 
 
 def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:
-    """Return the valid settings of a source, and note what is wrong with the others."""
+    """Return the valid settings of a source, and note in `mistakes` what is wrong with the others."""
     keys = {key.name: key for key in TABLES[table]}
     found = {}
     for name, value in source.values.items():
@@ -267,14 +271,14 @@ def _quoted(value: object) -> str:
 
 
 def _expected(key: SettingKey) -> str:
-    """Say what values a setting takes."""
+    """Return a phrase that says which values a setting takes."""
     if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
         return str(key.kind.value)
     return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
 
 
 def _value_of(key: SettingKey, value: object) -> Any:
-    """Return a setting's value, of its kind and within its bounds. Raises `ValueError`."""
+    """Return `value` as one of the setting's kind. Raises `ValueError` if it is none, or outside the bounds."""
     match key.kind:
         case SettingKind.TEXT:
             if not isinstance(value, str) or "\0" in value:
@@ -317,7 +321,7 @@ def _flag_of(value: object) -> bool:
 
 
 def _number_of(value: object, units: Mapping[str, float]) -> float:
-    """Return a number, or that in a text with a unit. Raises `ValueError`."""
+    """Return `value`, a number or a text of a number and a unit, in the basic unit. Raises `ValueError`."""
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         if match is None or match[2].lower() not in units or len(match[1]) > 30:
@@ -349,7 +353,7 @@ def _written(kind: SettingKind, value: Any) -> str:
 
 
 def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
-    """Note settings that are right by themselves, and wrong together."""
+    """Note settings that are valid each by itself but not together, and an invalid coordinator of `cluster start`."""
     given = configuration.given
     if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
         silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]
@@ -360,5 +364,5 @@ def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
     if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
         origin = given["coordinator"].origin
         mistakes.append(
-            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: zookeeper or file"
+            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: write zookeeper or file"
         )

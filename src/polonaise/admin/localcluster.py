@@ -1,4 +1,4 @@
-"""Run a whole cluster of processes on this machine, follow them, and start again those that end by themselves."""
+"""Run a whole cluster of processes on this machine, watch them, and start again those that end by themselves."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ _ASK_S: Final = 2.0
 """Seconds that each node has to say whether it is ready."""
 _READY_S: Final = 60.0
 _READY_PARTITION_S: Final = 0.1
-"""Seconds after which a cluster that is not ready counts as failed, and what each partition adds to them."""
+"""Seconds after which a cluster that is not ready counts as failed, and the seconds that each partition adds."""
 _WELL_S: Final = 10.0
 """Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
 _EARLIER_S: Final = 20.0
-"""Seconds that the processes of an earlier run get to end: those that hang are killed after twelve."""
+"""Seconds that the processes of an earlier run get to end: those that hang kill themselves after twelve."""
 _BACKOFF_S_MIN: Final = 0.5
 _BACKOFF_S_MAX: Final = 10.0
+"""The shortest and the longest pause, in seconds, before a process is started again."""
 _STEADY_S: Final = 30.0
-"""A process that has lived for so long is started again without a longer pause."""
+"""Seconds that a process has to live so that the next pause is the shortest again."""
 _LAST_LINE_MAX: Final = 300
+"""The most characters of a process's last log line in an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that happened to the cluster, for whoever started it."""
+    """An event of the cluster, to be told to the user who started it."""
 
     event: str
     """`starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
@@ -51,10 +53,14 @@ class Told:
 
 
 Tell = Callable[[Told], None]
+"""A function that tells the user an event."""
 
 
 class LocalClusterRun:
-    """One run of a local cluster: `start`, `wait_ready`, `follow` until `stop_soon`; ended as a context manager."""
+    """One run of a local cluster: `start`, `wait_ready` and `follow` it within a `with` block, whose end stops it.
+
+    `stop_soon` makes these calls return.
+    """
 
     def __init__(
         self,
@@ -66,10 +72,10 @@ class LocalClusterRun:
         config: str | None = None,
         verbose: bool = False,
     ) -> None:
-        """Nothing happens yet. `tell` is called with what happens.
+        """Start nothing yet. `tell` is called with each event.
 
-        With `restart`, a process that ends by itself is started again; else it is only told of. `config` is a file of
-        settings for the nodes.
+        With `restart`, a process that ends by itself is started again; else there is only an event. `config` is a file
+        of settings for the nodes. With `verbose` they log what they do.
         """
         self.directory = directory.absolute()
         self._wanted = wanted
@@ -91,7 +97,7 @@ class LocalClusterRun:
         return self._cluster
 
     def stop_soon(self) -> None:
-        """Have all calls return soon; called again, kill the processes. May be called by a signal handler."""
+        """Make all calls return soon; when called again, kill the processes. May be called by a signal handler."""
         if self._stopped.is_set() and self._cluster is not None:
             self._cluster.kill()
         self._stopped.set()
@@ -101,8 +107,8 @@ class LocalClusterRun:
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        If it raises anything but the last one, nothing has been changed; nor is there a new cluster after that one if
-        no server was started. Returns early after `stop_soon`.
+        After any of these errors but `StartFailed`, nothing was changed. After `StartFailed`, a new cluster is removed
+        again if none of its servers was started. Returns early after `stop_soon`.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
@@ -136,15 +142,15 @@ class LocalClusterRun:
         self._watched = [_Watched(node) for node in self._cluster.nodes]
 
     def _plan(self) -> LocalPlan:
-        """Return what the cluster is to be; nothing is changed for that."""
+        """Return the plan for this run, without changing anything."""
         plan = plan_in(self.directory)
         return LocalPlan.new(self._wanted) if plan is None else plan.started_again(self._wanted)
 
     def _lock(self) -> bool:
         """Lock the directory, and wait until the processes of an earlier run have ended. Raises `DirectoryInUse`.
 
-        They hold the second lock themselves: when this program was killed, they need a moment to notice. Returns False
-        if `stop_soon` was called first.
+        The processes hold the second lock themselves: if the earlier program was killed, they need a moment to notice.
+        Returns False if `stop_soon` was called first.
         """
         self._locks.append(try_lock(str(self.directory / LOCK)))
         until_s = time.monotonic() + _EARLIER_S
@@ -163,6 +169,7 @@ class LocalClusterRun:
                     told = True
 
     def _tell_starting(self, plan: LocalPlan) -> None:
+        """Tell the user which cluster starts, and at which addresses."""
         storage, servers = plan.addresses.storage, plan.addresses.servers
         lines = [
             f"cluster in {self.directory}: {len(storage)} storage nodes, {len(servers)} servers, "
@@ -184,8 +191,8 @@ class LocalClusterRun:
     def wait_ready(self) -> None:
         """Return when every partition is ready, or `stop_soon` was called.
 
-        If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. One
-        that was there before goes on: a partition may wait for its operator, who needs the nodes to help it.
+        If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. A
+        cluster that existed before goes on: a partition may wait for its operator, who needs the nodes to help it.
         """
         if self._stopped.is_set():
             return
@@ -215,7 +222,10 @@ class LocalClusterRun:
         return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
 
     async def _until_ready(self) -> str:
-        """Wait until every partition is ready. Returns what is wrong all the same; empty if nothing is."""
+        """Wait until every partition is ready, and return what else is wrong then; empty if nothing is.
+
+        Raises `StartFailed` after the time that such a cluster gets. Returns early after `stop_soon`.
+        """
         began_s = time.monotonic()
         until_s = began_s + _READY_S + _READY_PARTITION_S * self.cluster.partitions
         missing = ""
@@ -241,7 +251,7 @@ class LocalClusterRun:
             self.look()
 
     def look(self) -> None:
-        """Look at the processes once; tell of those that have ended, and start again those whose time has come."""
+        """Check the processes once: tell of those that have ended, and start again those whose pause is over."""
         now_s = time.monotonic()
         for watched in self._watched:
             node = watched.node
@@ -262,7 +272,7 @@ class LocalClusterRun:
         try:
             if self._cluster is not None:
                 self._tell(Told("stopping", "stopping"))
-        finally:  # whoever is told may have gone away, which is no reason to leave processes behind
+        finally:  # telling fails if standard output is gone, and no process must stay behind then
             if self._cluster is not None:
                 self._cluster.stop()
             for lock in self._locks:
@@ -270,7 +280,7 @@ class LocalClusterRun:
 
 
 class _Watched:
-    """A process that is followed: when it was started, and when it is to be started again."""
+    """A watched process: when it was started, and when it is to be started again."""
 
     def __init__(self, node: ChildNode) -> None:
         self.node = node
@@ -281,7 +291,8 @@ class _Watched:
     def ended(self, now_s: float) -> float:
         """Note that the process has ended, and return the pause until it is started again, in seconds.
 
-        It doubles each time, unless the process has lived for a while: one that can't start is not tried all the time.
+        The pause doubles each time, so that a process that can't start is not tried all the time. It begins anew if
+        the process has lived for `_STEADY_S`.
         """
         if now_s - self.started_s >= _STEADY_S:
             self._pause_s = _BACKOFF_S_MIN
@@ -291,7 +302,7 @@ class _Watched:
 
 
 def _check_zookeeper() -> None:
-    """Raise `JavaMissing` or `ExtraMissing`, which name the way without ZooKeeper, if it can't be run here."""
+    """Raise `JavaMissing` or `ExtraMissing` if ZooKeeper can't be run here. The error names the way without it."""
     try:
         zookeeper.check_installed()
         try:
@@ -305,6 +316,7 @@ def _check_zookeeper() -> None:
 
 
 def _missing(status: ClusterStatus) -> str:
+    """Return what is wrong with a cluster, three reasons at most; empty if nothing is."""
     groups = (status.partitions, status.servers, status.storage)
     troubles = [trouble for group in groups for each in group for trouble in each.troubles]
     return status.coordinator_trouble or "; ".join(troubles[:3])
@@ -317,7 +329,7 @@ def _how(status: int | None) -> str:
 
 
 def _last_words(node: ChildNode) -> str:
-    """Return the last line that a process has logged, for a node that did not end well by a signal."""
+    """Return the last line that a process logged if it ended with an error; empty if it ended well or by a signal."""
     lines = node.log.strip().splitlines()
     if not lines or (node.exit_status or 0) <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""The file in which a local cluster keeps what it is: so that it comes back as the same one, at the same ports."""
+"""The plan of a local cluster, kept in a file, so that the cluster comes back as the same one, at the same ports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from polonaise.node.local import LocalAddresses
 PLAN: Final = "cluster.json"
 """The file that marks a directory as that of a local cluster."""
 LOCK: Final = "lock"
+"""The file that a running `cluster start` holds locked."""
 NODES_LOCK: Final = "nodes.lock"
+"""The file that the cluster's processes hold locked, too: they may outlive a killed `cluster start` for a moment."""
 LOG_SUFFIX: Final = ".log"
 STORAGE_PREFIX: Final = "storage-"
 COORDINATOR: Final = "coordinator"
@@ -37,13 +39,15 @@ _STORAGE: Final = 3
 _SERVERS: Final = 2
 _PARTITIONS: Final = 4
 _PORTS: Final = range(10_000, 31_000)
-"""Where ports are looked for: below those that systems give to outgoing connections, which would be in the way."""
+"""The range in which free ports are looked for: below those that systems give to outgoing connections, which could take
+a port of the cluster."""
 _TRIES: Final = 200
+"""How often free ports in a row are looked for at a random place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the user of `cluster start` has said; None for what was not said."""
+    """The options of `cluster start`; None for those that were not given."""
 
     coordinator: str | None = None
     """`zookeeper` or `file`."""
@@ -55,7 +59,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LocalPlan:
-    """What a local cluster is: its size, the kind of its coordinator, and where each process listens."""
+    """The plan of a local cluster: the number of its partitions, and the address of each process."""
 
     partitions: int
     addresses: LocalAddresses
@@ -75,7 +79,10 @@ class LocalPlan:
 
     @classmethod
     def new(cls, wanted: Wanted) -> LocalPlan:
-        """Return the plan of a new cluster. Raises `AddressInUse` if the ports that are wanted are not free."""
+        """Return the plan of a new cluster, with defaults for all that is not wanted otherwise.
+
+        Raises `AddressInUse` if the wanted ports are not free, and `BadOption` if they don't exist.
+        """
         storage, servers = wanted.storage or _STORAGE, wanted.servers or _SERVERS
         has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER
         ports = _ports(servers + storage + has_zookeeper, wanted.port)
@@ -85,9 +92,9 @@ class LocalPlan:
         return cls(wanted.partitions or _PARTITIONS, addresses)
 
     def started_again(self, wanted: Wanted) -> LocalPlan:
-        """Return the plan of this cluster for another start: servers may be more or fewer, and move to other ports.
+        """Return this cluster's plan for another start, which may change the number of servers, and their ports.
 
-        Raises `BadOption` for anything else that can't be changed, and `AddressInUse`.
+        Raises `BadOption` if anything else is to be changed, and `AddressInUse`.
         """
         is_of = (
             ("coordinator", self.coordinator, wanted.coordinator),
@@ -97,8 +104,8 @@ class LocalPlan:
         for what, is_now, other in is_of:
             if other is not None and other != is_now:
                 raise BadOption(
-                    f"this cluster was made with {what} {is_now}, for good: {other} can't change that; leave it out, "
-                    "or choose another directory"
+                    f"this cluster's {what} can't be changed to {other}: it was made with {is_now}; leave the option "
+                    "out, or choose another directory"
                 )
         servers = self.addresses.servers
         count = wanted.servers or len(servers)
@@ -109,7 +116,7 @@ class LocalPlan:
         return replace(self, addresses=replace(self.addresses, servers=kept))
 
     def _moved(self, port: int, servers: int) -> LocalPlan:
-        """Return this plan with so many servers, and its ZooKeeper behind them, at ports from this one on.
+        """Return this plan with so many servers, followed by its ZooKeeper, at ports in a row from `port` on.
 
         Storage nodes stay: the cluster knows them by their addresses. Raises `AddressInUse`, `BadOption`.
         """
@@ -124,15 +131,15 @@ class LocalPlan:
         return replace(self, addresses=LocalAddresses(self.addresses.storage, tuple(texts[:servers]), zookeeper))
 
     def check_free(self) -> None:
-        """Raise `AddressInUse`, which says what can be done, if another process listens where one of these is to."""
+        """Raise `AddressInUse`, with what to do, if another process listens at an address of the plan."""
         for address in self.every_address():
             try:
                 check_free(address)
             except AddressInUse as error:
                 way_out = (
-                    "stop who listens there: storage nodes keep their addresses"
+                    "stop the process that listens there, because storage nodes keep their addresses"
                     if str(address) in self.addresses.storage
-                    else "stop who listens there, or move the servers and the coordinator with --port"
+                    else "stop the process that listens there, or move the servers and the coordinator with --port"
                 )
                 raise AddressInUse(f"{address} is in use: {way_out}") from error
 
@@ -189,9 +196,9 @@ def plan_in(directory: Path) -> LocalPlan | None:
 
 
 def forget_plan(directory: Path) -> None:
-    """Remove the plan of a cluster none of whose servers was ever started, and what its other nodes made.
+    """Remove the plan of a cluster none of whose servers was ever started, and the directories of its other nodes.
 
-    Their logs stay. Raises what the disk raises.
+    Their log files stay. Raises faults of the disk.
     """
 
     def remove() -> None:
@@ -199,13 +206,13 @@ def forget_plan(directory: Path) -> None:
             made = path.name in (COORDINATOR, ZOOKEEPER) or path.name.startswith(STORAGE_PREFIX)
             if made and path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-        (directory / PLAN).unlink()  # last: until then it is a cluster's directory
+        (directory / PLAN).unlink()  # last: if a removal fails, the directory still counts as a cluster's
 
     with_own_errors(str(directory), remove)
 
 
 def write_plan(directory: Path, plan: LocalPlan) -> None:
-    """Write the plan, durably and whole. Raises what the disk raises."""
+    """Write the plan, durably and as a whole. Raises faults of the disk."""
     host = RealHost()
     try:
         asyncio.run(write_whole(host.disk, str(directory), PLAN, [plan.encode()]))
@@ -220,7 +227,7 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _kind_of(directory: Path, names: set[str]) -> str:
-    """Say what a directory is that is not a local cluster's."""
+    """Return a phrase that says what a directory is that is not a local cluster's."""
     if MARKER in names:
         return f"is an embedded log (embedded:{directory})"
     if "polonaise-storage.ctl" in names:
@@ -229,7 +236,10 @@ def _kind_of(directory: Path, names: set[str]) -> str:
 
 
 def _ports(count: int, first: int | None) -> list[int]:
-    """Return so many ports in a row on which nobody listens. Raises `AddressInUse`, `BadOption`."""
+    """Return `count` ports in a row on which nobody listens, from `first` on if given.
+
+    Raises `AddressInUse`, and `BadOption` if there are not so many ports from `first` on.
+    """
     if first is not None:
         if first + count > 65_536:
             raise BadOption(f"invalid --port {first}: {count} ports are needed, and there are none above 65535")

@@ -1,6 +1,6 @@
 """The settings that configuration files and environment variables may give: names, kinds, bounds and meanings.
 
-Each has the name and the default of the field that it sets, where there is one. Reasons for the defaults stand there.
+A setting that sets a field of a dataclass has that field's name and default; the reason for the default stands there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from polonaise.storage.settings import StorageSettings
 
 
 class SettingKind(Enum):
-    """The kind of a setting's value; the text says how one is written."""
+    """The kind of a setting's value; the text tells users how to write one."""
 
     TEXT = "a text"
     LIST = 'a list, such as ["127.0.0.1:7100", "127.0.0.1:7101"], or a text with commas'
@@ -33,14 +33,17 @@ class SettingKey(NamedTuple):
     name: str
     kind: SettingKind
     default: Any
-    """The default; None for none."""
+    """The default; None if there is none."""
     meaning: str
+    """What the setting means, in one line for `config show`."""
     least: float = 0
+    """The least value, inclusive; for numbers only."""
     most: float = 2**62
+    """The largest value, inclusive; for numbers only."""
 
     @property
     def unit(self) -> str:
-        """The unit of its values, in a word; empty for a text or a flag."""
+        """The unit of the setting's values, in a word; empty if they have none."""
         return {SettingKind.BYTES: "bytes", SettingKind.SECONDS: "seconds"}.get(self.kind, "")
 
 
@@ -51,7 +54,7 @@ _DAY_S: Final = 86_400.0
 
 
 def _key(of: type, name: str, kind: SettingKind, least: float, most: float, meaning: str) -> SettingKey:
-    """Return a key for this field of a dataclass, with its default."""
+    """Return the setting for a field of the dataclass `of`, with the field's default."""
     field = next(each for each in fields(of) if each.name == name)
     default = field.default if field.default_factory is MISSING else field.default_factory()
     return SettingKey(name, kind, default, meaning, least, most)
@@ -149,4 +152,4 @@ CLUSTER: Final = (
 )
 
 TABLES: Final = {"server": SERVER, "storage": STORAGE, "cluster": CLUSTER}
-"""The settings by the table of a configuration file that they stand in."""
+"""The settings of each table of a configuration file, by the table's name."""

@@ -1,4 +1,4 @@
-"""Change the address of a storage node in the cluster's description: servers find the node there from then on."""
+"""Change a storage node's address in the cluster's description, by which servers find the node from then on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _TRIES_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class StorageMove:
-    """The outcome of a move."""
+    """The outcome of moving a storage node to another address."""
 
     name: StorageId
     before: str
     """The address that the description had before."""
     after: str
+    """The address that the description has now."""
     trouble: str
-    """Why the node was not found at its address; empty if it answers there. It may be started later."""
+    """Why the node was not found at its address, where it may be started later; empty if it answers there."""
 
     @property
     def changed(self) -> bool:
@@ -50,14 +51,15 @@ class StorageMove:
 async def move_storage(
     host: Host, coordinator: Coordinator, name: StorageId, address: str, timeout_s: float
 ) -> StorageMove:
-    """Tell the cluster that a storage node is reached at another address. The same address again changes nothing.
+    """Change the address of a storage node in the cluster's description. The same address again changes nothing.
 
-    The node there is asked first: one with another name or of another cluster is refused. If nobody answers, the change
-    is made all the same. Nobody is waited for longer than `timeout_s` seconds.
+    The node at the new address is asked first: one with another name or of another cluster is refused. If nobody
+    answers, the change is made all the same. Each wait, for the coordinator or for the node, ends after `timeout_s`
+    seconds.
 
-    Raises, with nothing changed: `BadOption` for an address that is none, or that another storage node has,
-    `UnknownStorageNode`, `WrongStorageNode`, `WrongClusterKey`, and `NotInitialized` where no cluster is. Raises
-    `CoordinatorUnavailable`, after which the change may have been made: the move may be repeated.
+    Raises, with nothing changed: `BadOption` for an address that is invalid or that another storage node has,
+    `UnknownStorageNode`, `WrongStorageNode`, `WrongClusterKey`, and `NotInitialized` if the coordinator knows no
+    cluster. Raises `CoordinatorUnavailable`, after which the change may have been made: the move may be repeated.
     """
     check_storage_address(address)
     for _ in range(_TRIES_MAX):
@@ -79,7 +81,7 @@ async def move_storage(
 async def _try(
     host: Host, coordinator: Coordinator, name: StorageId, address: str, timeout_s: float
 ) -> StorageMove | None:
-    """Make the move once; return None if the description was changed meanwhile. Raises `TimeoutError` as well."""
+    """Try the move once; return None if others changed the description meanwhile. Also raises `TimeoutError`."""
     async with asyncio.timeout(timeout_s):
         current = await coordinator.description()
     before = check_move(current.value, name, address)
@@ -96,7 +98,7 @@ async def _try(
 
 
 def check_move(description: ClusterDescription, name: StorageId, address: str) -> str:
-    """Return the present address of a storage node that may be told to be at `address`.
+    """Check that a storage node may be moved to `address`, and return its present address.
 
     Raises `UnknownStorageNode`, and `BadOption` if another node has that address.
     """
@@ -109,6 +111,6 @@ def check_move(description: ClusterDescription, name: StorageId, address: str) -
         if other != name and taken == address:
             raise BadOption(
                 f"{redacted(address)} is the address of storage node {other}: move that one first. To exchange the "
-                "addresses of two nodes, move one of them to an address where nobody is, and back in the end"
+                "addresses of two nodes, first move one of them to an address that nobody has"
             )
     return nodes[name]

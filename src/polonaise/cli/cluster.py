@@ -29,7 +29,7 @@ cluster = typer.Typer(
 )
 
 _STOP_S: Final = 60.0
-"""Seconds that a whole cluster has to stop once standard input has ended: its parts stop one after the other."""
+"""Seconds that a whole cluster gets to stop once standard input has ended: its processes stop one after the other."""
 _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 """The exit status for each `Wellness`."""
 
@@ -71,7 +71,7 @@ def cluster_status(
 
 
 async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool, as_json: bool) -> None:
-    """Look for ever: on a terminal in place, elsewhere one status below the other."""
+    """Show the cluster's status again and again: on a terminal in place, elsewhere one below the other."""
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -99,6 +99,7 @@ async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool
 
 
 def _time_line(status: ClusterStatus) -> str:
+    """Return a line that says when a status was taken, and how long that took."""
     return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, asked in {status.took_s:.2f} s"
 
 
@@ -159,7 +160,7 @@ def cluster_start(
     }  # fmt: skip
     given = configuration_of("cluster", config, options)
     for table in ("server", "storage"):
-        configuration_of(table, config, {})  # what is wrong there is said here, and not by each node
+        configuration_of(table, config, {})  # so that a mistake is told once, and not by each node
     wanted = Wanted(given["coordinator"], given["storage"], given["servers"], given["partitions"], given["port"])
 
     def tell(told: Told) -> None:
@@ -179,10 +180,10 @@ def cluster_start(
 
 @contextmanager
 def _signals_to(stop: Callable[[], None]) -> Iterator[None]:
-    """Have the signals that end a command call `stop` instead, within the block."""
+    """Make the signals that end a command call `stop` instead, within the block."""
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)  # else it was started by nohup, to go on when its terminal is gone
+        numbers.append(signal.SIGHUP)  # ignored means started by nohup, to go on when the terminal is gone
     before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The screen of `polonaise cluster status`: a whole cluster in a few tables, what is not well first."""
+"""The screen of `polonaise cluster status`: a whole cluster in a few tables, with the worst rows first."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 20
 """The most rows of a table, unless all are asked for."""
 _COMMON_MAX: Final = 3
-"""The most troubles of partitions that are summed up."""
+"""The most troubles of partitions that get a line which says how many have them."""
 _COMMON_FROM: Final = 2
-"""A trouble of so many partitions is summed up."""
+"""The least number of partitions with the same trouble for which there is such a line."""
 _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
 
 
 class _Judged(Protocol):
+    """A server, a storage node or a partition."""
+
     @property
     def wellness(self) -> Wellness: ...
 
@@ -42,7 +44,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
     if status.description is None:
         return parts
     if status.coordinator_error is not None:
-        parts.append("what follows is what it said last, and what the nodes say now")
+        parts.append("below is what the coordinator said last, and what the nodes say now")
     parts += _section(status.servers, server_rows, "server", rows_max)
     parts += _section(status.storage, storage_rows, "storage node", rows_max)
     states = ", ".join(f"{count:,} {state}" for state, count in sorted(status.states.items(), key=_worst_last))
@@ -55,7 +57,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
 
 
 def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
-    """Return the screen with as many rows as fit into so many lines of this width, and at least one of each table."""
+    """Return the screen with as many rows as fit into `lines` lines of `width` characters, but one of each at least."""
     return next(
         (screen for rows in range(ROWS_MAX, 0, -1) if _height(screen := screen_of(status, rows), width) <= lines),
         screen_of(status, 1),
@@ -63,7 +65,7 @@ def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
 
 
 def _height(parts: Sequence[Table | str], width: int) -> int:
-    """Return the lines that the parts take: a line of text that is too long is wrapped at its words."""
+    """Return the number of lines that the parts take: a text that is too long for a line is wrapped between words."""
     return sum(
         len(textwrap.wrap(printable(part), width)) or 1 if isinstance(part, str) else part.row_count + 1
         for part in parts
@@ -73,7 +75,7 @@ def _height(parts: Sequence[Table | str], width: int) -> int:
 def _section(
     each: Sequence[J], rows_of: Callable[[Sequence[J]], Rows], noun: str, rows_max: int | None
 ) -> list[Table | str]:
-    """Return a table of these, what is not well first, and a line that counts the rest."""
+    """Return a table with the worst of these first, and a line that counts those left out of it."""
     first = sorted(each, key=lambda item: -item.wellness)
     shown = first if rows_max is None else first[:rows_max]
     columns, rows, right = rows_of(shown)
@@ -86,7 +88,7 @@ def _section(
 
 
 def _one_line(row: Sequence[object]) -> list[object]:
-    """Return a row whose lists are one line: the first item, and how many more there are."""
+    """Return a row in which each list is one line: its first item, and how many more there are."""
     return [_first(cell) if isinstance(cell, list) else cell for cell in row]
 
 
@@ -96,4 +98,5 @@ def _first(items: list[Any]) -> str:
 
 
 def _worst_last(item: tuple[str, int]) -> int:
+    """Return the sort key of a state and its count, which puts the worst state last."""
     return ("ready", "degraded", "not ready", "unknown").index(item[0])

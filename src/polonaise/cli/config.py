@@ -1,4 +1,4 @@
-"""The `polonaise config` command: show the settings of nodes, and where each is from."""
+"""The `polonaise config` command: show the settings of nodes, and the origin of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ config = typer.Typer(help="Show the settings of nodes.", no_args_is_help=True)
 
 @config.callback()
 def _group() -> None:
-    """Keeps `show` a command of its own while it is the only one."""
+    """Do nothing: with this callback typer keeps `show` as a subcommand although it is the only one."""
 
 
 @config.command("show", epilog=EXIT_STATUS)

@@ -12,9 +12,9 @@ from rich.table import Column, Table
 _GAP: Final = 2
 """Characters between two columns."""
 _READABLE: Final = 12
-"""Characters of a name or of a reason that are kept for longer than the headers of numbers."""
+"""Characters of each name and reason that are kept until the headers of numbers have been cut."""
 _LEAST: Final = 4
-"""Characters that are kept of every name and reason, so long as numbers are whole."""
+"""Characters of each name and reason that are kept until numbers have to be cut."""
 
 
 class LineTable(Table):
@@ -31,7 +31,7 @@ class LineTable(Table):
         yield from super().__rich_console__(console, options)
 
     def _widths(self, available: int) -> list[int]:
-        """Return the widths of the columns."""
+        """Return the columns' widths on a terminal of `available` characters."""
         cells = [max(map(cell_len, map(str, column.cells)), default=0) for column in self.columns]
         widths = [max(cell, cell_len(str(column.header))) for cell, column in zip(cells, self.columns, strict=True)]
         last = len(widths) - 1
@@ -55,7 +55,7 @@ def _is_number(column: Column) -> bool:
 
 
 def _narrow(widths: list[int], indexes: Sequence[int], floors: Sequence[int], excess: int) -> None:
-    """Narrow the columns at these indexes, always the widest one, until nothing exceeds or all are at their floors."""
+    """Narrow the columns at these indexes, always the widest, by `excess` characters in all, but not below `floors`."""
     while excess > 0:
         over = [index for index in indexes if widths[index] > floors[index]]
         if not over:

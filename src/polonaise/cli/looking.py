@@ -1,4 +1,4 @@
-"""What the commands that look at a running cluster share: their options, their tables, and the way to the cluster."""
+"""Options, tables and connections shared by the commands that look at a running cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
 
 class Rows(NamedTuple):
-    """A table: the names of its columns, its rows, and which columns are numbers."""
+    """A table: the names of its columns, its rows, and the indexes of the columns with numbers, which align right."""
 
     columns: list[str]
     rows: list[Sequence[object]]
@@ -46,14 +46,17 @@ class Rows(NamedTuple):
 def required(coordinator: str | None) -> str:
     """Return the coordinator's address. Raises `BadOption` without one."""
     if not coordinator:
-        raise BadOption("which cluster? Give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH")
+        raise BadOption(
+            "no cluster is named: give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH, or set "
+            "POLONAISE_COORDINATOR"
+        )
     return coordinator
 
 
 def with_observer(
     coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
 ) -> None:
-    """Open the cluster whose coordinator is named, run `do` with what observes it, and close it."""
+    """Connect to the cluster with this coordinator, run `do` with an observer of it, and close all connections."""
     address = required(coordinator)
 
     async def observed() -> None:
@@ -67,7 +70,7 @@ def with_observer(
 
 
 def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
-    """Look at a cluster once, and show it. Raises why the coordinator could not be read, if it could not."""
+    """Take a cluster's status once, and show it. Raises the coordinator's error if that could not be read."""
 
     async def do(observer: ClusterObserver) -> None:
         status = await observer.look()
@@ -155,7 +158,7 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as a text for people, such as `1.5 GiB`."""
     amount, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
         if amount < 1024:

@@ -1,4 +1,4 @@
-"""What the commands that run nodes share: options, logging, and how they are told to stop."""
+"""Options, logging and stopping, shared by the commands that run nodes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HttpListen = Annotated[
 UntilStdinEnds = Annotated[
     bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
 ]
-"""An option for a parent that starts a node: by a pipe, the node learns that its parent ended, even by kill -9."""
+"""A hidden option for programs that start nodes: by a pipe, a node learns that its parent ended, even by kill -9."""
 
 
 def say_now(line: str) -> None:
@@ -58,7 +58,7 @@ def say_now(line: str) -> None:
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
-        sys.stdout = None  # else the interpreter tries to write the rest as it exits, and complains
+        sys.stdout = None  # else the interpreter tries to flush it at exit, and adds an error of its own
         raise BadOption(
             f"standard output can't be written: {error.strerror}; redirect it to a file or a pipe that is open"
         ) from error
@@ -81,10 +81,10 @@ def start_logging(log_format: str, *, verbose: bool) -> None:
 
 @contextmanager
 def reading_settings() -> Iterator[None]:
-    """End the command with a status of its own if settings are wrong in the block: a supervisor has nothing to retry.
+    """End the command with the exit status for wrong settings if the block finds some: a retry would not help.
 
     Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
-    Others may pass, such as a file system that is not there yet.
+    Other errors keep their status, because a retry may help, as with a file system that is not mounted yet.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def reading_settings() -> Iterator[None]:
 
 @contextmanager
 def telling_its_end(log_format: str) -> Iterator[None]:
-    """Tell the fault that ends a node in the format of its log: who reads JSON reads the most important line, too."""
+    """Log the fault that ends a node in the format of its log, so that readers of JSON get this line, too."""
     try:
         yield
     except PolonaiseError as error:
@@ -106,9 +106,9 @@ def telling_its_end(log_format: str) -> Iterator[None]:
 
 
 def http_at(address: str | None) -> Http | None:
-    """Return where to serve HTTP: nowhere without an address or with `off`, on loopback if it is a port alone.
+    """Return where to serve HTTP: None without an address or with `off`, on loopback if the address is a port alone.
 
-    Raises `BadOption` for an address that is none, and `ExtraMissing`.
+    Raises `BadOption` for an invalid address, and `ExtraMissing` if a library for HTTP is missing.
     """
     from polonaise.node.processes import Http, check_http
 
@@ -121,20 +121,20 @@ def http_at(address: str | None) -> Http | None:
 
 
 STOP_S: Final = 12.0
-"""Seconds that a node has to stop once standard input has ended; then it is killed. A clean stop takes less."""
+"""Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
 
 
 def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
-    """Let the end of standard input stop this process as SIGTERM does, and as SIGKILL does after `within_s` seconds.
+    """Stop this process by SIGTERM when standard input ends, and by SIGKILL if it still lives after `within_s` seconds.
 
-    SIGTERM is taken by the event loop, and a loop that hangs takes nothing; nobody is left who would notice.
+    SIGTERM is handled by the event loop, and one that hangs handles nothing. No parent is left then to notice that.
     """
 
     def wait() -> None:
         try:
             while os.read(0, 4096):
                 pass
-        except OSError:  # standard input was closed, or its terminal is gone: that is an end, too
+        except OSError:  # a closed standard input, or a terminal that is gone, is an end, too
             pass
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(within_s)

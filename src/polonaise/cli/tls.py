@@ -73,10 +73,10 @@ def check(as_json: Json = False) -> None:
 
     files = files_in(os.environ)
     if files is None:
-        raise BadOption("which files? Give --tls-ca, --tls-certificate and --tls-key")
+        raise BadOption("no TLS files are named: give --tls-ca, --tls-certificate and --tls-key")
     own = TlsIdentity(files).own
     for role in sorted(own.roles):
-        TlsIdentity(files, role)  # extended key usage is another matter for each
+        TlsIdentity(files, role)  # without a role, the extended key usage that roles need is not checked
     expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(own.expires_s))
     if as_json:
         say_json({"name": own.name, "roles": sorted(own.roles), "expires": expires})

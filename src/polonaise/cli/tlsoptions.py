@@ -24,10 +24,10 @@ _OPTIONS: Final = {
 
 
 def with_tls(command: Callable[..., T]) -> Callable[..., T]:
-    """Decorate a command: it takes the options, and runs with what they say in its environment.
+    """Decorate a command: it takes the TLS options, and runs with the files that they name in its environment.
 
-    There `polonaise.connect` finds it, wherever it is called, and so do child processes. Variables that are set already
-    are the options' defaults.
+    There `polonaise.connect` finds them, wherever it is called, and so do child processes. Variables that are set
+    already are the options' defaults.
     """
     signature = inspect.signature(command, eval_str=True)
     options = [
@@ -55,7 +55,7 @@ def with_tls(command: Callable[..., T]) -> Callable[..., T]:
 
 @contextmanager
 def _in_environment(given: dict[str, str | None]) -> Iterator[None]:
-    """Name the files in the environment while the context lasts. Raises `BadOption` for a part of them."""
+    """Name the files in the environment during the block. Raises `BadOption` if some of the three are missing."""
     files = files_of(given)
     if files is None:
         yield

@@ -17,9 +17,9 @@ from polonaise.cli.tlsoptions import with_tls
 zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
 
 _STOP_S = 12.0
-"""Seconds that each ZooKeeper server has to stop once standard input has ended: they stop one after the other."""
+"""Seconds that each ZooKeeper server gets to stop once standard input has ended: they stop one after the other."""
 _LOOK_S = 0.5
-"""Seconds between two looks at whether the ZooKeeper servers run."""
+"""Seconds between two checks that the ZooKeeper servers run."""
 
 
 @zookeeper.command("run")

@@ -1,4 +1,4 @@
-"""The port by which a client finds its cluster: its key and partitions, a unique id, and who owns what.
+"""The port through which a client learns its cluster's key, partitions and assignment, and gets a unique id.
 
 Adapters: `coordination.Coordinator`, which asks the coordinator itself, and `client.serverdiscovery.ServerDiscovery`,
 which asks servers.
@@ -12,7 +12,7 @@ from polonaise.coordination.values import Assignment, Versioned
 
 
 class Described(Protocol):
-    """What a client has to know of a cluster's description."""
+    """The part of a cluster's description that a client needs."""
 
     @property
     def key(self) -> bytes:
@@ -24,14 +24,18 @@ class Described(Protocol):
 
 
 class ClusterShape(NamedTuple):
-    """What servers tell of their cluster's description."""
+    """The key of a cluster and the number of its partitions, as a server told them."""
 
     key: bytes
+    """The cluster key, 16 bytes."""
     partitions: int
 
 
 class Discovery(Protocol):
-    """How a client finds its cluster. Every call may raise `PolonaiseError`, and may be made again after that."""
+    """The source from which a client learns about its cluster.
+
+    Every call may raise `PolonaiseError`, and may be repeated after that.
+    """
 
     async def describe(self) -> Described:
         """Return the cluster's description."""
@@ -40,11 +44,13 @@ class Discovery(Protocol):
         """Return a number that nobody in the cluster was given before."""
 
     async def assignment(self) -> Versioned[Assignment]:
-        """Return the assignment as it is known now. It may be older than one that was returned before."""
+        """Return the assignment as currently known, which may be older than one that was returned before."""
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Return the assignment once its version is above `version`. Waits for ever, unless the caller sets a
-        deadline."""
+        """Wait until the assignment's version is above `version`, and return the assignment.
+
+        Waits for ever unless the caller sets a deadline.
+        """
 
     async def close(self) -> None:
-        """Give up everything that is held; nothing is called after that."""
+        """Release all connections and other resources. No method may be called after this one."""

@@ -1,4 +1,4 @@
-"""A client finds its cluster by asking servers, and needs no coordinator: `polonaise://HOST:PORT,HOST:PORT`."""
+"""Find a cluster by asking its servers, without a coordinator: addresses such as `polonaise://HOST:PORT,HOST:PORT`."""
 
 from __future__ import annotations
 
@@ -44,36 +44,39 @@ R = TypeVar("R")
 _log = logging.getLogger("polonaise.client")
 
 _MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
-"""Errors that say that an address should not be in the list."""
+"""The errors which show that an address should not be in the list of servers."""
 _STALE_SHARE: Final = 1 / 3
-"""The age above which an assignment counts as stale, and the wait for a newer one, as shares of `coordinator_s_max`."""
+"""The share of `coordinator_s_max` above which an assignment's age counts as stale, and for which a server may let a
+request for a newer assignment wait."""
 _STALE_S_MIN: Final = 2.0
-"""The lower bound of that age, in seconds: twice as long as servers take from one look at the assignment to the next.
-Else every answer would seem stale, and clients would go from server to server for ever."""
+"""The lower bound of the stale age, in seconds: twice the time from one of a server's reads of the assignment to the
+next. With less, every answer would seem stale, and clients would go from server to server for ever."""
 _STALE_S_MAX: Final = 60.0
-"""The upper bound of both, in seconds."""
+"""The upper bound of the stale age and of that wait, in seconds."""
 _FIRST_S: Final = 1.0
-"""Seconds for which a server that has just started is waited for, until it has read the assignment."""
+"""Seconds that a server which has just started gets to read the assignment, before it has to answer without one."""
 
 
 class _ToldAssignment(NamedTuple):
-    """An assignment that a server has told, its rows checked."""
+    """An assignment as a server told it, with its rows checked."""
 
     version: int
     age_s: float
-    """The seconds since the server has read it."""
+    """Seconds since the server read the assignment from the coordinator."""
     trouble: str
-    """Why the server can't read it now; empty if it can."""
+    """Why the server can't read the assignment at present; empty if it can."""
     rows: list[AssignedPartition]
 
 
 class ServerDiscovery:
-    """Asks one server at a time, over a connection of its own, and another one as soon as that does not answer.
+    """The discovery that asks one server at a time over a separate connection, and the next when one does not answer.
 
-    Servers are tried in random order, so that clients spread over them: those that did not fail the last time first,
-    and those in the list before those that only the assignment names. The list may be out of date, and all its servers
-    gone; it is tried again all the same. Each call tries every server at most once, and raises `ServersUnavailable`
-    when none has answered; if every one of them is for the same reason no server of this cluster, that reason.
+    Servers are tried in random order, so that clients spread over them: first those that did not fail when last tried,
+    and among these the listed ones before those that only the assignment names. Owners that the assignment names stand
+    in when the list is out of date; listed servers are tried again even if all of them were gone.
+
+    Each call tries every server at most once, and raises `ServersUnavailable` if none answered. If all of them failed
+    with the same one of the errors which show that an address should not be in the list, it raises that error.
 
     The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
     """
@@ -82,13 +85,13 @@ class ServerDiscovery:
         self._host = host
         self._listed = tuple(addresses)
         self._learnt: tuple[str, ...] = ()
-        """The addresses of the owners in the newest assignment."""
+        """The addresses of the owners in the newest assignment, without those in the list."""
         self._version = -1
-        """The version of that assignment."""
+        """The version of the newest assignment; -1 before the first."""
         self._failed: set[str] = set()
-        """The addresses that did not answer, or not well, when they were asked last."""
+        """The addresses whose last request got no answer, or an invalid one."""
         self._warned: set[str] = set()
-        """The addresses that were logged as mistakes in the list."""
+        """The addresses that were already logged as mistakes in the list."""
         self._key = ANY_CLUSTER
         self._settings = settings
         self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
@@ -97,9 +100,9 @@ class ServerDiscovery:
         self._connecting = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._readings = 0
-        """How many times the assignment was asked for by `assignment`."""
+        """How many times `assignment` has begun to ask servers."""
         self._latest: tuple[int, Versioned[Assignment]] | None = None
-        """Of those times the last that succeeded, and what it brought."""
+        """The number of the last such reading that succeeded, with its result; None before the first."""
         self._closed = False
 
     # ------------------------------------------------------------------ the port
@@ -110,18 +113,19 @@ class ServerDiscovery:
         return ClusterShape(self._key, partitions)
 
     async def unique_id(self) -> int:
-        """Return a unique id. One whose answer is lost is used by nobody: each try is given an id of its own."""
+        """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
         _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})
         return unique_id
 
     async def assignment(self) -> Versioned[Assignment]:
         """Return the assignment as a server knows it; if that is stale, the newest one that any server knows.
 
-        When many ask at the same time, as when all partitions of a server have moved, two of them do so for all.
+        Concurrent calls share their results: however many there are, as when all partitions of a server have moved, at
+        most two of them ask servers.
         """
         begun_before = self._readings
         async with self._reading:
-            # What was asked for after this call had begun, and was waited for, is as good as an answer of its own.
+            # A reading that began after this call had begun is as good as one of its own.
             if self._latest is not None and self._latest[0] > begun_before:
                 return self._latest[1]
             self._readings += 1
@@ -130,7 +134,10 @@ class ServerDiscovery:
             return read
 
     async def _assignment_now(self) -> Versioned[Assignment]:
-        """Ask for the assignment, as `assignment` says."""
+        """Ask servers until one has a fresh assignment, and return that one, or else the newest of the stale ones.
+
+        Raises `ServersUnavailable` if no server answers.
+        """
         troubles: dict[str, PolonaiseError] = {}
         best: _ToldAssignment | None = None
         while True:
@@ -150,10 +157,10 @@ class ServerDiscovery:
         return self._learn(best)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Return the assignment once a server knows a newer one.
+        """Wait until a server knows an assignment newer than `version`, and return it.
 
         Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
-        another one first.
+        another server first.
         """
         wait_s = self._wait_s
         while True:
@@ -167,17 +174,17 @@ class ServerDiscovery:
                 raise stale
 
     async def close(self) -> None:
-        """Close the connection, and make no more."""
+        """Close the connection, and open no other one."""
         self._closed = True
         if self._current is not None:
             self._current[1].close()
 
-    # ------------------------------------------------------------------ what an assignment is worth
+    # ------------------------------------------------------------------ how fresh an assignment is
 
     def _staleness(self, address: str, told: _ToldAssignment) -> CoordinatorUnavailable | None:
-        """Return why an assignment may be out of date: its server can't read it now, or has not for too long.
+        """Return an error that says why a told assignment may be out of date; None if it is fresh.
 
-        None if it is not.
+        It may be out of date if its server can't read it at present, or last read it more than `_stale_s` seconds ago.
         """
         if told.age_s <= self._stale_s and not told.trouble:
             return None
@@ -185,7 +192,7 @@ class ServerDiscovery:
         return CoordinatorUnavailable(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
 
     def _learn(self, told: _ToldAssignment) -> Versioned[Assignment]:
-        """Return the assignment that was told, and learn its servers, if it is the newest."""
+        """Return the told assignment as the coordinator's values; if it is the newest so far, remember its servers."""
         if told.version > self._version:
             self._version = told.version
             self._learnt = tuple(sorted({each.address for each in told.rows} - {*self._listed}))
@@ -203,10 +210,11 @@ class ServerDiscovery:
         troubles: dict[str, PolonaiseError],
         wait_s: float = 0.0,
     ) -> tuple[str, R]:
-        """Ask one server after the other until one answers well, but none in `troubles`.
+        """Ask one server after another, but none in `troubles`, until one gives a valid answer.
 
-        Return its address, and what `read` makes of the answer; `read` raises `ProtocolError` for one that is damaged.
-        Servers that fail are added to `troubles`. `wait_s` is how long the request lets a server wait.
+        Return that server's address, and what `read` makes of its answer; `read` raises `ProtocolError` for an invalid
+        one. Servers that fail are added to `troubles`, with the error. `wait_s` is how many seconds the request itself
+        allows the server to wait, beyond the usual deadline.
         """
         while True:
             address, connection = await self._connected(troubles)
@@ -226,9 +234,10 @@ class ServerDiscovery:
                 self._leave(address, error, connection)
 
     async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
-        """Return the connection in use, or else one to a server that is not in `troubles`, where failures are added.
+        """Return the connection in use, or else a new one to a server that is not in `troubles`.
 
-        Raises `ServersUnavailable` or one of `_MISTAKES` if there is none.
+        Servers that can't be connected to are added to `troubles`. Raises `ServersUnavailable` or one of `_MISTAKES` if
+        no server is left, and `Closed`.
         """
         async with self._connecting:
             if self._current is not None and not self._current[1].closed and self._current[0] not in troubles:
@@ -244,7 +253,7 @@ class ServerDiscovery:
                     troubles[address] = error
                     self._failed.add(address)
                     continue
-                if self._closed:  # meanwhile, and `close` knew nothing of this connection
+                if self._closed:  # by a call of `close` meanwhile, which could not close this connection
                     connection.close()
                     break
                 self._warn_of_mistakes(troubles)
@@ -259,10 +268,10 @@ class ServerDiscovery:
         for address, error in troubles.items():
             if isinstance(error, _MISTAKES) and address not in self._warned:
                 self._warned.add(address)
-                _log.warning("the list of servers is wrong, and others in it are asked: %s", _reason(address, error))
+                _log.warning("correct the list of servers (the others in it are asked): %s", _reason(address, error))
 
     def _in_order(self) -> list[str]:
-        """Return the addresses of all servers that are known, in the order in which they are to be tried."""
+        """Return the addresses of all known servers, in the order in which to try them."""
         listed, learnt = list(self._listed), list(self._learnt)
         self._host.random.shuffle(listed)
         self._host.random.shuffle(learnt)
@@ -271,7 +280,8 @@ class ServerDiscovery:
     async def _connect(self, address: str) -> Connection:
         """Connect to a server. Raises as `link.connect`."""
         hello = link.hello(
-            # An older server would refuse by the cluster key, which it takes only from those who know it already.
+            # Names the oldest version that answers discovery requests. Otherwise an older server would refuse because
+            # of the missing cluster key, and the error would not say that the server is too old.
             ROLE_CLIENT, self._settings.name, cluster_key=self._key, version_min=DISCOVERY_VERSION
         )  # fmt: skip
 
@@ -291,7 +301,7 @@ class ServerDiscovery:
         return connection
 
     def _leave(self, address: str, error: PolonaiseError, connection: Connection | None = None) -> None:
-        """Use a server no more, unless all others fail: close the connection to it, if that is still the one in use."""
+        """Note that a server failed, so that it is tried last, and close the connection in use if it leads there."""
         self._failed.add(address)
         if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
             return
@@ -299,14 +309,14 @@ class ServerDiscovery:
         self._current = None
 
     def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
-        """Return the error that names every server with its reason."""
+        """Return the error for a call that no server has answered: it names every server with the reason."""
         if self._closed:
             return Closed("this client was closed: connect a new one")
         told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
         kinds = {type(error) for error in troubles.values()}
         if len(kinds) == 1 and issubclass(kind := kinds.pop(), _MISTAKES):
             return kind(f"no server of this cluster is in the list: {told}")
-        return ServersUnavailable(f"none of the servers that are known answers, and they are asked again: {told}")
+        return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
 
 
 def _reason(address: str, error: PolonaiseError) -> str:
@@ -325,27 +335,27 @@ def _reason(address: str, error: PolonaiseError) -> str:
 
 
 def _partitions_in(answer: ClusterIs) -> int:
-    """Return the number of partitions. Raises `ProtocolError` for a number that no cluster has."""
+    """Return the number of partitions in an answer. Raises `ProtocolError` if it is below 1."""
     if answer.partitions < 1:
         raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
     return answer.partitions
 
 
 def _id_in(answer: UniqueIdIs) -> int:
-    """Return the id that was given out. Raises `ProtocolError` for a number that is none."""
+    """Return the unique id in an answer. Raises `ProtocolError` if it is below 1."""
     if answer.id < 1:
         raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
     return answer.id
 
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
-    """Return the assignment in an answer, with its text made fit for a log. Raises `ProtocolError` for damage."""
+    """Return the assignment in an answer, with its text made printable. Raises `ProtocolError` for invalid rows."""
     return _ToldAssignment(
         answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
     )
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
-    """Drop an answer that came after its request's deadline. Raises `ProtocolError` for a message that is no answer."""
+    """Ignore an answer that came after its request's deadline. Raises `ProtocolError` for any other message."""
     if not request:
         raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

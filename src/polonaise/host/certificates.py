@@ -1,4 +1,4 @@
-"""What a certificate says: the name of its holder, the roles that it vouches for, and its last day.
+"""Read what a certificate says: the name of its holder, the roles that it vouches for, and when it expires.
 
 A role is a name in the certificate, beside the names of hosts: the URI `urn:polonaise:client`, `urn:polonaise:server`
 or `urn:polonaise:storage` (docs/decisions/0032).
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 ROLE_URI: Final = "urn:polonaise:"
-"""What the URI of a role begins with; the role's word follows."""
+"""The beginning of a role's URI; the role's word follows."""
 CLIENT: Final = "client"
 SERVER: Final = "server"
 STORAGE: Final = "storage"
@@ -26,20 +26,20 @@ class VouchedFor(NamedTuple):
     """What a verified certificate says of its holder."""
 
     name: str
-    """The common name, or else the first name of any kind; fit for a line of a log."""
+    """The common name, or else the first alternative name of any kind; shortened and printable."""
     roles: frozenset[str]
-    """The words of the roles, known ones only."""
+    """The words of the roles that the certificate vouches for, out of `ROLE_WORDS`."""
     expires_s: float
-    """The time from which it does not hold any more, in seconds since 1970."""
+    """When the certificate expires, in seconds since 1970."""
 
     @property
     def may_be(self) -> str:
-        """The roles as a phrase."""
+        """The roles as a phrase, such as `server and storage`."""
         return " and ".join(word for word in ROLE_WORDS if word in self.roles) or "no role of Polonaise"
 
 
 def said_by(certificate: PeerCertificate) -> VouchedFor:
-    """Return what this certificate says. It must have been verified: nothing here is checked."""
+    """Return what a certificate says of its holder. The caller must have verified it: nothing is checked here."""
     names = list(_alternative_names(certificate))
     common = [
         str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
@@ -55,6 +55,6 @@ def said_by(certificate: PeerCertificate) -> VouchedFor:
 
 
 def _alternative_names(certificate: PeerCertificate) -> Iterator[tuple[str, str]]:
-    """Yield each subject alternative name, after its kind: DNS, IP Address, URI."""
+    """Yield the kind (DNS, IP Address, URI) and the value of each subject alternative name."""
     for kind, value in certificate.get("subjectAltName", ()):
         yield str(kind), str(value)

@@ -1,4 +1,4 @@
-"""A process's TLS identity: three files, read again whenever they change, as contexts for Python's `ssl`.
+"""A process's TLS identity: contexts of Python's `ssl` from three files, which are read again whenever they change.
 
 Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only.
 """
@@ -28,30 +28,36 @@ VARIABLES: Final = {
 }
 """The environment variable of each file."""
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
-"""How long, in seconds, before this process's certificate expires its log begins to warn, once a day."""
+"""The last seconds of its certificate's life in which a process warns in its log, once a day."""
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
-"""How long, in seconds, files that could not be used are left alone when they don't change."""
+"""Seconds after which files that could not be used are tried again even though they did not change."""
 _PATH_MAX: Final = 4096
-"""The most characters of a path, as Linux has it."""
+"""The most characters of a path, which is Linux's limit."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
-"""Collects why the handshake failed that was begun in this context: the loop only tells that the peer has gone."""
+"""The errors of the handshake that was begun in this context. The event loop itself reports only a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The files of a process's TLS identity, each in PEM: what it shows, and whom it trusts.
+    """The paths of a process's three TLS files in PEM: the CAs that it trusts, its certificate, and its private key.
 
-    They are read again when they change; connections that are open stay.
+    ::
+
+        tls = TlsFiles(ca="tls/ca.pem", certificate="tls/client.pem", key="tls/client-key.pem")
+        log = await polonaise.connect("polonaise://server1:7000", tls=tls)
+
+    The files are read again when they change; connections that are open stay. Relative paths are made absolute. Raises
+    `BadOption` for a value that is no path.
     """
 
     ca: str
-    """The certificates of the CAs whose certificates are believed."""
+    """The file with the certificates of all trusted CAs."""
     certificate: str
-    """This process's certificate, followed by those between it and the CA, if there are any."""
+    """The file with this process's certificate, followed by those between it and the CA, if there are any."""
     key: str
-    """The private key of the certificate, without a password."""
+    """The file with the certificate's private key, without a password."""
 
     def __post_init__(self) -> None:
         for name in VARIABLES:
@@ -59,7 +65,7 @@ class TlsFiles:
 
 
 def _path(name: str, value: object) -> str:
-    """Return what was given as the path of a file. Raises `BadOption`, without the value: it may be the key itself."""
+    """Return `value` as a path. Raises `BadOption`, which does not show the value: it may be the private key itself."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str) or not path:
         raise BadOption(f"invalid TLS file {name} (of type {type(value).__name__}): give the path of a file in PEM")
@@ -72,13 +78,16 @@ def _path(name: str, value: object) -> str:
 
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
-    """Return the files that an environment names; None if it names none. Raises `BadOption` for a part of them."""
+    """Return the TLS files that an environment names; None if it names none. Raises `BadOption` if some are missing."""
     given = {name: environment.get(variable, "") for name, variable in VARIABLES.items()}
     return files_of(given)
 
 
 def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
-    """Return the files under the names `ca`, `certificate`, `key`; None without any. Raises `BadOption` for some."""
+    """Return the TLS files given as `ca`, `certificate` and `key`; None if none is given.
+
+    Raises `BadOption` if some are missing.
+    """
     there = {name: path for name in VARIABLES if (path := given.get(name))}
     if not there:
         return None
@@ -92,10 +101,11 @@ def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
 
 
 _Version: TypeAlias = tuple[Any, ...]
+"""The state of the three files: CAs, certificate, key. Differs once one of them has been written or replaced."""
 
 
 class _Contexts(NamedTuple):
-    """What was made of the files as they were at one time."""
+    """The contexts made from one version of the files, and what this process's certificate says."""
 
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
@@ -103,39 +113,39 @@ class _Contexts(NamedTuple):
 
 
 class TlsIdentity:
-    """The contexts of a process's TLS files as they are now.
+    """The `ssl` contexts of a process's TLS files, made anew when the files change.
 
-    Files that changed and can't be used are told in the log, at once and then daily, and the ones before stay in use:
-    so certificate and key may be replaced one after the other. They are tried again when they change, and now and then
-    without that: a certificate may not be valid yet, and a file may be unreadable for a moment.
+    If changed files can't be used, that is logged, at once and then daily, and the contexts before stay in use: so
+    certificate and key may be replaced one after the other. The files are tried again when they change, and every
+    `RETRY_S` seconds: a certificate may not be valid yet, and a file may be unreadable for a moment.
     """
 
     def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
-        """Read the files. Raises `CertificateUnusable`, with `role` also for a certificate that is not for it.
+        """Read the files. Raises `CertificateUnusable` if they can't be used, or if the certificate is not for `role`.
 
-        With a role, files that replace these have to be for it as well.
+        With a role, files that replace these must be for that role, too. `wall_s` returns seconds since 1970.
         """
         self.files = files
         self._role = role
         self._wall_s = wall_s
         self._seen = _version(files)
-        """The files as they were when they were last read, with or without success."""
+        """The version of the files that was last read, with or without success."""
         self._used = self._seen
-        """The files as they were when they were last taken into use."""
+        """The version of the files that is in use."""
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
-        """Why the files as they are now can't be used; None when they are in use."""
+        """Why the present version of the files can't be used; None if it is in use."""
         self._warned_s = -_DAY_S
         self._warn_of_expiry()
 
     @property
     def own(self) -> VouchedFor:
-        """What this process's certificate says."""
+        """The name, roles and expiry of this process's certificate."""
         return self._contexts.own
 
     def accepting(self) -> ssl.SSLContext:
-        """Return the context for a connection that was accepted."""
+        """Return the context for an accepted connection."""
         return self._current().accepting
 
     def dialling(self) -> ssl.SSLContext:
@@ -152,7 +162,7 @@ class TlsIdentity:
         return self._contexts
 
     def _read(self, version: _Version, now_s: float) -> None:
-        """Read the files, and use them if that can be done."""
+        """Read the files and take them into use, or else log why they can't be used, and keep those in use."""
         changed = version != self._seen
         self._seen, self._read_s = version, now_s
         try:
@@ -170,9 +180,10 @@ class TlsIdentity:
             _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
 
     def _take_authorities(self, version: _Version) -> bool:
-        """Believe the CAs of a new file, although this process's own certificate may be of none of them.
+        """Trust the CAs of a changed CA file, even if this process's own certificate was issued by none of them.
 
-        Return whether that is so: a CA that was taken out must not be believed until somebody mends the certificate.
+        Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate. It is
+        done only if certificate and key are those in use. Return whether it was done.
         """
         if version[0] == self._used[0] or version[1:] != self._used[1:]:
             return False
@@ -185,13 +196,14 @@ class TlsIdentity:
         return True
 
     def warning(self) -> str:
-        """Return what is wrong with the files as they are now, or soon will be, for health; empty if nothing is."""
+        """Return what is wrong with the files, or soon will be, for health documents; empty if nothing is."""
         self._current()
         if self.trouble is not None:
             return f"the TLS files can't be used, and earlier ones are in use: {self.trouble}"
         return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
 
     def _expiry(self) -> str:
+        """Return the warning of a certificate that expires soon or has expired."""
         return (
             f"the certificate {self.files.certificate!r} "
             f"{'expires' if self.own.expires_s > self._wall_s() else 'has expired'} on {_day(self.own.expires_s)}: "
@@ -212,9 +224,10 @@ def _day(seconds: float) -> str:
 
 
 def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
-    """Return the identity of these files, or else of those in the environment; None without any.
+    """Return the identity of these files, or else of those that the environment names; None if it names none.
 
-    Raises `BadOption` for a part of the files, and `CertificateUnusable`, also if the certificate is not for this role.
+    Raises `BadOption` if some of the files are missing, and `CertificateUnusable`, also if the certificate is not for
+    `role`.
     """
     files = files_in(os.environ) if files is None else files
     if files is None:
@@ -226,7 +239,7 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
 
 
 def _version(files: TlsFiles) -> _Version:
-    """Return what changes when one of the files is written or replaced, file by file."""
+    """Return the files' present version, with one item for each file, which differs once it is written or replaced."""
     version: list[Any] = []
     for path in (files.ca, files.certificate, files.key):
         try:
@@ -238,7 +251,10 @@ def _version(files: TlsFiles) -> _Version:
 
 
 def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
-    """Read the files, and try them on each other and on the role. Raises `CertificateUnusable`."""
+    """Read the files and return their contexts.
+
+    Raises `CertificateUnusable` if they can't be used, or don't fit each other or the role.
+    """
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")
     _check_text(files.key, "PRIVATE KEY-----", "private key")
@@ -260,7 +276,10 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
 
 
 def _check_text(path: str, mark: str, kind: str) -> None:
-    """Raise `CertificateUnusable` unless the file can be read and holds something of this kind."""
+    """Raise `CertificateUnusable` unless the file can be read and holds `mark`, which PEM has for this kind.
+
+    Also warn in the log of a private key that other users may read.
+    """
     try:
         with open(path, "rb") as file:
             text = file.read()
@@ -277,23 +296,25 @@ def _check_text(path: str, mark: str, kind: str) -> None:
         return
     if status.st_mode & stat.S_IROTH:
         _log.warning("everybody on this machine may read the private key %r: chmod 600 it", path)
-    # A file of root's for a group is how the system hands keys to services.
+    # A key of root's that a group may read is how systems hand keys to services: that is no mistake.
     elif status.st_mode & stat.S_IRGRP and status.st_uid != 0:
         _log.warning("a whole group may read the private key %r: chmod 600 it", path)
 
 
 def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
-    """Return a context of the files for one side. Raises `CertificateUnusable`."""
+    """Return a context of the files for one side, accepting or dialling. Raises `CertificateUnusable`."""
     context = _TellingContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.hostname_checks_common_name = False  # a common name is a name for people
+    context.hostname_checks_common_name = False  # hosts are alternative names; the common name is for people
     if side is ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # no connection is resumed: each shows its certificate
+        context.num_tickets = 0  # connections are never resumed, so that each shows its certificate
     try:
         context.load_verify_locations(files.ca)
     except (ssl.SSLError, OSError) as error:
-        raise CertificateUnusable(f"{files.ca!r} holds no readable certificates: {_reason(error)}") from None
+        raise CertificateUnusable(
+            f"{files.ca!r} holds no readable certificates ({_reason(error)}): name a file with those of the CAs, in PEM"
+        ) from None
     try:
         context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
     except ssl.SSLError as error:
@@ -303,10 +324,14 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
                 "made together"
             ) from None
         raise CertificateUnusable(
-            f"certificate {files.certificate!r} and key {files.key!r} can't be used: {_reason(error)}"
+            f"certificate {files.certificate!r} and key {files.key!r} can't be used ({_reason(error)}): give a "
+            "certificate and its private key, both in PEM"
         ) from None
     except OSError as error:
-        raise CertificateUnusable(f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}") from error
+        raise CertificateUnusable(
+            f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}: let the user of this process "
+            "read both"
+        ) from error
     except _Encrypted:
         raise CertificateUnusable(
             f"the key {files.key!r} is encrypted: give one without a password, in a file that only the user of this "
@@ -316,11 +341,11 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
 
 
 class _Encrypted(Exception):
-    """A password was asked for."""
+    """Raised when OpenSSL asks for a password because the key is encrypted."""
 
 
 def _refuse_password() -> NoReturn:
-    """Raise `_Encrypted`. Without this OpenSSL would ask at the terminal, and wait."""
+    """Raise `_Encrypted`. Without this, OpenSSL would ask for the password at the terminal, and wait."""
     raise _Encrypted
 
 
@@ -331,13 +356,14 @@ def _reason(error: OSError) -> str:
 _AS_CLIENT: Final = (ssl.PROTOCOL_TLS_SERVER, "client")
 _AS_SERVER: Final = (ssl.PROTOCOL_TLS_CLIENT, "server")
 _USES: Final = {CLIENT: (_AS_CLIENT,), SERVER: (_AS_SERVER, _AS_CLIENT), STORAGE: (_AS_SERVER,)}
-"""By role, the sides that verify the certificate, each with what the certificate is to it: who dials is a client."""
+"""For each role, the sides that verify its certificate, each with the use of TLS that the certificate must allow for.
+A process that dials is a client of TLS, whatever its role."""
 
 
 def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     """Return this process's certificate, verified by its own CAs in a handshake with itself.
 
-    Raises `CertificateUnusable`. A certificate for one side only will do here; see `_check_use`.
+    Raises `CertificateUnusable`. A certificate for one use of TLS is enough here: `_check_use` checks the uses.
     """
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
@@ -345,12 +371,14 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     if isinstance(error, ssl.SSLCertVerificationError):
         raise CertificateUnusable(f"this process's certificate {files.certificate!r} {why_untrusted(error)}") from None
     if isinstance(error, ssl.SSLError):
-        raise CertificateUnusable(f"the certificate {files.certificate!r} can't be used: {_reason(error)}") from None
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} can't be used ({_reason(error)}): issue another one"
+        ) from None
     return error
 
 
 def _check_use(files: TlsFiles, role: str) -> None:
-    """Raise `CertificateUnusable` unless the extended key usage allows for what the role does."""
+    """Raise `CertificateUnusable` unless the certificate's extended key usage allows for what the role does."""
     for verifier, use in _USES[role]:
         error = _verified(files, verifier)
         if isinstance(error, ssl.SSLError):
@@ -361,7 +389,10 @@ def _check_use(files: TlsFiles, role: str) -> None:
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:
-    """Return the certificate as one side verifies it when the other shows it, or why it does not."""
+    """Do a handshake in memory with the same files on both sides; return the certificate as `verifier` verified it.
+
+    Return the error instead if the handshake fails. `verifier` is the `ssl.PROTOCOL_…` of the side that verifies.
+    """
     server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     (client if verifier is ssl.PROTOCOL_TLS_SERVER else server).verify_mode = ssl.CERT_NONE
@@ -384,14 +415,15 @@ def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | 
 
 
 class _TellingHandshake(ssl.SSLObject):
-    """A connection's TLS, which says why it fails before it does.
+    """An `SSLObject` whose failed handshake is told to the peer.
 
     When a handshake fails, asyncio and uvloop drop the alert that OpenSSL has written for the peer, which would not
-    learn why. So the failure is held back once, as a wait for more bytes: for that the loop sends what is written.
+    learn the reason. So `do_handshake` first reports a wait for more bytes, before which the event loop sends what is
+    written, and raises the failure when it is called again.
     """
 
     unsent: ssl.MemoryBIO | None = None
-    """What the loop will send, if failures are to be told."""
+    """The bytes that the event loop will send; None if failures are not to be told to the peer."""
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -412,7 +444,7 @@ class _TellingHandshake(ssl.SSLObject):
 class _TellingContext(ssl.SSLContext):
     """A context whose accepted connections tell the peer why they are refused.
 
-    One that was dialled does not: it need not wait for the peer's answer, and fails at once.
+    Dialled connections do not: they fail at once, without waiting for the peer once more.
     """
 
     sslobject_class = _TellingHandshake

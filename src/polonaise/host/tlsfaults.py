@@ -1,4 +1,4 @@
-"""What went wrong with TLS, from the words of OpenSSL into faults that say what to do."""
+"""Translate errors of OpenSSL into faults that say what went wrong with TLS and what to do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Final
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken
 
 OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
-"""The options that give a process its TLS files, for messages. POLONAISE_TLS_CA and so on say the same."""
+"""The options that name a process's TLS files, for messages. The variables POLONAISE_TLS_CA and so on do the same."""
 
 # Numbers of OpenSSL's x509_vfy.h, which Python passes on without names.
 NOT_YET_VALID: Final = 9
 EXPIRED: Final = 10
 WRONG_PURPOSE: Final = 26
 _OTHER_CA: Final = (2, 7, 18, 19, 20, 21, 24)
+"""The numbers that say that no chain of signatures leads from the certificate to a trusted CA."""
 _OTHER_HOST: Final = (62, 64)
+"""The numbers that say that the certificate does not name the host: its DNS name, its IP address."""
 
 _ALERTS: Final = {
     "UNKNOWN_CA": "its CA is not among those that the other side trusts: use a certificate of that CA",
@@ -28,14 +30,14 @@ _ALERTS: Final = {
         "other side's log"
     ),
     "CERTIFICATE_UNKNOWN": "the other side does not say why: look into its log",
-    "ACCESS_DENIED": "the other side denies access",
+    "ACCESS_DENIED": "the other side denies access: look into its log",
     "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
 }
-"""What an alert of the peer says of this side's certificate, by the end of its name."""
+"""What an alert of the peer says of this side's certificate, by the end of the alert's name in OpenSSL."""
 
 
 def refusal_in(error: BaseException | None) -> CertificateRefused | None:
-    """Return the fault if the peer has refused this side's certificate by an alert; None for any other error."""
+    """Return the fault if the peer has refused this process's certificate by an alert; None for any other error."""
     _, alert, name = (getattr(error, "reason", None) or "").partition("ALERT_")
     if not isinstance(error, ssl.SSLError) or not alert or name not in _ALERTS:
         return None
@@ -43,10 +45,10 @@ def refusal_in(error: BaseException | None) -> CertificateRefused | None:
 
 
 def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
-    """Return why a certificate was not believed, and what to do, as a phrase that follows 'the certificate of X'."""
+    """Return why a certificate was not trusted, and what to do, as a phrase that follows 'the certificate of X'."""
     code = error.verify_code
     if code == EXPIRED:
-        return "has expired: replace it there; the node reads it again by itself"
+        return "has expired: replace its file, which is read again by itself"
     if code == NOT_YET_VALID:
         return "is not valid yet: compare the clocks of both machines"
     if code in _OTHER_CA:
@@ -58,11 +60,11 @@ def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
         return f"is not for this host ({error.verify_message.rstrip('.')}): issue one that names it"
     if code == WRONG_PURPOSE:
         return "was not issued for this use: its extended key usage needs server and client authentication"
-    return f"was not believed: {error.verify_message}"
+    return f"was not trusted ({error.verify_message}): issue another one"
 
 
 def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
-    """Return the fault for a connection to `address` that was made, and whose handshake then failed."""
+    """Return the fault for a connection to `address` whose TLS handshake failed with `error`."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return CertificateRefused(f"the certificate of {address} {why_untrusted(error)}")
     refused = refusal_in(error)
@@ -70,14 +72,16 @@ def handshake_fault(address: str, error: BaseException) -> PolonaiseError:
         return CertificateRefused(f"{refused.text} ({address})")
     if isinstance(error, ssl.SSLEOFError) or not isinstance(error, ssl.SSLError):
         return ConnectionLost(
-            f"{address} ended the connection during the TLS handshake; if it goes on, look into its log for the reason"
+            f"{address} ended the connection during the TLS handshake; if that happens again, its log says why"
         )
     if "ALERT_" in (error.reason or ""):
-        return ConnectionLost(f"{address} and this process don't agree on TLS 1.3: {error.reason}")
+        return ConnectionLost(
+            f"{address} and this process don't agree on TLS 1.3 ({error.reason}): look at what listens there"
+        )
     if error.reason != "WRONG_VERSION_NUMBER":
         return ConnectionLost(
-            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if it goes on, look at "
-            "what listens there"
+            f"{address} did not go on with the TLS handshake as it should ({error.reason}): if that happens again, "
+            "look at what listens there"
         )
     return TlsNotSpoken(
         f"{address} speaks no TLS, and this process does: start that node with {OPTIONS}, or leave them out here, if "

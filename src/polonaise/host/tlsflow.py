@@ -1,4 +1,4 @@
-"""The flow of what is sent over TLS: it waits as it was written, and is encrypted only as fast as the peer takes it."""
+"""Flow control of writes over TLS: data waits unencrypted, and is encrypted only as fast as the peer takes it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 from polonaise.host import Buffer
 
 _PIECE_BYTES: Final = 65_536
-"""The most that is encrypted at once, and the most that may wait encrypted before the rest has to wait, in bytes."""
+"""The most bytes that are encrypted at once, and the most that may be encrypted and unsent before the rest waits."""
 
 
 class TlsFlow(asyncio.Transport, asyncio.Protocol):
-    """Stands between a loop's TLS transport and a node's protocol, whose transport it is.
+    """A transport between a node's protocol (above) and the event loop's TLS transport (below), which bounds writes.
 
     By itself a loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer
     it does not count: `get_write_buffer_size` says 0 and nobody is asked to wait, however much a peer leaves unread.
@@ -22,15 +22,16 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
     down in pieces of 64 KiB while the transport below asks for no pause. Below may be about 250 KiB, encrypted, of
     which the socket's half is not counted.
 
-    The factory is called when the handshake is done: of one that fails the protocol never hears.
+    The protocol is made once the handshake is done, so no protocol is told of a handshake that fails.
     """
 
     def __init__(self, factory: Callable[[], asyncio.Protocol]) -> None:
         super().__init__()
         self._factory = factory
         self.protocol: asyncio.Protocol
-        """The node's protocol; there once the connection is made."""
+        """The node's protocol; unset before the connection is made."""
         self._below: asyncio.Transport
+        """The event loop's TLS transport; unset before the connection is made."""
         self._queue: deque[bytes | memoryview] = deque()
         self._queued_bytes = 0
         self._high = _PIECE_BYTES
@@ -38,15 +39,15 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
         self._must_wait = False
         """Whether the transport below has asked for a pause."""
         self._writers_wait = False
-        """Whether the protocol above was asked for one."""
+        """Whether the node's protocol was asked to pause writing."""
         self._closing = False
         self._ended = False
-        """Whether nothing can be sent any more."""
+        """Whether no more data can be sent."""
 
     # ------------------------------------------------------------------ the transport, for the protocol above
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send this, or what of it has to wait later. What is not `bytes` is copied: its owner may change it."""
+        """Send data, or queue what has to wait. Data that is not `bytes` is copied: its owner may change it."""
         if self._queue or self._must_wait or len(data) > _PIECE_BYTES:
             self.writelines((data,))
         elif not self._closing and not self._ended:
@@ -54,7 +55,7 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
             self._tell_writers()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send these, one after the other; see `write`."""
+        """Send several pieces of data in order; see `write`."""
         if self._closing or self._ended:
             return
         for data in list_of_data:
@@ -65,7 +66,7 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
         self._send_on()
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes were written and have not been given to the socket's transport."""
+        """Return the number of written bytes that were not yet given to the socket's transport."""
         return self._queued_bytes + self._below.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -76,7 +77,7 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
         if not 0 <= low <= high:
             raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
         self._high, self._low = high, low
-        # The transport below pauses first, for it is its resuming that ends both pauses.
+        # The transport below must pause no later than the protocol above: its resuming is what ends both pauses.
         self._below.set_write_buffer_limits(high=max(1, min(_PIECE_BYTES, high)))
         self._tell_writers()
 
@@ -84,14 +85,14 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
         return self._low, self._high
 
     def close(self) -> None:
-        """Close after what was written has gone out. Nothing is delivered any more."""
+        """Close once all written data has gone out. Data that the peer still sends is dropped."""
         if not self._closing:
             self._closing = True
             if not self._queue:
                 self._below.close()
 
     def abort(self) -> None:
-        """Close at once, and drop what has not gone out."""
+        """Close at once, and drop data that has not gone out."""
         self._closing = True
         self._drop()
         self._below.abort()
@@ -134,7 +135,7 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
             self.protocol.data_received(data)
 
     def eof_received(self) -> None:
-        """End: TLS closes both ways at once, so that what is queued can't be sent any more."""
+        """Drop the queue, and tell the protocol: TLS closes both directions at once, so nothing more can be sent."""
         self._drop()
         self.protocol.eof_received()
 
@@ -178,18 +179,18 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
             if unsent > self._high:
                 self._writers_wait = True
                 self.protocol.pause_writing()
-        # While the transport below wants no pause it won't tell how much it still sends.
+        # With an empty queue and no pause below, nothing would call this again when the transport below has sent more.
         elif unsent <= self._low or not (self._queue or self._must_wait):
             self._writers_wait = False
             self.protocol.resume_writing()
 
     def _drop(self) -> None:
-        """Forget what has not been sent: it can't be any more."""
+        """Discard all unsent data, which can't be sent any more."""
         self._ended = True
         self._queue.clear()
         self._queued_bytes = 0
 
 
 def _is_constant(data: Buffer) -> bool:
-    """Whether this is a view of bytes, which nobody changes."""
+    """Whether `data` is a view of a `bytes` object, which nobody can change, byte by byte."""
     return isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.itemsize == 1

@@ -1,7 +1,7 @@
-"""TCP with TLS on every connection: `RealNetwork` for a process that has a TLS identity. Unix sockets stay plain.
+"""The network of a process that has a TLS identity: TLS on every TCP connection. Unix sockets stay plain.
 
-Connections are accepted here and not by the loop's server, for two reasons: each begins with the files as they are at
-that time, and the first bytes of each are looked at, so that a peer without TLS can be told.
+Connections are accepted here and not by the event loop's server, for two reasons: each begins with the TLS files as
+they are at that time; and the first bytes of each are looked at, so that a peer without TLS can be told the reason.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from polonaise.host.tlsflow import TlsFlow
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S: Final = 5.0
-"""The longest, in seconds, that an accepted peer may take to begin a handshake, and then to end it."""
+"""Seconds that an accepted peer may take to begin its handshake, and then again to finish it."""
 _DIALLED_S: Final = 60.0
-"""The longest, in seconds, that the handshake with a peer may take which was dialled. Who dials has a deadline, too."""
+"""Seconds that the handshake with a dialled peer may take. Callers have deadlines of their own besides."""
 _BACKLOG: Final = 1024
 _TOGETHER_MAX: Final = 64
-"""The most connections that are accepted in one turn of the loop."""
+"""The most connections that are accepted in one turn of the event loop."""
 UNPROVED_MAX: Final = 1024
-"""The most handshakes that are under way at a listener, each of which holds up to 300 KiB; more connections wait in the
-system."""
+"""The most handshakes that are under way at a listener, each of which holds up to 300 KiB. Further connections wait in
+the system's backlog."""
 _PAUSE_S: Final = 1.0
-"""Seconds without accepting when the system gives no more descriptors."""
+"""Seconds for which nothing is accepted after the system ran out of descriptors or memory."""
 _WARNING_S: Final = 1.0
-"""The least time, in seconds, between two warnings of refused peers: anybody may connect, as often as he likes."""
+"""The least time, in seconds, between two warnings of refused peers: anybody may connect, as often as they like."""
 _HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection: a record of type handshake."""
 
 
 @runtime_checkable
 class BarringProtocol(Protocol):
-    """A protocol object that can tell its peer why it gets no further."""
+    """A protocol object that can refuse its peer and tell it why."""
 
-    def bar(self, error: PolonaiseError) -> None: ...
+    def bar(self, error: PolonaiseError) -> None:
+        """Refuse the peer with this error once it has said hello. To be called before the connection is made."""
 
 
 class TlsNetwork(RealNetwork):
@@ -57,11 +58,11 @@ class TlsNetwork(RealNetwork):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the TLS files, for health; empty if nothing is. See `network_trouble`."""
+        """What is wrong with the TLS files, for health documents; empty if nothing is. See `network_trouble`."""
         return self._identity.warning()
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections; see `Network.listen`. One without TLS is refused, by `BarringProtocol.bar`."""
+        """Accept connections; see `Network.listen`. A peer without TLS is refused by `BarringProtocol.bar`."""
         parsed = parse_address(address)
         if not isinstance(parsed, HostPort):
             return await super().listen(address, factory)
@@ -104,9 +105,9 @@ class TlsNetwork(RealNetwork):
 
 
 async def _bound(address: HostPort) -> list[socket.socket]:
-    """Return listening sockets for all that the host's name stands for, on one port. Raises `OSError`, `ValueError`.
+    """Return listening sockets at every IP address of the host's name, on one port. Raises `OSError`, `ValueError`.
 
-    What this machine does not have is left out as long as something remains: `localhost` stands for ::1, too, on
+    IP addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even on
     machines without IPv6.
     """
     loop = asyncio.get_running_loop()
@@ -124,7 +125,7 @@ async def _bound(address: HostPort) -> list[socket.socket]:
                 missing = missing or error
                 continue
             sockets.append(opened.enter_context(each))
-            port = each.getsockname()[1]  # the one that the system chose, for the rest of them
+            port = each.getsockname()[1]  # for port 0, the system chose one, which the other sockets take, too
             each.listen(_BACKLOG)
         if missing is not None and not sockets:
             raise missing
@@ -133,7 +134,7 @@ async def _bound(address: HostPort) -> list[socket.socket]:
 
 
 def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that is bound. Raises `OSError`."""
+    """Return a socket that is bound to one IP address and port. Raises `OSError`."""
     made = socket.socket(family, kind, protocol)
     try:
         made.setblocking(False)
@@ -148,7 +149,7 @@ def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> 
 
 
 class _TlsListener:
-    """Listening sockets, and the connections that have not proved yet who they are."""
+    """The listening sockets of one address, and the connections whose handshake is under way."""
 
     def __init__(
         self, identity: TlsIdentity, sockets: list[socket.socket], host: str, factory: ProtocolFactory
@@ -159,12 +160,13 @@ class _TlsListener:
         self._address = str(HostPort(host, sockets[0].getsockname()[1]))
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
-        """The connections that are being accepted, each with whether the node has it already."""
+        """The tasks that accept connections, each with whether the node's protocol has its connection already."""
         self._unproved = 0
-        """How many of them the node does not have."""
+        """The number of connections whose handshake is under way: the node's protocol does not have them yet."""
         self._full: set[socket.socket] = set()
-        """The sockets that nothing is accepted from until there are fewer of those."""
+        """The listening sockets that accept nothing until fewer handshakes are under way."""
         self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
+        """The listening sockets that accept nothing for `_PAUSE_S`, each with the timer that ends the pause."""
         self._refusals = _Refusals(self._address)
         for each in sockets:
             self._loop.add_reader(each, self._accept, each)
@@ -188,7 +190,7 @@ class _TlsListener:
         await asyncio.gather(*arriving, return_exceptions=True)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept what has come, and begin to serve it."""
+        """Accept the connections that wait at a socket, and begin their handshakes."""
         for _ in range(_TOGETHER_MAX):
             if self._unproved >= UNPROVED_MAX:
                 self._loop.remove_reader(listening)
@@ -208,18 +210,18 @@ class _TlsListener:
             task.add_done_callback(self._done)
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
-        """Note that the node has this connection: from now on it outlives the listener."""
+        """Note that the node's protocol has this connection, which may outlive the listener from now on."""
         if not self._arriving[task]:
             self._arriving[task] = True
             self._prove()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Forget a connection that the node has, or that has come to nothing."""
+        """Forget the task of a connection that was handed to the node's protocol, or has failed."""
         if not self._arriving.pop(task):
             self._prove()
 
     def _prove(self) -> None:
-        """Count one connection less whose handshake is under way, and accept others if that was too many."""
+        """Count one handshake less as under way, and accept connections again if there were too many."""
         self._unproved -= 1
         if self._unproved < UNPROVED_MAX:
             for listening in self._full:
@@ -227,7 +229,7 @@ class _TlsListener:
             self._full.clear()
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for a moment, as asyncio does: the system has no descriptors or memory left."""
+        """Accept nothing for `_PAUSE_S` after an error, as asyncio does: the system may be out of descriptors."""
         if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             _log.warning("%s can't accept a connection: %s", self._address, error)
         else:
@@ -238,11 +240,12 @@ class _TlsListener:
         self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
 
     def _go_on(self, listening: socket.socket) -> None:
+        """Accept connections again after a pause."""
         self._resume.pop(listening, None)
         self._loop.add_reader(listening, self._accept, listening)
 
     async def _begin(self, connected: socket.socket, peer: Any) -> None:
-        """Bring one connection up to where the node's protocol has it, or refuse it."""
+        """Do the handshake of one accepted connection and hand it to the node's protocol, or refuse it."""
         told: list[ssl.SSLError] = []
         failures.set(told)
         task = asyncio.current_task()
@@ -269,7 +272,7 @@ class _TlsListener:
                 self._refusals.tell(name, "it speaks no TLS")
                 self._arrived(task)
                 await self._loop.connect_accepted_socket(self._barred, connected)
-        except OSError as error:  # TLS errors and time-outs are some, too
+        except OSError as error:  # the base class of TLS errors and time-outs, too
             connected.close()
             self._refusals.tell(name, _why(told[0] if told else error))
         except BaseException:
@@ -277,7 +280,7 @@ class _TlsListener:
             raise
 
     def _barred(self) -> asyncio.Protocol:
-        """Make the node's protocol for a peer without TLS, which is to be told."""
+        """Return a protocol that refuses a peer without TLS, and tells it why if the node's protocol can."""
         protocol = self._factory()
         if isinstance(protocol, BarringProtocol):
             protocol.bar(
@@ -291,9 +294,9 @@ class _TlsListener:
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
-    """Return the first byte that the peer sends, which stays unread; None if it goes without one, as a probe does.
+    """Return the first byte that the peer sends, leaving it unread; None if the peer leaves without one, as probes do.
 
-    Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
+    Returns 0 if the bytes are a hello without TLS. Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
     """
     readable = asyncio.Event()
     loop.add_reader(connected, readable.set)
@@ -305,12 +308,13 @@ async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket)
     first = connected.recv(3, socket.MSG_PEEK)
     if not first:
         return None
-    # A hello of ours may begin with the same byte, which is a part of its length. Its third byte is 0 then.
+    # A hello without TLS may begin with the same byte as TLS, as a part of its length. But then its third byte is 0,
+    # which that of TLS, a part of the version, never is.
     return first[0] if len(first) < 3 or first[2] else 0
 
 
 def _why(error: OSError) -> str:
-    """Return why an accepted connection came to nothing, as a phrase."""
+    """Return why an accepted connection failed before the node's protocol had it, as a phrase."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate {why_untrusted(error)}"
     refusal = refusal_in(error)
@@ -318,23 +322,23 @@ def _why(error: OSError) -> str:
         return refusal.text
     if isinstance(error, ssl.SSLError):
         return {
-            "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate: every client and node needs one",
+            "PEER_DID_NOT_RETURN_A_CERTIFICATE": f"it shows no certificate: give it one with {OPTIONS}",
             "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
         }.get(error.reason or "", f"TLS failed: {error.reason}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return f"no handshake within {HANDSHAKE_S:g} s"
-    return "it went during the handshake, as a peer does that does not take this node's certificate"
+    return "it left during the handshake, as peers do that don't trust this node's certificate: its own log says why"
 
 
 class _Refusing(asyncio.Protocol):
-    """Closes its connection, whose peer can't be told why."""
+    """A protocol that closes its connection at once: the node's own protocol can't tell the peer why."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 class _Refusals:
-    """Tells of refused peers in the log, not more often than once in `_WARNING_S`."""
+    """Logs refused peers, at most one in `_WARNING_S` seconds, and counts the others."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -342,7 +346,7 @@ class _Refusals:
         self._untold = 0
 
     def tell(self, peer: str, why: str) -> None:
-        """Say that a peer was refused, or count it if one was told of just now."""
+        """Log that a peer was refused, or only count it if another was logged just now."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._told_s < _WARNING_S:
             self._untold += 1

@@ -1,4 +1,4 @@
-"""What TLS adds to a greeting: a peer is only what its certificate vouches for, and one in the wrong mode is told."""
+"""Check the role in a peer's hello against its TLS certificate, and tell peers that speak TLS to a node without it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ ROLE_NAMES: Final = {
     ROLE_OPERATOR: "operator",
 }
 _ROLE_WORDS: Final = {ROLE_CLIENT: CLIENT, ROLE_SERVER: SERVER, ROLE_STORAGE: STORAGE, ROLE_OPERATOR: CLIENT}
-"""The word in a certificate for the role of a hello. An operator, who may ask for health only, needs a client's."""
+"""The role that a certificate must have, by the role in the hello. Operators, who only ask for health, are clients."""
 _TLS_RECORD: Final = b"\x16\x03"
-"""What TLS begins with. As the length of a frame it is too large for a hello."""
+"""The first bytes of a TLS connection. Read as the length of a frame, they are too large for a hello."""
 _WARNING_S: Final = 10.0
-"""The least time, in seconds, between two warnings: anybody may connect, as often as he likes."""
+"""The least time, in seconds, between two warnings: anybody may connect, as often as they like."""
 _warned_s = float("-inf")
 
 
 def dialled_wrongly(
     transport: asyncio.BaseTransport, roles: Collection[int], clock: Clock
 ) -> CertificateRefused | None:
-    """Return the fault if the certificate of a peer that was dialled is for none of these roles; else None.
+    """Return the fault, and log it, if a dialled peer's certificate is for none of these roles; None otherwise.
 
-    For before this side's hello, which has the cluster key in it.
+    To be called before this side sends its hello, which has the cluster key in it.
     """
     faults = [_refusal(transport, role) for role in roles]
     first = faults[0] if faults and all(faults) else None
@@ -46,9 +46,9 @@ def dialled_wrongly(
 
 
 def certificate_refused(transport: asyncio.BaseTransport | None, role: int, clock: Clock) -> CertificateRefused | None:
-    """Return the fault, and tell the log, if the peer's certificate is not for the role of its hello; else None.
+    """Return the fault, and log it, if the peer's certificate is not for the role in its hello; None otherwise.
 
-    Without TLS there is no certificate, and the hello is believed; with TLS, a peer without one is refused.
+    Without TLS there is no certificate, and the hello is believed; with TLS, a peer without a certificate is refused.
     """
     fault = _refusal(transport, role)
     if fault is not None and transport is not None:
@@ -57,12 +57,12 @@ def certificate_refused(transport: asyncio.BaseTransport | None, role: int, cloc
 
 
 def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
-    """Return the fault if the peer's certificate is not for this role, and there is TLS; else None."""
+    """Return the fault if the connection has TLS and the peer's certificate is not for this role; None otherwise."""
     if transport is None or transport.get_extra_info("sslcontext") is None:
         return None
     certificate = transport.get_extra_info("peercert")
     if not certificate:
-        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: every client and node needs one")
+        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: give it one with {OPTIONS}")
     holder = said_by(certificate)
     if _ROLE_WORDS[role] in holder.roles:
         return None
@@ -73,7 +73,10 @@ def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateR
 
 
 def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
-    """Return the fault, and tell the log, if `error` comes of a peer whose first bytes are TLS; None otherwise."""
+    """Return the fault, and log it, if `error` was caused by a peer that began with TLS; None otherwise.
+
+    `data` holds the first bytes of the connection.
+    """
     if not isinstance(error, FrameTooLarge) or not data.startswith(_TLS_RECORD):
         return None
     fault = TlsNotSpoken(
@@ -84,7 +87,7 @@ def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | N
 
 
 def _warn(fault: PolonaiseError, clock: Clock, peer: Any) -> None:
-    """Tell the log that a peer was refused, not more often than once in `_WARNING_S`."""
+    """Log that a peer was refused, at most once in `_WARNING_S` seconds."""
     global _warned_s
     if clock.monotonic_s() - _warned_s >= _WARNING_S:
         _warned_s = clock.monotonic_s()

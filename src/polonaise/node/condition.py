@@ -1,7 +1,7 @@
-"""The condition of partitions and of storage nodes, as their health documents tell it.
+"""Judge the condition of partitions, servers and storage nodes by their health documents.
 
-Everybody who says how a cluster is goes by this: `polonaise log health` and `cluster status`, and `/health` and
-`/ready` of the nodes.
+All reports of health rest on this one judgement: `polonaise log health`, `polonaise cluster status`, and the nodes'
+`/health` and `/ready`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, 
 
 
 class HealthStatus(enum.StrEnum):
-    """How a node or a log is, in one word."""
+    """The health of a node or a log, in one word."""
 
     OK = "ok"
     """Nothing is wrong."""
@@ -35,8 +35,8 @@ class Condition(NamedTuple):
     engaged: list[str]
     """The engaged storage nodes. A commit needs a majority of all members."""
     left_out: dict[str, str]
-    """What is wrong with storage nodes, by name: with those that are not connected, and, while the partition is ready,
-    with those that are not engaged."""
+    """Why storage nodes are left out, by name: those that are not connected and, while the partition is ready, those
+    that are not engaged."""
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
@@ -51,7 +51,8 @@ class Condition(NamedTuple):
     session: SessionId | None
     """The session in which the server writes to replicas; None while there is none."""
     unreachable: list[str]
-    """Those of `left_out` that the server has no connection to; it is connected to the others, which are behind."""
+    """The storage nodes of `left_out` that the server has no connection to. It is connected to the others, which are
+    behind."""
     tls: str = ""
     """What is wrong with the server's TLS files; empty if nothing."""
 
@@ -83,7 +84,7 @@ class Condition(NamedTuple):
 
 
 def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
-    """Return how partitions are, all together."""
+    """Return the health of several partitions, taken together."""
     if not all(condition.ready for condition in conditions):
         return HealthStatus.NOT_READY
     return HealthStatus.DEGRADED if any(condition.troubles for condition in conditions) else HealthStatus.OK
@@ -95,11 +96,12 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a server itself according to its health document, whatever it owns."""
+    """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
     return _without_coordinator(health.get("coordinator", ""))
 
 
 def _without_coordinator(why: str) -> list[str]:
+    """Return a line on why a server does without its coordinator; none if `why` is empty."""
     return [f"the server goes on without its coordinator: {why}"] if why else []
 
 
@@ -120,7 +122,7 @@ def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
 
 
 def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
-    """Return the condition in a server's answer; `health` is the answer's part on this partition."""
+    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     left_out = {

@@ -12,18 +12,18 @@ from typing import Any, Final, TextIO
 from polonaise.redaction import redacted
 
 FIELDS: Final = ("partition", "session", "generation", "server", "storage")
-"""The fields that a line may have beside its message: those that are known where it is written (`extra`)."""
+"""The optional fields of a log line, given by `extra` where they are known."""
 
 
 class LogFormat(enum.StrEnum):
-    """How log lines are written."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: time, level, who, message; the traceback of a mistake of ours on lines of its own."""
+    """Log lines for people: time, level, logger and message. A traceback follows on lines of its own."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -34,9 +34,9 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and those `FIELDS` that are known.
+    """Log lines as JSON objects: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and the `FIELDS` that are known.
 
-    A traceback is the field `exception`.
+    A traceback is in the field `exception`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -54,7 +54,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, log_format: LogFormat, *, verbose: bool) -> None:
-    """Write the log of this process to a stream, None for standard error: warnings, with `verbose` all that is done."""
+    """Write this process's log to a stream (None: standard error): warnings and errors; all else only if `verbose`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])

@@ -1,4 +1,4 @@
-"""What a server tells clients of its cluster, so that they need no coordinator: partitions, unique ids, assignment."""
+"""Answer clients' requests about the cluster (partitions, unique ids, assignment), so that they need no coordinator."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ from polonaise.wire.messages import (
 
 _AGE_MS_MAX: Final = 2**32 - 1
 _TROUBLE_S: Final = 1.0
-"""Seconds for which a request for a newer assignment waits while the coordinator can't be read, so that clients do not
-all go to other servers for a hiccup, and not from one to the next without a pause while no server reads it."""
+"""Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
+a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
+from one server to the next without a pause."""
 
 _IDS_BURST_S: Final = 2.0
-"""Unique ids that nobody asked for within this many seconds may be given out at once."""
+"""The length of the longest burst: ids that the pace allowed in this many idle seconds may be given out at once."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
-"""What makes an answer, and what is awaited before, which holds nothing that other requests need."""
+"""The coroutine that makes an answer, and one to await before it, or None. While the latter waits, it takes nothing
+from other requests."""
 
 
 class ClusterAnswers:
-    """Answers the requests of clients about the cluster, on every server, whatever it owns.
+    """The part of a server that answers clients' requests about the cluster, whatever partitions the server owns.
 
-    Whoever reaches a server's port may ask, also a stranger, who has not named the cluster. So a stranger is told of
-    trouble with the coordinator by its code only: the text names addresses and paths.
+    Anybody who reaches a server's port may ask, even a stranger: a client that has not named the cluster key. Strangers
+    are told only the error code of trouble with the coordinator, because the text names addresses and paths.
 
-    The assignment is told as this server knows it, with its version and age, also while the coordinator can't be
-    reached: the client decides what that is worth. A newer one is told to those who wait for it as soon as `learn` is
-    called. It is encoded once for all of them, and once it has been replaced nobody is sent it any more.
+    The assignment is told as this server knows it, with its version and age, even while the coordinator can't be
+    reached: the client decides whether that is good enough. Requests that wait for a newer one are answered as soon as
+    `learn` is called. An assignment is encoded once for all clients, and not sent any more once it was replaced.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
@@ -60,17 +62,17 @@ class ClusterAnswers:
         self._encoded: AssignmentIs | None = None
         """The message with the rows of the assignment; None until a client asks for it."""
         self._read_s = 0.0
-        """The time of the last reading, in monotonic seconds."""
+        """When the assignment was last read, in monotonic seconds."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self._trouble_s = 0.0
-        """The loop's time at which that trouble began."""
+        """When that trouble began, in the event loop's seconds."""
         self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
         self._waiting: dict[asyncio.Future[None], None] = {}
-        """Done when there is a newer assignment, or trouble has begun or ended."""
+        """The futures of waiting requests, which are done when the assignment changes, or trouble begins or ends."""
 
     def learn(self, read: Versioned[Assignment]) -> None:
-        """Note an assignment that was just read or written, and tell it to those who wait, if it is a newer one."""
+        """Take note of an assignment that was just read or written. If it is newer, answer the waiting requests."""
         changed, self._trouble = bool(self._trouble), ""
         self._read_s = self._host.clock.monotonic_s()
         if self._assignment is None or read.version > self._assignment.version:
@@ -80,23 +82,23 @@ class ClusterAnswers:
             self._wake()
 
     def note_trouble(self, trouble: str) -> None:
-        """Note why the assignment could not be read; those who wait are told if that lasts."""
+        """Take note of why the assignment could not be read. Waiting requests are told if that lasts `_TROUBLE_S`."""
         begins, self._trouble = not self._trouble, trouble
         if begins:
             self._trouble_s = asyncio.get_running_loop().time()
             self._wake()
 
     def _wake(self) -> None:
-        """Have those who wait look again."""
+        """Wake all waiting requests, so that they check again what to wait for."""
         waiting, self._waiting = self._waiting, {}
         for woken in waiting:
             if not woken.done():
                 woken.set_result(None)
 
     def answering(self, message: Message, *, stranger: bool = False) -> Answering | None:
-        """Return what answers a request about the cluster; None for any other message.
+        """Return the coroutines that answer a request about the cluster; None for any other message.
 
-        `stranger` says that the client has not named the cluster.
+        `stranger` is whether the client has not named the cluster key.
         """
         match message:
             case DescribeCluster():
@@ -115,11 +117,11 @@ class ClusterAnswers:
         return ClusterIs(self.partitions)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
-        """Have the coordinator give out an id. Raises `CoordinatorUnavailable`: another server may reach it.
+        """Get a unique id from the coordinator, and append it to `ids`.
 
-        Also raises `Overloaded`, when more are asked for than this server has given out in time: each is a write at the
-        coordinator, and whoever reaches the port may ask. An id whose answer is lost, or that the coordinator gave out
-        unheard, is nobody's.
+        Raises `CoordinatorUnavailable`: another server may reach it. Raises `Overloaded` if more ids are asked for than
+        this server's pace allows: each id is a write at the coordinator, and anybody who reaches the port may ask. An
+        id that is lost on its way here or to the client stays unused.
         """
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):
@@ -127,7 +129,8 @@ class ClusterAnswers:
                 ids.append(await self._coordinator.unique_id())
         except TimeoutError:
             raise CoordinatorUnavailable(
-                f"the coordinator gave server {self.server} no unique id within {self._settings.coordinator_s_max:g} s"
+                f"the coordinator gave server {self.server} no unique id within "
+                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
             ) from None
         except Overloaded:
             raise
@@ -145,7 +148,7 @@ class ClusterAnswers:
     async def _wait_for_newer(self, request: GetAssignment) -> None:
         """Wait, at most for as long as the request says, until the assignment is newer than what the client knows.
 
-        And not much longer once it can't be read: another server may know of a newer one.
+        Once the assignment can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
         """
         if not request.wait_ms:
             return
@@ -189,21 +192,23 @@ class ClusterAnswers:
 
 
 class _Pace:
-    """Lets something happen so many times a second on average, in the order in which it was asked for."""
+    """A rate limit: gives turns `per_s` times a second on average, in the order in which they were asked for."""
 
     def __init__(self, per_s: float, wait_s_max: float) -> None:
-        """`wait_s_max` is how long anybody waits at most: more than would have their turn in that time are refused."""
+        """Begin with no turn taken. Callers that would have to wait longer than `wait_s_max` seconds are refused."""
         self._per_s = per_s
         self._waiting_max = per_s * wait_s_max
         self._waiting = 0
         self._next_s = float("-inf")
-        """The loop's time at which the next would have its turn if they came evenly."""
+        """When the next turn would be due if turns came evenly, in the event loop's seconds."""
         self._turn = asyncio.Lock()
 
     async def turn(self) -> None:
-        """Wait for a turn. Raises `Overloaded` if too many wait before."""
+        """Wait for a turn. Raises `Overloaded` if too many callers wait already."""
         if self._waiting > self._waiting_max:
-            raise Overloaded("this server is asked for more unique ids than it gives out: ask another one, or again")
+            raise Overloaded(
+                f"this server gives out at most {self._per_s:g} unique ids per second: ask another server, or ask later"
+            )
         self._waiting += 1
         try:
             async with self._turn:
@@ -217,6 +222,6 @@ class _Pace:
 
 
 def _code_in(trouble: str) -> str:
-    """Return the code of a fault of the coordinator, in brackets as `str` has it, without the text."""
+    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble."""
     code = re.match(r"\[\w+\]", trouble)
     return code[0] if code else trouble and "[coordinator_unavailable]"

@@ -1,4 +1,4 @@
-"""The trouble that a server has with its coordinator, for health and metrics."""
+"""A server's operations at the coordinator that fail at present, for health and metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from polonaise.errors import PolonaiseError
 
 
 class CoordinatorTrouble:
-    """Remembers which of a server's dealings with the coordinator fail, and with what."""
+    """A record of which of a server's operations at the coordinator fail at present, each with its error."""
 
     def __init__(self) -> None:
         self._failing: dict[str, str] = {}
@@ -14,14 +14,14 @@ class CoordinatorTrouble:
         """The number of failures so far."""
 
     def failed(self, what: str, error: PolonaiseError) -> None:
-        """Note that something could not be done at the coordinator; `what` names it, such as `the assignment`."""
+        """Record that an operation at the coordinator failed; `what` names its object, such as `the assignment`."""
         self.errors += 1
         self._failing[what] = str(error)
 
     def succeeded(self, what: str) -> None:
-        """Note that this can be done again."""
+        """Record that the operation on `what` succeeded, so that it no longer counts as failing."""
         self._failing.pop(what, None)
 
     def __str__(self) -> str:
-        """What fails at present, and why; empty if nothing does."""
+        """Return what fails at present, and why; empty if nothing does."""
         return "; ".join(f"{what}: {error}" for what, error in self._failing.items())

@@ -1,4 +1,4 @@
-"""What can be measured of a server as a whole."""
+"""Measurements of a server as a whole."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from polonaise.terms import StorageId
 
 
 def add_totals(sums: Counter[str], totals: Mapping[str, int]) -> None:
-    """Add the totals of a partition to sums, in a fraction of the time that `Counter.update` takes."""
+    """Add a partition's totals to `sums`, in a fraction of the time that `Counter.update` takes."""
     for name, count in totals.items():
         sums[name] += count
 
 
 class ServerMeasures(NamedTuple):
-    """What can be measured of a server as a whole. Totals are since its start, and never fall."""
+    """Measurements of a server as a whole at one moment. Totals count from the server's start, and never fall."""
 
     cluster: ClusterDescription | None
-    """The cluster that the server belongs to; None before it has read that."""
+    """The description of the server's cluster; None before the server has read it."""
     totals: Mapping[str, int]
-    """The sums of `ServedPartition.totals` over all partitions that it owned since then."""
+    """The sums of `ServedPartition.totals` over all partitions that the server has owned since its start."""
     latencies: Histogram
-    """The time from the receipt of an append to its commit, once for each batch: that of the oldest append in it."""
+    """The times from the receipt of an append to its commit: for each batch, that of the oldest append in it."""
     refused: Mapping[str, int]
-    """How many requests of clients were refused, by the error's code."""
+    """The total of clients' requests that were refused, by error code."""
     connections: int
-    """The connections of clients."""
+    """The number of clients' connections."""
     connections_bytes: int
-    """The bytes that are held for them."""
+    """The bytes held for clients' connections: unfinished frames and answers not taken yet."""
     connections_cut_off: int
-    """How many were cut off because all together held too much, in total."""
+    """The total of connections that were cut off because all of them together held too many bytes."""
     requests: int
-    """The reads and other requests beside appends that are not answered yet."""
+    """The number of unanswered requests other than appends, such as reads."""
     storage_connected: Mapping[StorageId, bool]
     """Whether each storage node is connected."""
     coordinator_errors: int
-    """How often the coordinator could not be read or written, in total."""
+    """The total of failed reads and writes at the coordinator."""
     coordinator_trouble: str
-    """What can't be done at the coordinator at present, and why; empty if nothing."""
+    """What the server can't do at the coordinator at present, and why; empty if nothing."""
     fragments_scrub: Mapping[str, Any] | None
-    """The report of the scrub of the fragment store; None if there is none."""
+    """The report of the scrub of the fragment store; None without a store or a scrub."""

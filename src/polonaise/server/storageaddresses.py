@@ -1,4 +1,4 @@
-"""Where storage nodes are reached, as the cluster's description says it: read again when a node can't be reached."""
+"""Storage nodes' addresses from the cluster's description, which is read again when a node can't be reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _APART_S: Final = 1.0
 
 
 class StorageAddresses:
-    """The addresses of storage nodes by name, as this server read them last.
+    """The addresses of storage nodes by name, as this server last read them.
 
     An address is needed only to connect, so the description is read only when a connection could not be made: a server
     that reaches all of its nodes does not ask the coordinator at all.
@@ -32,18 +32,18 @@ class StorageAddresses:
         self._read_s = float("-inf")
 
     def of(self, name: StorageId) -> str:
-        """Return the address of a storage node, as far as this server knows."""
+        """Return the address of a storage node, as this server last read it."""
         return self._description.address_of(name)
 
     def look_again(self) -> None:
-        """Read the description anew, soon and once a second at most. Nobody waits for it: the coordinator may hang."""
+        """Start to read the description again, once a second at most, in the background: the coordinator may hang."""
         now_s = self._host.clock.monotonic_s()
         if self._reading is None and now_s - self._read_s >= _APART_S:
             self._read_s = now_s
             self._reading = self._host.spawn(self._read(), "addresses of the storage nodes")
 
     def close(self) -> None:
-        """End a read that is under way."""
+        """Cancel a read that is under way."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -53,7 +53,7 @@ class StorageAddresses:
         try:
             self._description = await self._coordinator.describe()
         except PolonaiseError:
-            return  # told by whoever else asks the coordinator; the addresses that are known may still be right
+            return  # other reads of the coordinator report its trouble; the known addresses may still be right
         finally:
             self._reading = None
         for name, address in self._description.nodes.items():

@@ -1,4 +1,4 @@
-"""Storage nodes that come back at other addresses, and the operator who tells the cluster: late, twice, or wrongly."""
+"""Move storage nodes to other addresses, and let an operator tell the cluster: in time, late, twice, or wrongly."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class StorageMoves:
         self._random: random.Random = cluster.world.random("operator")
         self._port = _PORT
         self.resting = False
-        """Set when nothing is to be moved any more. Then the operator makes all addresses right."""
-        # A disk that was wiped would else be named by whoever reaches it first, at an address that may be wrong; to
-        # mend that an operator would have to wipe it again, beside disks that the nemesis has spoilt.
+        """Whether nothing is to be moved any more. The operator then corrects all addresses in the description."""
+        # Without given names, a wiped disk would take its name from the first server that reaches it, at an address
+        # that may be wrong; to mend that, an operator would have to wipe it again, besides the disks that faults spoil.
         cluster.named_nodes = True
 
     async def run(self, node: Node, host: Host) -> None:
@@ -75,7 +75,7 @@ class StorageMoves:
             return
         self._cluster.world.faults.count("wrong_address")
         await self._tell(one, node, self._cluster.places[self._random.choice(others).name])
-        node.crash()  # only who connects looks at the address
+        node.crash()  # servers look at an address only to connect, so make them connect
         await asyncio.sleep(self._random.choice((0.3, 1.0, 3.0)))
         await self._tell_until_told(one, node)
 

@@ -1,7 +1,7 @@
-"""The rows of an `AssignmentIs`: the servers that own partitions, and which of them owns which partition.
+"""Encode and parse the rows of an `AssignmentIs`: the servers, and which of them owns which partition.
 
 Little-endian. For each server: id i32 · length of its address u16 · the address, in UTF-8. Then for each partition:
-partition i32 · which of these servers u32 · generation i32.
+partition i32 · its owner's index among these servers u32 · generation i32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTITION: Final = struct.Struct("<iIi")
 
 
 class AssignedPartition(NamedTuple):
-    """One partition, the server that owns it, and under which generation."""
+    """A partition with its owner: the server's id and address, and the generation of its ownership."""
 
     partition: PartitionId
     server: ServerId
@@ -29,7 +29,7 @@ class AssignedPartition(NamedTuple):
 
 
 def encode_assignment(version: int, assigned: Iterable[AssignedPartition]) -> AssignmentIs:
-    """Return the message that tells an assignment, with age and trouble left for its sender to fill in."""
+    """Return the message for an assignment, with age and trouble left for its sender to fill in."""
     places: dict[tuple[ServerId, str], int] = {}
     rows = [
         _PARTITION.pack(each.partition, places.setdefault((each.server, each.address), len(places)), each.generation)
@@ -44,10 +44,10 @@ def encode_assignment(version: int, assigned: Iterable[AssignedPartition]) -> As
 
 
 def parse_assignment(message: AssignmentIs) -> list[AssignedPartition]:
-    """Return the partitions that an assignment has assigned. Raises `ProtocolError` for rows that are damaged."""
+    """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged."""
     payload = memoryview(message.payload[0] if message.payload else b"")
     if crc32(payload) != message.crc:
-        raise ProtocolError("an assignment arrived damaged: its checksum is another one")
+        raise ProtocolError("an assignment arrived damaged: its checksum does not match")
     servers: list[tuple[ServerId, str]] = []
     offset = 0
     try:

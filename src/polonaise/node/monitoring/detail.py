@@ -1,4 +1,4 @@
-"""The detail of an answer: whether it has metrics of each partition and of each client, or totals only."""
+"""The detail of a request for metrics: metrics of each partition and of each client, or totals only."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ A series of its own costs Prometheus some kilobytes, and there may be thousands 
 
 
 class SeriesListed(enum.Enum):
-    """Which of many things get series of their own; the values are what a request says."""
+    """Whether each of many things gets series of its own; the values are the words of a request."""
 
     AUTO = "auto"
-    """All, if there are `AUTO_MAX` at most, else none: which ones are listed must not change with each answer."""
+    """List all if there are at most `AUTO_MAX`, else none: a selection would differ from answer to answer."""
     ALL = "all"
     NONE = "none"
 
     def lists(self, count: int) -> bool:
-        """Whether `count` things are listed."""
+        """Return whether `count` things are listed."""
         return self is SeriesListed.ALL or (self is SeriesListed.AUTO and count <= AUTO_MAX)
 
 
 class Detail(NamedTuple):
-    """How much a request for metrics wants to know."""
+    """What a request for metrics wants listed: series of partitions, and of clients."""
 
     partitions: SeriesListed = SeriesListed.AUTO
     clients: SeriesListed = SeriesListed.AUTO
 
 
 def detail_in(query: Mapping[str, str]) -> Detail:
-    """Return the detail that the query of a request asks for. Raises `BadOption` for what it can't mean."""
+    """Return the detail in the query of a request. Raises `BadOption` for unknown parameters and invalid values."""
     unknown = set(query) - set(Detail._fields)
     if unknown:
         raise BadOption(f"unknown parameter {sorted(unknown)[0]!r}: there are {' and '.join(Detail._fields)}")
     try:
         return Detail(**{name: SeriesListed(value) for name, value in query.items()})
     except ValueError:
-        raise BadOption("partitions and clients are auto, all or none") from None
+        raise BadOption("invalid value: partitions and clients take auto, all or none") from None

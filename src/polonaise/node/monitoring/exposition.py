@@ -1,4 +1,4 @@
-"""Samples as text in the formats that Prometheus reads. The only file that imports prometheus_client."""
+"""Write samples as text in the formats that Prometheus reads. The only file that imports prometheus_client."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _INFINITE: Final = "+Inf"
 
 
 class _Exposed(Collector):
-    """The samples of one answer, as the library asks for them."""
+    """A collector that gives the samples of one answer to prometheus_client."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def collect(self) -> Iterator[Family]:
-        """Return the metrics with samples, in the order of the list of metrics."""
+        """Yield the metrics that have samples, in the order of `METRICS`."""
         for metric in METRICS:
             if metric in self._samples:
                 yield _family(metric, self._samples)
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
-    """Return one metric with its samples."""
+    """Return a metric with its samples as an object of prometheus_client."""
     if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         for labels, value in samples[metric]:
@@ -52,9 +52,10 @@ def _family(metric: Metric, samples: Samples) -> Family:
 
 
 class Exposition:
-    """Turns samples into text, with the metrics of the process behind them. To be called in a thread of its own.
+    """Writes samples as text, followed by the metrics of the process.
 
-    Nothing here is global: several nodes in one process do not share metrics.
+    `text` may take long, and is to be called in another thread than the event loop's. Nothing is global: several nodes
+    in one process do not share metrics.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The paths of a node, and what they answer."""
+"""Answer the HTTP requests of operators: `/live`, `/ready`, `/health` and `/metrics` of one node."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ _JSON: Final = "application/json"
 _NAMED_MAX: Final = 8
 """The most partitions that a reason names; it only counts the others."""
 _VERDICT_S: Final = 1.0
-"""How long it stands whether a node is ready, in seconds: who asks all the time must not keep the node busy."""
+"""Seconds for which a verdict on readiness stands, so that frequent requests don't keep the node busy."""
 _SPACE_S: Final = 1.0
-"""How long a disk has to tell its space, in seconds: a disk that hangs must not hold up the other metrics."""
+"""Seconds that the disk gets to tell its free space: a disk that hangs must not hold up the other metrics."""
 
 TextOf = Callable[[Samples, str], tuple[bytes, str]]
-"""Returns samples as text, and its content type, given the header `Accept`."""
+"""A function that returns samples as text, and the text's content type, given the header `Accept`."""
 
 
 class ObservedNode(Protocol):
-    """A node, as the paths need it."""
+    """The methods of a node that the paths need."""
 
     def labels(self) -> tuple[str, str]:
-        """Return its role and its name."""
+        """Return the node's role and its name, as values of labels."""
 
     def not_ready(self) -> str:
         """Return why the node is not ready; empty if it is."""
 
     async def health(self) -> dict[str, Any]:
-        """Return its health, with `status` and `problems` first."""
+        """Return the node's health document, with `status`, `ready` and `problems` first."""
 
     async def samples(self, detail: Detail) -> Samples:
-        """Read its metrics."""
+        """Read the node's metrics."""
 
 
 class ObservedServer:
-    """A server."""
+    """A server as an `ObservedNode`."""
 
     def __init__(self, server: Server, clock: Clock) -> None:
         self._server = server
@@ -62,10 +62,10 @@ class ObservedServer:
         return "server", str(self._server.id)
 
     def not_ready(self) -> str:
-        """Return why it is not ready. One that owns no partition is ready to take over."""
+        """Return why the server is not ready; empty if it is. A server without partitions is ready to take over."""
         if not self._server.followed:
             return "the server has not read the assignment yet, or it is stopping"
-        # Not from the health document, which takes tens of milliseconds of the loop for thousands of partitions.
+        # The health document is not used: for thousands of partitions it takes tens of milliseconds of the event loop.
         now_s, waits = self._clock.monotonic_s(), {}
         for partition, served in self._server.partitions.items():
             readiness = served.owner.readiness
@@ -84,7 +84,7 @@ class ObservedServer:
         if not self._server.followed:
             status = HealthStatus.NOT_READY
         elif document["coordinator"] and status is HealthStatus.OK:
-            status = HealthStatus.DEGRADED  # of a server that owns no partition
+            status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
         return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
 
     async def samples(self, detail: Detail) -> Samples:
@@ -102,7 +102,7 @@ def _not_ready(waits: Mapping[PartitionId, str]) -> str:
 
 
 class ObservedStorage:
-    """A storage node, and the space of its disk."""
+    """A storage node as an `ObservedNode`, with the space of its disk."""
 
     def __init__(self, node: StorageNode, host: Host, directory: str) -> None:
         self._node = node
@@ -115,7 +115,10 @@ class ObservedStorage:
         return "storage", ""
 
     def not_ready(self) -> str:
-        """Return why it is not ready. One whose replicas can't be used is ready: servers are told which, and why."""
+        """Return why the storage node is not ready; empty if it is.
+
+        A node with replicas that can't be used is ready all the same: it tells servers which, and why.
+        """
         if self._node.serving:
             return ""
         return self._node.health()["gone"] or "the storage node has not opened its directory yet, or it is stopping"
@@ -130,7 +133,7 @@ class ObservedStorage:
         return await storage_samples(self._node, await self._ask_space(), detail)
 
     async def _ask_space(self) -> DiskSpace | None:
-        """Return the space of the disk; None if it can't be told in time. A disk that hangs is asked only once."""
+        """Return the space of the disk; None if unknown after `_SPACE_S`. A disk that hangs is not asked again."""
         if self._asking is None:
             self._asking = self._host.spawn(self._read_space(), f"space of {self._directory}")
             self._space = None
@@ -138,6 +141,7 @@ class ObservedStorage:
         return self._space
 
     async def _read_space(self) -> None:
+        """Ask the disk for its space, and keep the answer in `_space`."""
         try:
             self._space = await self._host.disk.space(self._directory)
         except PolonaiseError:
@@ -156,7 +160,7 @@ class HttpFace:
         self._loop_delays = loop_delays
         self._version = version
         self._reading = asyncio.Lock()
-        """Held while health or metrics are read and written as text: many askers take no more than one at a time."""
+        """Held while health or metrics are read and written as text, so that many requests don't do so at once."""
         self._reason = ""
         self._judged_s: float | None = None
         """When `_reason` was found, in monotonic seconds; None for never."""
@@ -165,7 +169,7 @@ class HttpFace:
         """Answer a request. Raises what the node raises."""
         match asked.path:
             case "/live":
-                # At once, and without a thread: who asks restarts a node that does not answer within a second.
+                # At once, and without a thread: supervisors restart a node that does not answer in time.
                 return HttpAnswer(200, _JSON, b'{"live": true}\n')
             case "/health":
                 async with self._reading:
@@ -180,7 +184,7 @@ class HttpFace:
         return await _json(404, {"error": "there are /live, /ready, /health and /metrics"})
 
     def _not_ready(self) -> str:
-        """Return why the node is not ready, or was not about a second ago; empty if it is, or was."""
+        """Return why the node is not ready, by a verdict at most `_VERDICT_S` old; empty if it is ready."""
         now_s = self._clock.monotonic_s()
         if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
             self._reason, self._judged_s = self._node.not_ready(), now_s
@@ -194,12 +198,13 @@ class HttpFace:
         async with self._reading:
             samples = await self._node.samples(detail)
             self._add_node(samples)
-            # Elsewhere: thousands of lines would hold the node up. The samples are no part of its state.
+            # In a thread: writing thousands of lines would hold the event loop up. It is safe because samples share
+            # nothing with the node's state.
             body, content_type = await asyncio.to_thread(self._text, samples, asked.accept)
         return HttpAnswer(200, content_type, body)
 
     def _add_node(self, samples: Samples) -> None:
-        """Add what every node has."""
+        """Add the metrics that every node has."""
         role, name = self._node.labels()
         samples.add(metrics.NODE_INFO, 1, role, self._version, name)
         samples.add(metrics.NODE_READY, int(not self._not_ready()))

@@ -1,8 +1,8 @@
 """A small HTTP listener with bounds, in the node's own event loop. The only file that imports aiohttp.
 
-Every connection carries one request, has a few seconds for all of it, and there are few at a time. What answers a
-request is cancelled when its asker leaves, and has its place among the few until it has ended. Whatever is wrong with
-one of them, or with the library, ends that connection, and never the node.
+Each connection carries one request and has a deadline, and their number is bounded. An answer is cancelled when the
+peer disconnects, and counts as a connection until it has ended. An error in a connection or in aiohttp ends that
+connection, and never the node.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from polonaise.host import Host, Listener
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
-"""The most connections at a time, with those that are gone while their answer is still being made; more are closed at
-once."""
+"""The most connections at a time, including lost ones whose answer is still being made. Further connections are closed
+at once."""
 CONNECTION_S_MAX: Final = 10.0
 """The longest that a connection may take, from its beginning until its answer is sent, in seconds."""
 _SHUTDOWN_S: Final = 0.2
@@ -40,7 +40,7 @@ class HttpRequest(NamedTuple):
     path: str
     query: Mapping[str, str]
     accept: str
-    """The formats that the asker takes, as its header `Accept` says."""
+    """The formats that the peer takes: its header `Accept`."""
 
 
 class HttpAnswer(NamedTuple):
@@ -52,7 +52,7 @@ class HttpAnswer(NamedTuple):
 
 
 Answering = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-"""Answers a request. A `PolonaiseError` becomes an answer with the status 503 and its text."""
+"""A function that answers a request. A `PolonaiseError` that it raises becomes an answer with status 503."""
 
 
 class HttpListener:
@@ -63,7 +63,7 @@ class HttpListener:
         self._answering = answering
         self._connections: set[_OneRequest] = set()
         self._listener: Listener | None = None
-        # No access log: a line for each scrape is noise. Bodies are not read, so nobody has to wait for their end.
+        # No access log: a line for each scrape is noise. No lingering: the bodies of requests are not read anyway.
         self._server = web.Server(
             self._answer,
             handler_cancellation=True,
@@ -89,9 +89,9 @@ class HttpListener:
             connection.abort()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, which keeps its connection's place until it has ended."""
+        """Answer a request for aiohttp. Its connection counts towards `CONNECTIONS_MAX` until this has ended."""
         connection = next((each for each in self._connections if each.handler is request.protocol), None)
-        if connection is None:  # lost in the same turn of the loop
+        if connection is None:  # it was lost in the same turn of the event loop
             raise asyncio.CancelledError
         with connection.being_answered():
             return await self._answered(request)
@@ -120,15 +120,15 @@ def _text(status: int, text: str) -> HttpAnswer:
 
 
 class _OneRequest(asyncio.Protocol):
-    """A connection, between the loop and the library: it has a deadline, and what the library raises ends it.
+    """A connection between the event loop and aiohttp: it has a deadline, and an exception of aiohttp's ends it.
 
-    An exception that reaches the loop would stop the node (`host.real.stop_at_mistakes`).
+    An exception that reaches the event loop would stop the node (`host.real.stop_at_mistakes`).
     """
 
     def __init__(self, server: web.Server, others: set[_OneRequest]) -> None:
         self._others = others
         self.handler: asyncio.Protocol = cast(asyncio.Protocol, server())
-        """The library's part of the connection."""
+        """aiohttp's protocol object for the connection."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lost = False
@@ -151,7 +151,7 @@ class _OneRequest(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many connections."""
+        """Begin to serve the connection, or close it if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if len(self._others) >= CONNECTIONS_MAX:
             self._transport.abort()
@@ -161,8 +161,8 @@ class _OneRequest(asyncio.Protocol):
         self._guarded(lambda: self.handler.connection_made(transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
-        if self._deadline is None:  # it never began
+        """Tell aiohttp, and give up the connection's place unless its answer is still being made."""
+        if self._deadline is None:  # it was one too many, and aiohttp never heard of it
             return
         self._deadline.cancel()
         self._lost = True
@@ -171,27 +171,27 @@ class _OneRequest(asyncio.Protocol):
         self._guarded(lambda: self.handler.connection_lost(exc))
 
     def data_received(self, data: bytes) -> None:
-        """Hand bytes on."""
+        """Pass received bytes to aiohttp."""
         if self._deadline is not None:
             self._guarded(lambda: self.handler.data_received(data))
 
     def eof_received(self) -> bool | None:
-        """Hand the end of the request on."""
+        """Tell aiohttp that the peer sends no more."""
         return self._guarded(self.handler.eof_received) if self._deadline is not None else None
 
     def pause_writing(self) -> None:
-        """Have the library wait until the peer reads."""
+        """Tell aiohttp to wait until the peer has read more."""
         self._guarded(self.handler.pause_writing)
 
     def resume_writing(self) -> None:
-        """Let the library go on."""
+        """Tell aiohttp that it may write again."""
         self._guarded(self.handler.resume_writing)
 
     def _guarded(self, call: Callable[[], bool | None]) -> bool | None:
-        """Make the call; if it raises, end the connection."""
+        """Call aiohttp; if it raises, log that and end the connection."""
         try:
             return call()
         except Exception:  # noqa: BLE001 - whatever it is, the node goes on
-            _log.exception("an HTTP connection ends by a mistake")
+            _log.exception("an HTTP connection was ended by an unexpected error; the node goes on")
             self.abort()
             return None

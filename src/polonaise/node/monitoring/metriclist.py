@@ -1,4 +1,4 @@
-"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list, as a test sees to."""
+"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list; a test compares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STORAGE: Final = "storage"
 
 
 class MetricKind(enum.Enum):
-    """How a metric behaves: its value says what Prometheus calls it."""
+    """The kind of a metric; the values are Prometheus' words."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,7 @@ class MetricKind(enum.Enum):
 
 
 class Metric(NamedTuple):
-    """One metric."""
+    """A metric: its name, kind, meaning and labels."""
 
     name: str
     kind: MetricKind
@@ -54,8 +54,8 @@ NODE_INFO: Final = _gauge(
 NODE_READY: Final = _gauge("node_ready", "1 if `/ready` answers with 200, else 0.")
 NODE_LOOP_DELAY: Final = _histogram(
     "node_loop_delay_seconds",
-    "How much later than asked for the node's event loop came to a timer, looked at once a second: how long it was "
-    "busy or stopped.",
+    "How late a timer of the node's event loop went off, measured once a second: how long the loop was busy or "
+    "stopped.",
 )
 NODE_TASKS: Final = _gauge("node_tasks", "Tasks of the node's event loop.")
 
@@ -97,7 +97,7 @@ OWNED: Final = _gauge(
     "server_owned_partitions", "Partitions owned, by the first 8 digits of the cluster's key.", "cluster"
 )
 CLUSTER_PARTITIONS: Final = _gauge(
-    "server_cluster_partitions", "Partitions that the cluster has, owned or not, by the same.", "cluster"
+    "server_cluster_partitions", "Partitions of the cluster, owned or not, by the same 8 digits.", "cluster"
 )
 UNDER_REPLICATED: Final = _gauge(
     "server_under_replicated_partitions", "Partitions with a session in which not all members are engaged."
@@ -152,7 +152,7 @@ FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the
 FRAGMENTS_DONE: Final = _gauge(
     "server_fragment_scrub_done", "Fragments that the present round, or the last one, is done with."
 )
-FRAGMENTS_OF: Final = _gauge("server_fragment_scrub_of", "Fragments in that round.")
+FRAGMENTS_OF: Final = _gauge("server_fragment_scrub_of", "Fragments in the present round, or the last one.")
 FRAGMENTS_DAMAGED: Final = _counter("server_fragments_damaged", "Fragments found damaged.")
 FRAGMENTS_REPAIRED: Final = _counter("server_fragments_repaired", "Fragments found damaged and repaired.")
 FRAGMENTS_UNREPAIRED: Final = _gauge(
@@ -220,33 +220,35 @@ STORAGE_PARTITIONS: Final = _gauge(
     "state",
 )
 STORAGE_QUEUE: Final = _gauge("storage_queue_entries", "Messages that wait in the queues of all partitions.")
-STORAGE_QUEUE_BYTES: Final = _gauge("storage_queue_bytes", "Memory that these messages take, in bytes.")
+STORAGE_QUEUE_BYTES: Final = _gauge("storage_queue_bytes", "Memory that the messages in all queues take, in bytes.")
 STORAGE_CONNECTIONS: Final = _gauge("storage_connections", "Connections of servers: two for each.")
 STORAGE_CONNECTIONS_BYTES: Final = _gauge(
     "storage_connections_bytes", "Bytes held for servers: unfinished frames and untaken answers."
 )
 STORAGE_READS: Final = _gauge("storage_unanswered_reads", "Reads that are not answered yet.")
 SEGMENTS: Final = _gauge("storage_segments", "Segment files of all usable partitions.")
-LOG_BYTES: Final = _gauge("storage_log_bytes", "Bytes of these segments.")
+LOG_BYTES: Final = _gauge("storage_log_bytes", "Bytes of the segment files of all usable partitions.")
 OPEN_FILES: Final = _gauge("storage_open_files", "Files of the log that are open.")
 OPEN_FILES_MAX: Final = _gauge("storage_open_files_max", "The most files of partitions that stay open.")
 DISK_BYTES: Final = _gauge("storage_disk_bytes", "Size of the file system that the directory is on, in bytes.")
-DISK_FREE: Final = _gauge("storage_disk_free_bytes", "What the node may still use of it, in bytes.")
+DISK_FREE: Final = _gauge("storage_disk_free_bytes", "Free bytes of that file system that the node may use.")
 DIRECTORY_GONE: Final = _gauge(
-    "storage_directory_gone", "1 if the directory is not the node's any more, so that it stores nothing, else 0."
+    "storage_directory_gone", "1 if the node has lost its directory, and so stores nothing, else 0."
 )
 SCRUB_RATE: Final = _gauge(
     "storage_scrub_bytes_per_second", "The rate at which the scrub reads; 0 if it is switched off."
 )
 SCRUB_ROUNDS: Final = _counter("storage_scrub_rounds", "Rounds of the scrub that have ended.")
 SCRUB_DONE: Final = _gauge("storage_scrub_done", "Partitions that the present round, or the last one, is done with.")
-SCRUB_OF: Final = _gauge("storage_scrub_of", "Partitions in that round.")
-SCRUB_BYTES: Final = _gauge("storage_scrub_bytes", "Bytes that were read in that round, and were good.")
+SCRUB_OF: Final = _gauge("storage_scrub_of", "Partitions in the present round, or the last one.")
+SCRUB_BYTES: Final = _gauge("storage_scrub_bytes", "Bytes read and found good in the present round, or the last one.")
 SCRUB_FINISHED: Final = _gauge(
     "storage_scrub_finished_timestamp_seconds", "When a round ended last, in seconds since 1970; 0 for never."
 )
 SCRUB_FOUND: Final = _counter("storage_damages_found", "Damages found by the scrub.")
-SCRUB_REPAIRED: Final = _counter("storage_damages_repaired", "Those of them after which the copy was whole again.")
+SCRUB_REPAIRED: Final = _counter(
+    "storage_damages_repaired", "Damages found by the scrub whose copy was made whole again."
+)
 SCRUB_UNREPAIRED: Final = _gauge(
     "storage_damages_unrepaired", "Damages found, the latest 100 at most, whose copy is not whole again."
 )
@@ -262,7 +264,7 @@ REPLICA_CONFIRMED: Final = _gauge(
     "replica_confirmed_id", "The highest id that the replica knows to be committed; -1 for none.", PARTITION
 )
 REPLICA_SEGMENTS: Final = _gauge("replica_segments", "Segment files.", PARTITION)
-REPLICA_BYTES: Final = _gauge("replica_log_bytes", "Bytes of these segments.", PARTITION)
+REPLICA_BYTES: Final = _gauge("replica_log_bytes", "Bytes of the segment files.", PARTITION)
 REPLICA_QUEUE_BYTES: Final = _gauge("replica_queue_bytes", "Memory that waiting messages take, in bytes.", PARTITION)
 
 METRICS: Final = tuple(_ALL)
@@ -275,8 +277,8 @@ FROM_THE_LIBRARY: Final = {
     "process_open_fds": "Open file descriptors, sockets included.",
     "process_max_fds": "The most file descriptors that the process may open.",
     "python_gc_objects_collected_total": "Objects collected by Python's garbage collector, by `generation`.",
-    "python_gc_objects_uncollectable_total": "Objects that it could not free, by `generation`.",
-    "python_gc_collections_total": "Its collections, by `generation`.",
+    "python_gc_objects_uncollectable_total": "Objects that the garbage collector could not free, by `generation`.",
+    "python_gc_collections_total": "Collections by the garbage collector, by `generation`.",
     "python_info": "Always 1: the version of Python.",
 }
 """The metrics of the process, which prometheus_client reads from the system. Those of `process_` are there on Linux."""

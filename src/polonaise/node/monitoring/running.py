@@ -1,4 +1,4 @@
-"""Serves a node's metrics and health over HTTP while the node runs."""
+"""Serve a node's metrics and health over HTTP while the node runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from polonaise.node.monitoring.face import HttpFace, ObservedNode
 from polonaise.node.monitoring.httplistener import HttpListener
 
 _LOOK_S: Final = 1.0
-"""The seconds between two looks at how late the event loop is."""
+"""Seconds between two measurements of the event loop's delay."""
 
 
 @asynccontextmanager
 async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIterator[str]:
     """Serve HTTP at `address` during the `async with` block, which gets the address with its port.
 
-    Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles` if it can't be had.
+    Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles` if the address can't be listened at.
     """
     delays = Histogram()
     listener = HttpListener(host, HttpFace(node, host.clock, Exposition().text, delays, version("polonaise")).answer)
@@ -36,7 +36,7 @@ async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIte
 
 
 async def _watch_loop(host: Host, delays: Histogram) -> None:
-    """Measure for ever how much later than asked for the loop comes to a timer."""
+    """Measure the event loop's delay for ever: how much later than it should a timer goes off."""
     while True:
         began_s = host.clock.monotonic_s()
         await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""The metrics of a server, read from its state when somebody asks."""
+"""Read the metrics of a server from its state, on request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, ClientId, FailureReason,
 
 _TURN_PARTITIONS: Final = 100
 _TURN_PARTITIONS_LISTED: Final = 25
-"""The most partitions that are looked at in one turn of the loop, and those whose metrics are told one by one: others
-have theirs between them."""
+"""The most partitions that are read in one turn of the event loop, without and with metrics of each one: other tasks
+run between these turns."""
 STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
+"""The states of a partition, which are values of the label `state`."""
 
 
 class _SeenPartition(NamedTuple):
-    """What is told of one partition, and summed up for the server."""
+    """The figures of one partition at one moment, which are told one by one or summed up for the server."""
 
     state: str
     waiting: tuple[int, int]
@@ -37,7 +38,7 @@ class _SeenPartition(NamedTuple):
 
 
 def state_of(owner: PartitionOwner, now_s: float) -> str:
-    """Return the state of a partition: one of `STATES`. It is `ready` when its health says so."""
+    """Return the state of a partition: one of `STATES`. It is `ready` exactly if the partition's health says so."""
     if owner.stopped is not None:
         return "stopped"
     if owner.readiness.blocked is not None:
@@ -48,6 +49,7 @@ def state_of(owner: PartitionOwner, now_s: float) -> str:
 
 
 def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
+    """Return the figures of a partition at this moment."""
     session = owner.session
     engaged = list(session.engaged) if session is not None else []
     late = [name for name in session.value.members if name not in session.engaged] if session is not None else []
@@ -73,7 +75,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     samples = Samples()
     totals = server.past_totals
     partitions = list(server.partitions.values())
-    # Of these partitions, also of those that leave meanwhile: past totals have them only from the next time on.
+    # All of these are counted, even those that leave while this runs: `past_totals`, read above, lacks their totals.
     listed = detail.partitions.lists(len(partitions))
     samples.add(metrics.LISTED, int(listed))
     mounts = sum(len(served.owner.feeds.mounts) for served in partitions)
@@ -97,7 +99,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
 
 
 def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> None:
-    """Add what the server itself has counted."""
+    """Add the metrics of the server as a whole that are not sums over its present partitions."""
     measures = server.measures(totals)
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
@@ -140,7 +142,7 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
 
 
 class _Sums:
-    """What is summed up over the partitions at this moment."""
+    """Sums and maxima over the partitions that a server owns at this moment."""
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
@@ -152,7 +154,7 @@ class _Sums:
         self._cache_bytes = self._locks = self._lock_tables = 0
 
     def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
-        """Add a partition."""
+        """Add the figures of a partition."""
         self._states[seen.state] += 1
         self._under_replicated += bool(seen.late)
         self._inbox += seen.waiting[0]

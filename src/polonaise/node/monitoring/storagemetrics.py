@@ -1,4 +1,4 @@
-"""The metrics of a storage node, read from its state when somebody asks."""
+"""Read the metrics of a storage node from its state, on request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.node import StorageNode
 
 _TURN_PARTITIONS: Final = 100
-"""The most replicas that are looked at in one turn of the loop: others have theirs between them."""
+"""The most replicas that are read in one turn of the event loop: other tasks run between these turns."""
 
 
 async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: Detail) -> Samples:
-    """Read the metrics of a storage node; `space` is that of its disk, None if it is not known."""
+    """Read the metrics of a storage node. `space` is that of its disk; None if unknown."""
     samples = Samples()
     _add_node(samples, node, space)
     replicas = node.replicas()
@@ -43,7 +43,7 @@ async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: De
 
 
 def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> None:
-    """Add what the node itself has counted."""
+    """Add the metrics of the node as a whole that are not sums over its replicas."""
     measures = node.measures()
     totals, scrubbed, add = measures.totals, measures.scrubbed, samples.add
     add(metrics.STORED_TRANSACTIONS, totals.get("transactions", 0))
@@ -76,7 +76,7 @@ def _add_replica(samples: Samples, measured: ReplicaMeasures) -> None:
     number = measured.partition
     samples.add(metrics.REPLICA_USABLE, int(measured.usable), number)
     samples.add(metrics.REPLICA_QUEUE_BYTES, measured.queue_bytes, number)
-    if measured.usable:  # else nothing is known of the files
+    if measured.usable:  # otherwise nothing is known of the replica's files
         samples.add(metrics.REPLICA_SESSION, measured.session, number)
         samples.add(metrics.REPLICA_LAST, measured.last, number)
         samples.add(metrics.REPLICA_CONFIRMED, measured.confirmed, number)

@@ -39,7 +39,7 @@ class OwnerCounts(dict[str, int]):
         )
         self._latencies = latencies or Histogram()
         self._received_s: list[float] = []
-        """When each batch came in that was committed since `measure` was called."""
+        """When the oldest append of each batch arrived that was committed since the last call of `measure`."""
 
     def committed(self, batch: SealedBatch) -> None:
         """Count a committed batch."""
@@ -49,7 +49,7 @@ class OwnerCounts(dict[str, int]):
         self._received_s.append(batch.received_s)
 
     def measure(self, now_s: float) -> None:
-        """Count the latencies of what was committed just now, each from the receipt of the batch's oldest append."""
+        """Observe the latency of each batch committed since the last call, from the receipt of its oldest append."""
         for received_s in self._received_s:
             self._latencies.observe(now_s - received_s)
         self._received_s.clear()
