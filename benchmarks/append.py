@@ -1,10 +1,11 @@
 """How fast are appends? One server, three storage processes, every commit synced, one partition.
 
-    python benchmarks/append.py [--seconds 30] [--runs 5] [--only NAME] [--write]
+    python benchmarks/append.py [--seconds 30] [--runs 5] [--only NAME] [--tls] [--write]
 
 Prints the floor of this machine first (one fdatasync, one loopback echo), then each load: best of the runs; then how
 fast a new client reads, and the server's memory. `--only` takes a part of a load's name, `reads` or `memory`. With
-`--write` the figures replace the ones in docs/performance.md; nobody types them.
+`--tls` each load runs without TLS and with it, by turns, and the rest is left out. With `--write` the figures replace
+the ones in docs/performance.md; nobody types them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ import polonaise
 from document import arguments, command, table, write_figures
 from floor import echo_ms, fdatasync_ms
 from loads import Load, keep
+from polonaise.admin import certificates
+from polonaise.host.tls import TlsFiles
 from polonaise.node.local import LocalCluster
 
+TLS = "append.py --tls"
+"""What the figures with TLS are called on the page."""
 ACCOUNTS = 50_000
 """The number of locks in use: far more than appends outstanding, so that none conflicts."""
 
@@ -80,9 +85,11 @@ async def read_batches(log: polonaise.Log) -> float:
 
 
 @contextlib.asynccontextmanager
-async def cluster(directory: Path) -> AsyncIterator[tuple[LocalCluster, polonaise.Log]]:
-    with LocalCluster(directory) as local:
-        async with polonaise.connect(local.coordinator) as log:
+async def cluster(
+    directory: Path, nodes: TlsFiles | None = None, client: TlsFiles | None = None
+) -> AsyncIterator[tuple[LocalCluster, polonaise.Log]]:
+    with LocalCluster(directory, tls=nodes) as local:
+        async with polonaise.connect(local.coordinator, tls=client) as log:
             await log.append(b"first", partition=0)
             yield local, log
 
@@ -146,6 +153,28 @@ async def measure(seconds: float, runs: int, only: str) -> dict[str, Any]:
     return figures
 
 
+async def measure_tls(seconds: float, runs: int, only: str) -> dict[str, tuple[Load, Load]]:
+    """Return the best run of each load, without TLS and with it. The two take turns: a shared machine changes."""
+    best: dict[str, tuple[Load, Load]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        certificates.make(root / "tls", [certificates.node("localhost"), certificates.client("client")])
+        files = [certificates.files_of_holder(root / "tls", name) for name in ("localhost", "client")]
+        for number, (name, load) in enumerate(LOADS.items()):
+            if only and only not in name:
+                continue
+            results: tuple[list[Load], list[Load]] = ([], [])
+            for run in range(runs):
+                for side, given in enumerate(([], files)):
+                    async with cluster(root / f"load-{number}-{run}-{side}", *given) as (_, log):
+                        results[side].append(await load(log, seconds))
+            plain, encrypted = (max(side, key=lambda result: result.per_second) for side in results)
+            best[name] = plain, encrypted
+            ratio = encrypted.per_second / plain.per_second
+            print(f"{name}: {plain} without TLS, {encrypted} with it: {ratio:.0%}", flush=True)
+    return best
+
+
 async def measure_reads(directory: Path, runs: int) -> dict[str, float]:
     rates = {}
     async with cluster(directory) as (local, log):
@@ -162,8 +191,13 @@ async def measure_reads(directory: Path, runs: int) -> dict[str, float]:
 
 
 def main() -> None:
-    options = arguments(__doc__, seconds=30.0, runs=5, only="")
+    options = arguments(__doc__, seconds=30.0, runs=5, only="", tls=False)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if options.tls:
+            pairs = runner.run(measure_tls(options.seconds, options.runs, options.only))
+            if options.write:
+                write_figures(TLS, tls_page(pairs, options.seconds, options.runs))
+            return
         figures = runner.run(measure(options.seconds, options.runs, options.only))
     if options.write:
         write_figures("append.py", page(figures, options.seconds, options.runs))
@@ -187,6 +221,21 @@ def page(figures: dict[str, Any], seconds: float, runs: int) -> list[str]:
             ["transactions written", "server's resident memory, MB"],
             [(name, f"{size:.1f}") for name, size in figures["memory_mb"].items()],
         ),
+    ]
+
+
+def tls_page(pairs: dict[str, tuple[Load, Load]], seconds: float, runs: int) -> list[str]:
+    rows = [
+        (
+            name, f"{plain.per_second:,.0f}", f"{tls.per_second:,.0f}", f"{tls.per_second / plain.per_second:.0%}",
+            f"{plain.p50_ms:.2f}", f"{tls.p50_ms:.2f}",
+        )
+        for name, (plain, tls) in pairs.items()
+    ]  # fmt: skip
+    return [
+        f"{command(TLS, seconds=seconds, runs=runs)}; best of {runs} runs of {seconds:g} s each, by turns.",
+        "",
+        *table(["load", "transactions/s", "with TLS", "ratio", "median ms", "with TLS"], rows),
     ]
 
 

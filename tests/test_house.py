@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from functools import cache
 from pathlib import Path
 
@@ -22,6 +23,9 @@ MAY_SLEEP = {
     "rigs/goodclient.py": "a program of its own: a client with a steady pace",
 }
 MAY_CHANGE_THE_PATH = {"model/owner/world.py": "run by `python -m tests.model`, without the path of pyproject.toml"}
+
+MADE = {"build", "dist", "node_modules", "__pycache__"}
+"""Folders of files that tools make."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -110,3 +114,20 @@ def test_only_the_module_for_waiting_sleeps() -> None:
         if path.relative_to(TESTS).parts[0] not in CAMPAIGNS and name_of(path) not in MAY_SLEEP and not simulated:
             wrong += [f"{name_of(path)}:{line}" for line in sleeps(path)]
     assert wrong == [], "rigs.waiting has wait_until, and names for what is waited for on purpose"
+
+
+def test_no_file_has_marks_of_a_merge_that_was_not_finished() -> None:
+    """Python's own files would not even load; pages, settings and scripts would be shipped with them."""
+    marks = tuple(sign * 7 + b" " for sign in (b"<", b">", b"|"))
+    wrong = []
+    looked_at = 0
+    for folder, below, names in os.walk(TESTS.parent):
+        # What tools make is no file of the project: environments, caches, `build`.
+        below[:] = [each for each in below if each not in MADE and (not each.startswith(".") or each == ".ci")]
+        for path in (Path(folder, name) for name in names if name != ".git"):
+            looked_at += 1
+            for number, line in enumerate(path.read_bytes().splitlines(), 1):
+                if line.startswith(marks):
+                    wrong.append(f"{path.relative_to(TESTS.parent)}:{number}")
+    assert wrong == []
+    assert looked_at > len(FILES)

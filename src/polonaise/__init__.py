@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from polonaise.client.settings import ClientSettings
     from polonaise.client.view import RunView, View
     from polonaise.errors import PolonaiseError, Retry
+    from polonaise.host.tls import TlsFiles
     from polonaise.log.batch import Batch
     from polonaise.node.connecting import connect
     from polonaise.terms import BodyForm, LockMode, Transaction
@@ -60,6 +61,7 @@ __all__ = [
     "Serializer",
     "SqlView",
     "Submission",
+    "TlsFiles",
     "Transaction",
     "TransactionReader",
     "View",
@@ -79,6 +81,7 @@ _HOMES = {
     "polonaise.client.settings": ("ClientSettings",),
     "polonaise.client.view": ("RunView", "View"),
     "polonaise.errors": ("PolonaiseError", "Retry"),
+    "polonaise.host.tls": ("TlsFiles",),
     "polonaise.log.batch": ("Batch",),
     "polonaise.node.connecting": ("connect",),
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),

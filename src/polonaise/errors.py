@@ -105,7 +105,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class FrameDamaged(ProtocolError):
-    """A frame whose checksum does not fit: the link is broken, or the peer is not a Polonaise node."""
+    """A frame whose checksum or lengths do not fit: the link is broken, or the peer is not a Polonaise node."""
 
     code = "frame_damaged"
 
@@ -122,10 +122,64 @@ class WrongClusterKey(PolonaiseError):
     code = "wrong_cluster_key"
 
 
+class WrongStorageNode(PolonaiseError):
+    """A storage node has another name than the one by which it was asked for: an address leads to the wrong disk.
+
+    The message has both names, and what to do.
+    """
+
+    code = "wrong_storage_node"
+
+
+class StorageNameDamaged(PolonaiseError):
+    """The file with a storage node's name can't be read. Nothing is opened: whose replicas lie there is unknown."""
+
+    code = "storage_name_damaged"
+
+
+class UnknownStorageNode(PolonaiseError):
+    """The cluster has no storage node of that name."""
+
+    code = "unknown_storage_node"
+
+
 class WrongRole(ProtocolError):
     """A peer of the wrong kind, such as a client on a storage node's port."""
 
     code = "wrong_role"
+
+
+# ------------------------------------------------------------------ TLS
+
+
+class TlsRequired(PolonaiseError):
+    """A plain connection came to a node that takes TLS only. The message says which options this side needs."""
+
+    code = "tls_required"
+
+
+class TlsNotSpoken(PolonaiseError):
+    """A side with TLS has met one without: a node that was started plain, or something else than a node."""
+
+    code = "tls_not_spoken"
+
+
+class CertificateRefused(PolonaiseError):
+    """One side of a connection does not take the other's certificate. The message says whose, and why.
+
+    Such as: the certificate is of another CA, has expired, names another host, or is for another role.
+    """
+
+    code = "certificate_refused"
+
+
+class CertificateUnusable(PolonaiseError):
+    """This process's own TLS files can't be used: one is missing, can't be read, or does not fit the others.
+
+    Nothing was connected or listened to. The message names the file, and nothing of what is in it.
+    """
+
+    code = "certificate_unusable"
 
 
 # ------------------------------------------------------------------ batches and files
@@ -206,6 +260,12 @@ class ControlFileMissing(PolonaiseError):
     """A storage directory has partitions but no control file. To open them as empty would forget every promise."""
 
     code = "control_file_missing"
+
+
+class ClusterFileDamaged(PolonaiseError):
+    """The file that says what a cluster of this machine consists of (`cluster start`) can't be read."""
+
+    code = "cluster_file_damaged"
 
 
 class UnsupportedFormat(PolonaiseError):
@@ -558,6 +618,16 @@ class CoordinatorUnavailable(PolonaiseError):
     """
 
     code = "coordinator_unavailable"
+    retry = Retry.AGAIN
+
+
+class ServersUnavailable(PolonaiseError):
+    """None of the servers that a client knows of, by its address and by the assignment, has answered.
+
+    The message names each with its reason.
+    """
+
+    code = "servers_unavailable"
     retry = Retry.AGAIN
 
 

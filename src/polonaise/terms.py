@@ -38,7 +38,7 @@ UNRESOLVED: Final[TransactionId] = -(2**63)
 """The closing mark of a session whose end nobody has decided yet."""
 
 StorageId: TypeAlias = str
-"""The name of a storage node: the address it is reached under (`host:port` or `unix:/path`)."""
+"""The name of a storage node, which it keeps on its disk: a word, or the address it was first reached under."""
 
 
 class RequestId(NamedTuple):

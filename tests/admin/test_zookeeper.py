@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble
-from polonaise.errors import DirectoryInUse
+from polonaise.errors import CertificateUnusable, DirectoryInUse
+from polonaise.host.tls import TlsFiles
+from rigs.tls import Authority
 from rigs.waiting import block_until
 
 pytestmark = pytest.mark.slow
@@ -51,6 +53,15 @@ def test_servers_end_with_the_command_that_started_them(tmp_path: Path, end: sig
             command.send_signal(end)
         assert command.wait(30) == (-signal.SIGKILL if end is signal.SIGKILL else 0)
     block_until(lambda: not running_in(tmp_path), "the servers have ended")
+
+
+def test_a_key_that_java_does_not_read_is_refused_by_name(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "ours").node()
+    old = tmp_path / "old-key.pem"
+    subprocess.run(["openssl", "ec", "-in", files.key, "-out", str(old)], check=True, capture_output=True)
+    assert "BEGIN EC PRIVATE KEY" in old.read_text()
+    with pytest.raises(CertificateUnusable, match=r"is not in PKCS#8, .*`openssl pkcs8 -topk8 -nocrypt`"):
+        ZooKeeperEnsemble(tmp_path / "zookeeper", tls=TlsFiles(files.ca, files.certificate, str(old)))
 
 
 def test_a_server_that_ends_by_itself_ends_the_command_which_tells_why(tmp_path: Path) -> None:

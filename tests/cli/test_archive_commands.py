@@ -147,7 +147,7 @@ def test_restore_warns_of_a_key_that_two_logs_would_have(shell: Shell, tmp_path:
 def test_restore_takes_the_nodes_of_a_cluster_with_blanks_and_none_twice(shell: Shell, tmp_path: Path) -> None:
     asyncio.run(_archive_a_group(shell, tmp_path / "store"))
     restore = ("archive", "restore", tmp_path / "store", tmp_path / "log", "--same-key", "--nodes")
-    shell.refuses(*restore, "h:1, h:1", code="bad_option", naming="--nodes has an address twice")
+    shell.refuses(*restore, "h:1, h:1", code="bad_option", naming="--nodes has h:1 twice")
     said = shell.run(*restore, "h:1, h:2 ,h:3,")
     assert said.status == 0, said.errors
     kept = b"".join(file.read_bytes() for file in (tmp_path / "log" / "coordinator").rglob("*") if file.is_file())

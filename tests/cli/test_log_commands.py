@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.admin import logs
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
+from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
 from rigs.shell import Shell
 
@@ -400,8 +400,8 @@ def test_health_of_a_log_whose_storage_directory_was_wiped_says_so_and_claims_no
 def test_a_mark_that_is_not_proved_is_none() -> None:
     told = {"server": 1, "storage": {}}
     for ready, committed, expected in ((False, -1, None), (False, 7, 7), (True, -1, -1)):
-        health = {"ready": ready, "committed": committed, "waits_for": "a quorum"}
-        assert logs._condition(0, told, health).committed_high_water_mark == expected
+        health = {"ready": ready, "committed": committed, "waits_for": "a quorum", "generation": 1}
+        assert condition_of(0, told, health).committed_high_water_mark == expected
 
 
 def test_health_says_how_far_the_scrub_of_each_storage_node_is(shell: Shell, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from polonaise.checksum import crc32
 from polonaise.errors import SegmentDamaged
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
+from polonaise.storage.namefile import NAME_FILE, encode_name
 from rigs.shell import Shell
 from rigs.storagefiles import flip, make_storage, promise, segments
 
@@ -268,7 +269,15 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
     said = shell.run("segment", "compare", storage, behind)
     assert said.status == 1
     assert "the first transaction that can't be had is 6" in said.output
+    (storage / NAME_FILE).write_bytes(encode_name("b"))
+    (behind / NAME_FILE).write_bytes(b"not a name")
+    named = shell.run("segment", "compare", storage, behind, least, "--json").objects[0]["replicas"]
+    assert [each["node"] for each in named] == ["b", None, None]
+    assert [str(behind / NAME_FILE) in each["damage"] for each in named] == [False, False, False], "others come first"
+    assert f"{storage}  b " in shell.run("segment", "compare", storage, least).output
     empty = [make_storage(tmp_path / name, batches=0) for name in ("none", "nothing")]
+    (empty[0] / NAME_FILE).write_bytes(b"not a name")
+    assert "is damaged, so that nobody knows which" in shell.run("segment", "compare", *empty).output
     assert "partition 0: none of these directories holds" in shell.run("segment", "compare", *empty).output
     shell.refuses("segment", "compare", storage, code="bad_option", naming="two storage directories")
 

@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.protocol.draft import Draft
-from polonaise.client.protocol.window import AppendWindow
-from polonaise.wire.appends import inbox_bytes
+from polonaise.client.protocol.window import AppendWindow, SentFrame
+from polonaise.wire.appends import AppendColumns, inbox_bytes
 from rigs.clients import World
 from rigs.waiting import time_passes, wait_until
+
+
+def frame(sequence: int, size: int) -> SentFrame:
+    columns = AppendColumns()
+    columns.add(sequence, -1, 0, b"", 0)
+    return SentFrame(columns, size)
 
 
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.booleans()), max_size=60), st.integers(0, 20_000))
@@ -30,13 +36,13 @@ def test_no_more_than_the_window_is_undecided_but_for_one_frame(steps: list[tupl
         if fits:
             sequence += 1
             undecided[sequence] = inbox_bytes(size)
-            kept.sent(sequence, size)
+            kept.sent(frame(sequence, size))
 
 
 def test_a_new_mount_begins_with_the_whole_window() -> None:
     window = AppendWindow()
     window.open(3_000)
-    window.sent(1, 2_000)
+    window.sent(frame(1, 2_000))
     assert not window.fits(10)
     window.open(3_000)
     assert window.fits(10)
@@ -95,7 +101,7 @@ async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_
     sent_when_run: list[int] = []
 
     def context(tx: Draft, number: int) -> None:
-        sent_when_run.append(client._appends_of(0, ()).sent)
+        sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
         tx.append(b"%04d" % number)
 
     await asyncio.gather(*(client.run(context, number, partition=0) for number in range(1_200)))
@@ -111,7 +117,7 @@ async def test_groups_of_many_contexts_go_out_in_parts_too(world: World) -> None
     sent_when_run: list[int] = []
 
     def context(tx: Draft, number: int) -> None:
-        sent_when_run.append(client._appends_of(0, ()).sent)
+        sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
         for part in range(3):
             tx.append(b"%04d" % (number + part))
 

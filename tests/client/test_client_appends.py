@@ -169,9 +169,12 @@ async def test_flush_outlives_a_broken_connection(world: World) -> None:
     await wait_until(lambda: world.server.held)
     flushing = asyncio.ensure_future(client.flush(timeout=2))
     world.server.break_connections()
-    assert await flushing == -1
-    with pytest.raises(AppendFailed):
-        await receipt
+    server = world.server
+    await wait_until(lambda: any(connection in server.connections for connection, _, _ in server.held_flushes))
+    server.held_flushes = [held for held in server.held_flushes if held[0] in server.connections]
+    server.release()
+    assert await flushing == 0
+    assert (await receipt).id == 0
 
 
 async def test_outstanding_appends_are_bounded_in_count(world: World) -> None:
@@ -252,19 +255,6 @@ async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_comm
     assert (await receipt).id == 0
 
 
-async def test_an_append_lost_with_the_connection_has_failed_once_remounted(world: World) -> None:
-    client = await world.ready_client()
-    world.server.hold = True
-    lost = client.append(b"lost")
-    await wait_until(lambda: world.server.held)
-    world.server.break_connections()
-    world.server.hold = False
-    with pytest.raises(AppendFailed):
-        await lost
-    assert (await client.append(b"again")).sequence == 2
-    assert world.log.bodies() == [b"again"]
-
-
 async def test_every_stream_connection_has_a_larger_sequence(world: World) -> None:
     client = await world.client()
     for number in range(4):
@@ -285,20 +275,15 @@ async def test_a_remount_continues_where_the_feed_was(world: World) -> None:
     assert [mount.client_high_water_mark for mount in world.server.heard.mounts] == [-1, 1]
 
 
-async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once_or_not_at_all(world: World) -> None:
+async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once(world: World) -> None:
     client = await world.client()
     committed: list[bytes] = []
-    failed: list[bytes] = []
 
     async def writer(number: int) -> None:
         for turn in range(50):
             body = b"%d/%d" % (number, turn)
-            try:
-                await client.ready()
-                await client.append(body)
-                committed.append(body)
-            except AppendFailed:
-                failed.append(body)
+            await client.append(body)
+            committed.append(body)
 
     async def breaker() -> None:
         while True:
@@ -311,8 +296,7 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
     bodies = world.log.bodies()
     assert len(bodies) == len(set(bodies))
     assert sorted(committed) == sorted(bodies)
-    assert not set(failed) & set(bodies)
-    assert len(committed) + len(failed) == 1_000
+    assert len(committed) == 1_000
 
 
 async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
@@ -325,9 +309,8 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
     await wait_until(lambda: world.server.held)
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.coordinator.assign(0, "server:2", 2)
-    with pytest.raises(AppendFailed):
-        await pending
-    assert (await client.append(b"1")).id == 1
+    assert (await pending).id == 1
+    assert (await client.append(b"2")).id == 2
     assert new.heard.mounts[0].generation_known == 2
     assert new.heard.appends[0][0].generation == 2
     assert world.server.heard.unmounts == 1
@@ -347,16 +330,6 @@ async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that
     await append
     assert (await client.append(b"1")).id == 0
     assert new.heard.mounts
-
-
-async def test_appends_under_a_refused_generation_fail_and_the_partition_is_mounted_again(world: World) -> None:
-    client = await world.client()
-    await client.append(b"0")
-    world.server.generation = 2
-    with pytest.raises(AppendFailed):
-        await client.append(b"1")
-    assert (await client.append(b"2")).id == 1
-    assert world.server.heard.appends[-1][0].generation == 2
 
 
 async def test_a_mount_of_an_older_generation_is_not_believed(world: World) -> None:

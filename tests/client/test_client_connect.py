@@ -18,12 +18,16 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     BadOption,
     BodyTooLarge,
+    CertificateRefused,
     Closed,
     DeadlineExceeded,
     Forked,
     HostFailed,
     InvariantViolated,
     NotInitialized,
+    PolonaiseError,
+    TlsNotSpoken,
+    TlsRequired,
     TooManyLocks,
     WrongClusterKey,
     WrongEventLoop,
@@ -108,6 +112,30 @@ async def test_a_server_of_another_cluster_is_never_written_to(world: World) -> 
     with pytest.raises(polonaise.PolonaiseError, match="wrong_cluster_key"):
         await client.run(lambda tx: tx.append(b"x"), timeout=0.05)
     assert world.log.bodies() == []
+
+
+@pytest.mark.parametrize("fault", [TlsNotSpoken("no TLS"), TlsRequired("TLS only"), CertificateRefused("expired")])
+async def test_a_wrong_mode_stops_a_client_that_was_never_let_in_and_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: PolonaiseError
+) -> None:
+    running = await world.ready_client()
+    tried = asyncio.Event()
+    connect = world.host.network.connect
+
+    async def answers_oddly(address: str, factory: Any) -> Any:
+        tried.set()
+        raise type(fault)(fault.text)
+
+    monkeypatch.setattr(world.host.network, "connect", answers_oddly)
+    late = await world.client()
+    with pytest.raises(type(fault)):
+        await late.ready()
+    tried.clear()
+    world.server.break_connections()
+    await tried.wait()
+    monkeypatch.setattr(world.host.network, "connect", connect)
+    await running.run(lambda tx: tx.append(b"x"), timeout=20.0)
+    assert world.log.bodies() == [b"x"]
 
 
 async def test_a_client_that_was_not_started_says_so(world: World) -> None:

@@ -443,7 +443,6 @@ def test_registers_past_their_bounds_are_refused_at_once(
         (AppendFailure(FailureReason.SESSION_ENDED), None, Again(-1, True)),
         (AppendFailure(FailureReason.INSUFFICIENT_REPLICAS), None, Again(-1, True)),
         (AppendFailure(FailureReason.DEADLINE), None, Again(-1, True)),
-        (AppendFailure(FailureReason.GENERATION, 4), None, Again(-1, True)),
         (AppendFailure(FailureReason.REGISTERS_FULL), None, None),
         (AppendFailure(FailureReason.PRODUCER_FENCED), None, None),
         (AppendFailure(Unordered.PASSED_OVER), None, Again(-1, True)),

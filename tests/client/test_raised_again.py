@@ -16,6 +16,7 @@ from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark
 from rigs.clients import World
 from rigs.raising import check_small, raised
+from rigs.storage import FixedAddresses
 from rigs.waiting import time_passes
 
 
@@ -117,7 +118,7 @@ def test_a_fresh_copy_of_an_error_says_the_same() -> None:
 
 async def test_the_error_of_a_storage_node_that_is_away_stays_small(world: World) -> None:
     settings = ServerSettings()
-    link = StorageLink(world.host, "storage:1", 1, b"k" * 16, settings, {})  # type: ignore[arg-type]
+    link = StorageLink(world.host, "storage:1", 1, b"k" * 16, settings, {}, FixedAddresses())  # type: ignore[arg-type]
     link.last_error = ConnectionLost("nobody there")
     error = await raised(lambda: link.ask_bulk(HighWaterMark(), 0))
     assert isinstance(error, ConnectionLost)

@@ -22,11 +22,20 @@ from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, HELLO_BYTES_MAX, Frames
 from polonaise.wire.messages import (
+    PROTOCOL_VERSION,
+    ROLE_CLIENT,
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    Flush,
+    GetAssignment,
+    GetRegister,
     Health,
     Hello,
     HighWaterMark,
     Ping,
     Pong,
+    Unmount,
 )
 from rigs.cluster import running
 from rigs.hostile import (
@@ -238,7 +247,7 @@ async def test_frames_are_the_same_in_one_packet_or_byte_by_byte(target: Target)
 )
 async def test_a_conversation_that_begins_wrongly_is_refused(target: Target, case: str, code: str) -> None:
     wrong: dict[str, dict[str, object]] = {
-        "future version": {"version_min": 2, "version_max": 65_535},
+        "future version": {"version_min": PROTOCOL_VERSION + 1, "version_max": 65_535},
         "past version": {"version_min": 0, "version_max": 0},
         "wrong role": {"role": 3},
         "unknown role": {"role": 200},
@@ -254,7 +263,7 @@ async def test_a_conversation_that_begins_wrongly_is_refused(target: Target, cas
         assert code in await peer.ended()
 
 
-async def test_a_key_is_told_to_nobody_who_does_not_have_it(target: Target) -> None:
+async def test_a_key_is_told_by_a_server_to_those_who_name_none_and_to_nobody_else(target: Target) -> None:
     async def heard(peer: Peer) -> bytes:
         found = b""
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -268,7 +277,25 @@ async def test_a_key_is_told_to_nobody_who_does_not_have_it(target: Target) -> N
     for key in (bytes(16), b"k" * 16):
         async with dial(target) as peer:
             peer.say(target.hello(cluster_key=key))
-            assert target.key not in await heard(peer)
+            tells = target.role == ROLE_CLIENT and not any(key)
+            assert (target.key in await heard(peer)) == tells
+
+
+async def test_who_has_named_no_key_gets_no_further_than_what_the_cluster_is(server: Target) -> None:
+    async with greet(server, cluster_key=bytes(16)) as peer:
+        assert isinstance(await peer.answer(DescribeCluster()), ClusterIs)
+        for message in (HighWaterMark(), Health(), GetRegister(b"x"), Flush(), Unmount(), mount()):
+            assert await peer.refused(message) == "wrong_cluster_key"
+
+
+async def test_who_asks_for_the_assignment_and_reads_no_answer_is_not_read_either(server: Target) -> None:
+    async with greet(server) as silent:
+        for number in range(20_000):
+            silent.say(GetAssignment(-1, 0), request=1 + number)
+        for number in range(1_000):
+            silent.say(GetAssignment(2**62, 2**32 - 1), request=20_001 + number)
+        async with greet(server) as peer:
+            assert isinstance(await peer.answer(GetAssignment(-1, 0)), AssignmentIs)
 
 
 # ---------------------------------------------------------------------- fields

@@ -140,8 +140,8 @@ async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> Non
         first, second = (node.address for node in cluster.storage)
         alias = first.replace("127.0.0.1", "localhost")
         options = ["--coordinator", cluster.coordinator, "--storage", f"{first},{alias},{second}"]
-        cluster.server = ChildNode("server", ["server", "run", *options], tmp_path / "server.log")
-        await asyncio.to_thread(cluster.server.start)
+        cluster.servers = [ChildNode("server", ["server", "run", *options], tmp_path / "server.log")]
+        await asyncio.to_thread(cluster.servers[0].start)
         async with connected(cluster) as log:
             await log.append(b"on two disks", partition=0)
             await asyncio.to_thread(cluster.storage[1].kill)
@@ -149,7 +149,12 @@ async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> Non
                 await log.run(lambda tx: tx.append(b"on one"), partition=0, timeout=5)
             await asyncio.to_thread(cluster.storage[1].start)
             await log.append(b"on two again", partition=0)
-        assert "are the same storage node" in cluster.server.log
+            links = (await log.health(0))["storage"]
+            # Whichever of the two asked first has given the node its name.
+            (refused,) = (links[name]["error"] for name in (first, alias) if not links[name]["connected"])
+        assert refused.startswith("[wrong_storage_node]")
+        assert first in refused
+        assert alias in refused
     finally:
         await asyncio.to_thread(cluster.stop)
 

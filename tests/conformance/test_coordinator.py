@@ -33,6 +33,7 @@ from polonaise.coordination.values import (
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.errors import (
     AlreadyInitialized,
+    BadOption,
     Closed,
     CoordinatorDamaged,
     DirectoryInUse,
@@ -477,6 +478,40 @@ async def test_a_change_that_was_not_read_before_it_is_made_is_compared_all_the_
         assert await second.set_partition(0, INITIAL, version) is None
     assert await second.set_partition(0, INITIAL, 1) == Versioned(2, INITIAL)
     assert await first.set_partition(0, INITIAL, 1) is None
+
+
+# ------------------------------------------------------------------ the description
+
+
+@on_every_backend
+async def test_of_two_operators_who_edit_the_description_at_once_one_is_told_to_look_again(cluster: Cluster) -> None:
+    first, second = await initialized(cluster), await cluster.process()
+    before = await first.description()
+    assert before == await second.description() == Versioned(0, DESCRIPTION)
+    one, another = DESCRIPTION.moved("a:1", "a:2"), DESCRIPTION.moved("b:1", "b:2")
+    written = await asyncio.gather(first.set_description(one, 0), second.set_description(another, 0))
+    assert sorted(each is None for each in written) == [False, True]
+    now = await (await cluster.process()).description()
+    assert now in written
+    loser = second if written[1] is None else first
+    both = now.value.moved("a:1", "a:2").moved("b:1", "b:2")
+    assert await loser.set_description(both, 1) == Versioned(2, both)
+    for process in (first, second, await cluster.process()):
+        assert await process.describe() == both
+        assert (await process.partition(0)).value == INITIAL, "everything else goes on"
+
+
+@on_every_backend
+async def test_what_replicas_and_files_hang_on_does_not_change(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    for wrong, naming in (
+        (replace(DESCRIPTION, key=bytes(16)), "key"),
+        (replace(DESCRIPTION, partitions=4), "number of partitions is 3, that of the new one is 4"),
+        (replace(DESCRIPTION, storage=("a:1", "b:1")), "set of storage nodes"),
+    ):
+        with pytest.raises(BadOption, match=naming):
+            await coordinator.set_description(wrong, 0)
+    assert await coordinator.description() == Versioned(0, DESCRIPTION)
 
 
 # ------------------------------------------------------------------ unique ids

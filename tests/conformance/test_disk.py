@@ -61,6 +61,14 @@ async def test_a_small_file_is_loaded_whole(disk: Disk, root: str) -> None:
 
 
 @on_every_disk
+async def test_a_disk_tells_its_space(disk: Disk, root: str) -> None:
+    space = await disk.space(root)
+    assert space.total_bytes >= space.free_bytes > 0
+    with pytest.raises(NotFound):
+        await disk.space(f"{root}/nothing")
+
+
+@on_every_disk
 async def test_what_was_written_reads_back(disk: Disk, root: str) -> None:
     file = await disk.open(f"{root}/a", create=True)
     await file.write(3, [b"one", bytearray(b"two"), memoryview(b"three")], sync=True)
@@ -230,3 +238,12 @@ async def test_a_cancelled_write_leaves_the_file_usable(disk: Disk, root: str) -
     await file.write(100, [b"surely"], sync=True)
     assert await file.read(100, 6) == b"surely"
     await file.close()
+
+
+@on_every_disk
+async def test_the_room_on_a_disk_is_told_of_any_path_that_exists(disk: Disk, root: str) -> None:
+    space = await disk.space(root)
+    assert 0 <= space.free_bytes <= space.total_bytes
+    assert space.total_bytes > 0
+    with pytest.raises(NotFound):
+        await disk.space(f"{root}/missing")

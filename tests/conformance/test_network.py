@@ -13,8 +13,10 @@ import uvloop
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Host, Network
 from polonaise.host.real import RealHost
+from polonaise.host.tls import TlsIdentity
 from polonaise.simulator import World
 from rigs.scenarios import runs_tests_on
+from rigs.tls import Authority
 
 
 class Here:
@@ -38,8 +40,21 @@ def on_uvloop(given: Given, directory: Path) -> None:
     _really(given, directory, uvloop.new_event_loop)
 
 
-def _really(given: Given, directory: Path, factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
-    host = RealHost()
+def on_asyncio_with_tls(given: Given, directory: Path) -> None:
+    _really(given, directory, None, TlsIdentity(Authority(directory / "ca").node()))
+
+
+def on_uvloop_with_tls(given: Given, directory: Path) -> None:
+    _really(given, directory, uvloop.new_event_loop, TlsIdentity(Authority(directory / "ca").node()))
+
+
+def _really(
+    given: Given,
+    directory: Path,
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    tls: TlsIdentity | None = None,
+) -> None:
+    host = RealHost(tls=tls)
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(given(Here(host.network, "127.0.0.1:0", "127.0.0.1:1", f"unix:{directory}/s")))  # type: ignore[arg-type]
@@ -59,7 +74,9 @@ def simulated(given: Given, directory: Path) -> None:
     world.run(scenario())
 
 
-on_every_network = runs_tests_on(on_asyncio, on_uvloop, simulated)
+on_every_network = runs_tests_on(on_asyncio, on_uvloop, simulated, on_asyncio_with_tls, on_uvloop_with_tls)
+on_networks_with_half_closing = runs_tests_on(on_asyncio, on_uvloop, simulated)
+"""TLS closes both ways at once."""
 
 
 class Peer(asyncio.Protocol):
@@ -180,7 +197,7 @@ async def test_a_close_lets_everything_through_and_ends_both_sides_once(here: He
     assert near.happened.count("lost") == 1
 
 
-@on_every_network
+@on_networks_with_half_closing
 async def test_a_half_closed_connection_still_carries_the_other_way(here: Here) -> None:
     near, far = await connected(here, stays=True)
     near.transport.write(b"question")

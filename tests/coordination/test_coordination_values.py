@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -111,3 +112,34 @@ def test_a_list_of_storage_nodes_that_is_none_is_named(members: str, following: 
     field = "members" if following == "null" else "next"
     with pytest.raises(CoordinatorDamaged, match=f"PartitionValue: {field} is .* instead of a list"):
         PartitionValue.decode(raw.encode())
+
+
+def test_a_description_without_addresses_and_zones_is_written_as_versions_before_names_read_it() -> None:
+    raw = b'{"key":"00010203-0405-0607-0809-0a0b0c0d0e0f","partitions":2,"storage":["a:1","b:1"]}'
+    description = ClusterDescription.decode(raw)
+    assert description.encode() == raw
+    assert description.nodes == {"a:1": "a:1", "b:1": "b:1"}
+    assert ClusterDescription.new(description.key, 2, {"a:1": "a:1", "b:1": "b:1"}).encode() == raw
+
+
+def test_a_node_that_moved_and_moved_back_leaves_nothing_in_the_description() -> None:
+    description = ClusterDescription.new(bytes(16), 1, {"a": "h:1", "h:2": "h:2"})
+    assert description.storage == ("a", "h:2")
+    assert description.addresses == {"a": "h:1"}
+    moved = description.moved("h:2", "h:3")
+    assert moved.nodes == {"a": "h:1", "h:2": "h:3"}
+    assert ClusterDescription.decode(moved.encode()) == moved
+    assert moved.moved("h:2", "h:2") == description
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"addresses": {"c": "h:3"}}, {"addresses": {"a": 7}}, {"addresses": ["a"]}, {"addresses": {}},
+        {"addresses": {"a": "a"}}, {"zones": {"c": "z"}}, {"zones": {"a": None}}, {"zones": None}, {"topics": {}},
+    ],
+)  # fmt: skip
+def test_a_description_with_addresses_or_zones_that_are_none_is_refused(more: dict[str, object]) -> None:
+    fields = {"key": str(uuid.UUID(int=1)), "partitions": 1, "storage": ["a", "b"], **more}
+    with pytest.raises(CoordinatorDamaged, match="no valid ClusterDescription"):
+        ClusterDescription.decode(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from polonaise.demo import run as demo
 from polonaise.demo.bank import Accounts
 from polonaise.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
 from polonaise.demo.payments import Book, Payment, make_payments
+from polonaise.host.tls import VARIABLES
 from rigs.programs import output_of, run_polonaise
 
 CHECKS = 10
@@ -262,6 +264,17 @@ def test_a_demo_that_is_done_at_once_says_that_no_teller_was_killed(
     console = Console(file=said, width=160)
     assert asyncio.run(demo.run_bank(make_payments(1), 1, console, tmp_path / "day"))
     assert "no teller: all was done before" in said.getvalue()
+
+
+@pytest.mark.slow
+def test_the_demo_of_somebody_who_has_a_cluster_with_tls_runs_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in VARIABLES.values():
+        monkeypatch.setenv(variable, str(tmp_path / "of another cluster"))
+    monkeypatch.setattr(demo, "_run_spark_jobs", without_spark)
+    assert asyncio.run(demo.run_bank(make_payments(1), 1, Console(file=StringIO()), tmp_path / "day"))
+    assert all(variable in os.environ for variable in VARIABLES.values())
 
 
 @pytest.mark.slow

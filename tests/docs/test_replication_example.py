@@ -1,7 +1,7 @@
 """The example of docs/replication.md, played by the functions that decide in production: its pictures are what is then.
 
 The coordinator's value changes by `server.protocol.recovery`, the replicas by `storage.protocol.replica` on disks that
-never fail, and the client's append by `client.protocol.outstanding`.
+never fail, and the client's append by `client.protocol`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
+from polonaise.checksum import crc32
+from polonaise.client.protocol.outstanding import Outstanding, Pending
+from polonaise.client.protocol.packing import still_pending
+from polonaise.client.protocol.window import AppendWindow, SentFrame
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import Fenced
 from polonaise.log.batch import Batch, Columns, seal
@@ -20,6 +23,7 @@ from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.recovery import Decided, ReplicaAnswer, Undecided
 from polonaise.storage.protocol.replica import Action, Cut, Refuse, Replica, Save, StoreBatches, StoreRequest
 from polonaise.terms import UNRESOLVED
+from polonaise.wire.appends import AppendColumns
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "replication.md"
 X, Y = b"x", b"y"
@@ -134,12 +138,16 @@ def test_the_example_is_what_the_decisions_make_of_it() -> None:
         node.does(node.replica.confirm(8, 10))
     shows("S2  owner, generation 5, session 8, committed 10")
 
-    # 6: the mount that is answered at 10 settles x; y is appended instead.
-    outstanding, sent = Outstanding(), Pending()
+    # 6: the mount is answered at 10, and x was not fed; the client sends it again, and it gets into the batch y.
+    outstanding, sent, window = Outstanding(), Pending(), AppendWindow()
     outstanding.add(sent)
-    outstanding.sent = outstanding.mounted_after = 1
-    outstanding.passed(1)
-    assert sent.failure == AppendFailure(Unordered.PASSED_OVER)
+    outstanding.sent = 1
+    columns = AppendColumns()
+    columns.add(sent.sequence, 10, 0, X, crc32(X))
+    window.sent(SentFrame(columns, len(X)))
+    (again,) = window.open(1 << 20)
+    assert still_pending(again.columns, outstanding.is_pending) is columns
+    assert (columns.message(4).generation, columns.message(5).generation) == (4, 5)
     y = batch(log[-1], 8, 5, Y)
     counted = Acknowledgements(value.members, "BC")
     assert b.takes(8, 1, y)

@@ -11,7 +11,6 @@ import pytest
 
 import polonaise
 from polonaise.admin import archive as archives
-from polonaise.admin.logs import Condition
 from polonaise.admin.trimming import trim
 from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format
@@ -19,6 +18,7 @@ from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.node.condition import Condition
 from rigs import trimmed
 from rigs.health import condition_when
 from rigs.trimmed import Cluster, archived, contents, fill
@@ -35,6 +35,22 @@ def named(number: int) -> FragmentName:
 FRAGMENTS = {named(number): 1_000 for number in range(3)}
 
 # ------------------------------------------------------------------ the decisions
+
+
+def test_a_damaged_fragment_that_is_deleted_counts_as_unrepaired_no_more() -> None:
+    scrub = FragmentScrub(1_000, every_s=100.0, first_s=0.0)
+    scrub.listed(0.0, 7, FRAGMENTS)
+    for name, deleted in zip(
+        FRAGMENTS, (lambda: scrub.gone(9, named(0)), lambda: scrub.good(9, named(1))), strict=False
+    ):
+        scrub.damaged(8, name, "rotten")
+        assert scrub.unrepaired == 1
+        deleted()
+        assert scrub.unrepaired == 0
+    scrub.damaged(8, named(2), "rotten")
+    scrub.listed(100.0, 9, {named(0): 1_000})
+    assert scrub.unrepaired == 0
+    assert scrub.scrubbed.found == 3
 
 
 def test_a_round_reads_every_fragment_once_and_the_next_one_waits_for_its_time() -> None:

@@ -43,6 +43,12 @@ async def wipe_and_await(cluster: Cluster, log: polonaise.Log, number: int, enga
     return most
 
 
+def trimmed_to(cluster: Cluster, bytes_max: float) -> int:
+    """Return the most bytes that nodes 0 and 2 use; 0 as long as that is `bytes_max` or more."""
+    most = max(used_bytes(cluster, 0), used_bytes(cluster, 2))
+    return most if most < bytes_max else 0
+
+
 @pytest.mark.slow
 async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_and_hardly_more_on_the_way(
     tmp_path: Path, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
@@ -54,10 +60,10 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
         async with polonaise.connect(cluster.address) as log:
             await fill(log, 500)
             await archived(log, store)
-            before, whole = await contents(log), used_bytes(cluster, 0)
+            # On a busy machine one of them may be late, and hold and trim less than the others until it has caught up.
+            before, whole = await contents(log), max(used_bytes(cluster, node) for node in range(3))
             await trim(log, store, 0)
-            others = max(used_bytes(cluster, 0), used_bytes(cluster, 2))
-            assert others * 5 < whole
+            others = await wait_until(lambda: trimmed_to(cluster, whole / 5))
             most = await wipe_and_await(cluster, log, 1, engaged=3)
             segment = 4_000  # as they get here, with the batch that fills them
             assert used_bytes(cluster, 1) <= others + segment

@@ -385,8 +385,8 @@ async def test_two_restores_into_one_directory_do_not_meet(
     ("how", "said"),
     [
         ({"storage": 0}, "from 1 to 7"),
-        ({"nodes": ("127.0.0.1:0",)}, "port 0"),
-        ({"nodes": ("127.0.0.1:1", "127.0.0.1:1")}, "twice"),
+        ({"nodes": {"a": "127.0.0.1:0"}}, "port 0"),
+        ({"nodes": {"a": "127.0.0.1:1", "b": "127.0.0.1:1"}}, "twice"),
         ({"partitions": 5_000}, "invalid number of partitions"),
     ],
 )
@@ -406,7 +406,7 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
     """Killed between the coordinator's last file and the end: its nodes may have been started, and written, since."""
     await fill(log, 10)
     await archived(log, store)
-    nodes = (f"unix:{tmp_path}/node",)
+    nodes = {"a": f"unix:{tmp_path}/node"}
     await restored(store, target, nodes=nodes)
     (target / RESTORING).write_bytes(b"cluster: such a log")
     held = sorted(path.name for path in target.iterdir())
@@ -441,10 +441,10 @@ async def test_a_cluster_of_processes_goes_on_from_a_restore(
 ) -> None:
     await fill(log, 100)
     await archived(log, store)
-    nodes = tuple(f"unix:{tmp_path}/node-{number}" for number in range(3))
+    nodes = {f"storage-{number}": f"unix:{tmp_path}/node-{number}" for number in range(3)}
     await restored(store, target, nodes=nodes)
     cluster = LocalCluster(target, storage=3, partitions=1)
-    for node, address in zip(cluster.storage, nodes, strict=True):
+    for node, address in zip(cluster.storage, nodes.values(), strict=True):
         node.address = address
     with cluster:
         async with polonaise.connect(cluster.coordinator) as copy:

@@ -23,6 +23,7 @@ from polonaise.simulator import ProcessFailed
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
     ROLE_CLIENT,
     ROLE_SERVER,
     ROLE_STORAGE,
@@ -162,7 +163,7 @@ def with_versions(low: int, high: int) -> Hello:
         pytest.param(
             with_versions(PROTOCOL_VERSION + 1, PROTOCOL_VERSION + 3), UnsupportedVersion, id="future version"
         ),
-        pytest.param(with_versions(0, PROTOCOL_VERSION - 1), UnsupportedVersion, id="past version"),
+        pytest.param(with_versions(0, PROTOCOL_VERSION_MIN - 1), UnsupportedVersion, id="past version"),
         pytest.param(hello(ROLE_STORAGE, "lost", cluster_key=KEY), WrongRole, id="wrong role"),
         pytest.param(Hello(1, 1, 77, 1, KEY, "who"), WrongRole, id="no role at all"),
         pytest.param(hello(ROLE_CLIENT, "lost", cluster_key=bytes(15) + b"x"), WrongClusterKey, id="wrong cluster key"),

@@ -15,6 +15,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
+    TlsNotSpoken,
 )
 from polonaise.link.connection import Connection, hello
 from polonaise.wire.codec import Message
@@ -220,16 +221,16 @@ def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
     [
         pytest.param((b"GET / HTTP/1.1\r\nHost: log\r\n\r\n",), FrameTooLarge, id="http"),
         pytest.param((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",), FrameTooLarge, id="http/2"),
-        pytest.param((bytes.fromhex("160301020001") + bytes(600),), FrameTooLarge, id="tls hello"),
+        pytest.param((bytes.fromhex("160301020001") + bytes(600),), TlsNotSpoken, id="tls hello"),
         pytest.param((b"SSH-2.0-OpenSSH_9.6\r\n" + bytes(9),), FrameTooLarge, id="ssh"),
-        pytest.param((bytes(1000),), ProtocolError, id="zeros"),
+        pytest.param((bytes(1000),), FrameDamaged, id="zeros"),
         pytest.param((b"\xff" * 1000,), FrameTooLarge, id="ones"),
         pytest.param((Flush(),), ProtocolError, id="message before hello"),
         pytest.param((Ping(),), ProtocolError, id="ping before hello"),
         pytest.param((Refused(0, "fenced", ""),), ProtocolError, id="refusal before hello"),
         pytest.param((Hello(1, 1, 1, 1, KEY, "x" * 5000),), FrameTooLarge, id="hello too large"),
         pytest.param(greeted(GREETING), ProtocolError, id="hello twice"),
-        pytest.param(greeted(b"\0" * 24), ProtocolError, id="length 0"),
+        pytest.param(greeted(b"\0" * 24), FrameDamaged, id="length 0"),
         pytest.param(greeted(b"\xff" * 24), FrameTooLarge, id="length 2^32-1"),
         pytest.param(greeted(struct.pack("<I", (1 << 20) + 1) + bytes(20)), FrameTooLarge, id="just over the limit"),
         pytest.param(greeted(b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
@@ -309,7 +310,7 @@ async def test_a_flipped_bit_in_a_hello_is_worth_another_try(rig: Rig, *, ends: 
     assert (await rig.connect()).peer is not None
 
 
-@pytest.mark.parametrize(("head_bytes", "code"), [(0, "frame_damaged"), (2**28, "protocol_error")])
+@pytest.mark.parametrize(("head_bytes", "code"), [(0, "frame_damaged"), (2**28, "frame_damaged")])
 @simulated
 async def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_asked_again(
     rig: Rig, *, head_bytes: int, code: str

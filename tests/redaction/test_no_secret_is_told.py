@@ -83,6 +83,8 @@ LOGS = [
     "embedded:/no/such/log?host=no&password={}",
     "file://user:{}@host/coordinator\0",
     "zookeeper://user:{}@127.0.0.1:2181/bank",
+    "polonaise://user:{}@127.0.0.1:7000",
+    "polonaise://127.0.0.1:7000/bank?password={}",
     "http://user:{}@127.0.0.1:1/log",
     "user:{}@host",
 ]
@@ -302,6 +304,7 @@ PLACES = {
 """What may be in an address, for each parameter that takes one."""
 FINE = {
     "address": "embedded:LOG?host=no",
+    "partition": "0",
     "place": "embedded:LOG?host=no",
     "store": "STORE",
     "directory": "DIRECTORY",
@@ -310,6 +313,8 @@ FINE = {
     "table": "parquet:TABLE",
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",
+    "name": "storage-0",
+    "number": "0",
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import polonaise
-from polonaise.admin.logs import Condition, conditions
+from polonaise.admin.logs import conditions
 from polonaise.errors import PolonaiseError
+from polonaise.node.condition import Condition
 from rigs.waiting import PATIENCE_S, wait_until
 
 

@@ -28,6 +28,8 @@ from polonaise.wire.messages import (
     DigestIs,
     Done,
     GetRegisters,
+    Identified,
+    Identify,
     Join,
     LastSessionInfo,
     ReadBatches,
@@ -45,6 +47,16 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 DIRECTORY = "storage"
 DEADLINE_S = 20.0
+
+
+class FixedAddresses:
+    """The addresses of storage nodes whose names are their addresses."""
+
+    def of(self, name: str) -> str:
+        return name
+
+    def look_again(self) -> None:
+        pass
 
 
 class Owner:
@@ -97,6 +109,11 @@ class Owner:
         info = await self.ask(LastSessionInfo(session), SessionInfo)
         self.session = session
         return info
+
+    async def identify(self, name: str) -> str:
+        answer = await self.link.request(Identify(name), deadline_s=DEADLINE_S)
+        assert isinstance(answer, Identified)
+        return answer.name
 
     async def truncate(self, last: int) -> Done:
         return await self.ask(Truncate(self.session, last), Done)

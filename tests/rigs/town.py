@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
+from polonaise.coordination import Coordinator
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.settings import ServerSettings
@@ -57,12 +58,21 @@ class Meeting:
 class Town:
     """One seed's cluster: three storage nodes and a server with the default settings, without faults of its own."""
 
-    def __init__(self, seed: int, *, partitions: int = 1, server: ServerSettings | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        partitions: int = 1,
+        servers: int = 1,
+        server: ServerSettings | None = None,
+        client: ClientSettings | None = None,
+    ) -> None:
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
-            storage=3, servers=1, clients=0, partitions=partitions,
-            link=LinkSettings(), server=server or ServerSettings(), client=ClientSettings(), segment_bytes_max=2**20,
+            storage=3, servers=servers, clients=0, partitions=partitions,
+            link=LinkSettings(), server=server or ServerSettings(), client=client or ClientSettings(),
+            segment_bytes_max=2**20,
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, _nothing)
 
@@ -87,6 +97,25 @@ class Town:
         if node.process.failure is not None:
             raise node.process.failure
         return results[0]
+
+    async def operator(self, do: Callable[[Host, Coordinator], Awaitable[T]]) -> T:
+        """Run one life of an operator, on a machine of its own. Return what `do` returns, or raise what it raises."""
+        results: list[T | BaseException] = []
+
+        async def live(node: Node, host: Host) -> None:
+            try:
+                results.append(await do(host, self.cluster.coordinator(node, host)))
+            except Exception as error:  # noqa: BLE001 - raised below, in the test
+                results.append(error)
+
+        node = Node(self.cluster, "operator", live)
+        node.start()
+        assert node.process is not None
+        await node.process.ended()
+        (result,) = results
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     async def log(self) -> list[bytes]:
         """Return the bodies of the whole log, as a new client reads them."""

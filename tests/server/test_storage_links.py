@@ -14,6 +14,7 @@ from polonaise.link.connection import OWN_REQUESTS
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark, Refused
+from rigs.storage import FixedAddresses
 from rigs.waiting import wait_until
 
 
@@ -22,7 +23,7 @@ def connection() -> Any:
 
 
 def test_a_late_refusal_of_a_request_is_no_fault_of_the_session() -> None:
-    link = StorageLink(None, "storage:1", 1, b"k" * 16, ServerSettings(), {})  # type: ignore[arg-type]
+    link = StorageLink(None, "storage:1", 1, b"k" * 16, ServerSettings(), {}, FixedAddresses())  # type: ignore[arg-type]
     failed: list[Any] = []
     link.session = connection()
     link.listen(0, SimpleNamespace(on_replica_failed=lambda *fault: failed.append(fault)))  # type: ignore[arg-type]
@@ -38,7 +39,7 @@ async def test_a_bulk_connection_that_fails_is_told_until_it_is_made_again_and_t
 ) -> None:
     host = RealHost()
     settings = ServerSettings(retry_s_min=0.01, retry_s_max=0.01)
-    link = StorageLink(host, "storage:1", 1, b"k" * 16, settings, {})
+    link = StorageLink(host, "storage:1", 1, b"k" * 16, settings, {}, FixedAddresses())
     first, second = connection(), connection()
     bulks: deque[Any] = deque([ConnectionLost("too many sockets"), first])
 

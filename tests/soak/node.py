@@ -14,6 +14,7 @@ import threading
 from typing import Final
 
 from polonaise.host.real import Main, run
+from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -59,7 +60,8 @@ def server(coordinator: str, addresses: str) -> Main:
         pulse_s=2.0,
         checkpoint_transactions=5_000,
     )
-    return lambda host: run_server(host, coordinator, tuple(addresses.split(",")), PARTITIONS, settings, ready)
+    nodes = storage_nodes_of(addresses.split(","), "ADDRESS")
+    return lambda host: run_server(host, coordinator, nodes, PARTITIONS, settings, ready)
 
 
 if __name__ == "__main__":

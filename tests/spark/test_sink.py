@@ -30,7 +30,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     address = f"embedded:{tmp_path / 'log'}"
     polonaise.blocking.connect(address).close()
     yield address
-    log = clusters._logs.pop(address, None)
+    log = clusters._logs.pop((address, None), None)
     if log is not None:
         log.close()
 
@@ -125,7 +125,7 @@ def test_a_stream_that_begins_again_under_its_name_adds_nothing_until_it_is_beyo
         found = [[tx.data for tx in log.read(partition)] for partition in range(3)]
         assert found == [[b"0", b"1", b"2"], [b"again 3", b"again 4"], []]
     finally:
-        clusters._logs.pop(address).close()
+        clusters._logs.pop((address, None)).close()
 
 
 def test_a_stream_whose_query_has_no_id_asks_for_a_name(address: str) -> None:

@@ -37,6 +37,21 @@ def test_a_round_looks_at_every_partition_from_its_beginning_to_its_end() -> Non
     assert scrub.next(100.0, 10, {1}) == Look(1, 0)
 
 
+def test_damages_that_are_repaired_are_forgotten_before_those_that_are_not() -> None:
+    scrub = Scrub(1_000, every_s=10.0, first_s=0.0)
+    for number in range(DAMAGES_MAX + 50):
+        partition = int(number > 0)
+        assert scrub.next(number * 10.0, number, {partition}) == Look(partition, 0)
+        scrub.damaged(number, f"damage {number}")
+        scrub.repaired(number, 1)
+    told = scrub.scrubbed
+    assert scrub.unrepaired == {0}
+    assert len(told.damages) == DAMAGES_MAX
+    assert [damage.what for damage in told.damages if not damage.repaired_us] == ["damage 0"]
+    scrub.repaired(7, 0)
+    assert scrub.scrubbed.repaired == scrub.scrubbed.found == DAMAGES_MAX + 50
+
+
 def test_no_more_is_read_than_the_rate_allows() -> None:
     scrub, now_s, total = Scrub(1_000, every_s=0.0, first_s=0.0), 0.0, 0
     while now_s < 60.0:

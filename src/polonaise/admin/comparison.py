@@ -10,18 +10,20 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from polonaise.errors import BadOption, SegmentDamaged, WrongClusterKey
+from polonaise.errors import BadOption, SegmentDamaged, StorageNameDamaged, WrongClusterKey
 from polonaise.log.batch import Batch
-from polonaise.storage.files import Files, find, trimmed_in
+from polonaise.storage.files import Files, find, name_in, trimmed_in
 from polonaise.storage.offline import batches_of, bounds_in
 from polonaise.storage.protocol.standing import Bounds
-from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 
 
 class ReplicaReport(NamedTuple):
     """One replica of a partition."""
 
     directory: str
+    node: StorageId
+    """The name of its storage node; empty if it has none, or none is known."""
     first: TransactionId
     """The first id that was not trimmed."""
     last: TransactionId
@@ -30,7 +32,7 @@ class ReplicaReport(NamedTuple):
     joined: SessionId
     """The replica's joined session; NO_SESSION without a control file."""
     damage: str
-    """The first thing that is damaged or missing; empty if nothing is."""
+    """The first thing that is damaged or missing; empty if nothing is. The node's name is looked at last."""
 
 
 class ReplicaDifference(NamedTuple):
@@ -132,8 +134,12 @@ class _Walk:
     def report(self) -> ReplicaReport:
         kept = self.files.control
         joined = NO_SESSION if kept is None else kept.promises.joined
-        first = trimmed_in(self.files).first
-        return ReplicaReport(self.directory, first, self.last, bounds_in(self.files), joined, self.damage)
+        first, damage, node = trimmed_in(self.files).first, self.damage, ""
+        try:
+            node = name_in(self.files)
+        except StorageNameDamaged as error:
+            damage = damage or error.text
+        return ReplicaReport(self.directory, node, first, self.last, bounds_in(self.files), joined, damage)
 
 
 async def _compared(partition: PartitionId, walks: list[_Walk]) -> ComparisonReport:

@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
 from polonaise.log.registers import PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
+from polonaise.node.condition import Condition, conditions_in
 from polonaise.redaction import redacted
-from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log
@@ -46,46 +47,6 @@ class HowToAppend:
     def checked(self) -> bool:
         """Whether each append may be refused because of the one before it, and so waits for the fate of that one."""
         return bool(self.locks or self.expectations) or self.high_water_mark is not None
-
-
-class Condition(NamedTuple):
-    """The condition of a partition, according to the server that owns it."""
-
-    partition: PartitionId
-    server: int
-    ready: bool
-    committed_high_water_mark: TransactionId | None
-    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
-    engaged: list[str]
-    """The engaged storage nodes. A commit needs a majority of all members."""
-    left_out: dict[str, str]
-    """What is wrong with storage nodes, by name: with those that are not connected, and, while the partition is ready,
-    with those that are not engaged."""
-    waits_for: str
-    """The reason why the partition is not ready; empty if it is."""
-    scrub: dict[str, dict[str, Any]]
-    """Reports of the storage nodes' scrubs, by the node's name; their `damages` are those found in this partition."""
-    fragments_scrub: dict[str, Any] | None
-    """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
-    has no store, or does not scrub it."""
-
-    @property
-    def troubles(self) -> list[str]:
-        """All that is wrong, line by line; empty if nothing is."""
-        lines = [self.waits_for] if self.waits_for else []
-        lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
-        for name, scrub in self.scrub.items():
-            unrepaired = [damage for damage in scrub["damages"] if not damage["repaired_us"]]
-            if unrepaired:
-                more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
-                lines.append(f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet")
-        if self.fragments_scrub is not None:
-            if self.fragments_scrub["trouble"]:
-                lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
-            for damage in self.fragments_scrub["damages"]:
-                if not damage["repaired_us"]:
-                    lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
-        return lines
 
 
 class Register(NamedTuple):
@@ -135,36 +96,8 @@ async def conditions(
                     raise
                 silent(partition, error)
                 break
-            for number, health in answer["partitions"].items():
-                known[int(number)] = _condition(int(number), answer, health)
+            known |= conditions_in(answer)
     return [known[partition] for partition in requested if partition in known]
-
-
-def _condition(partition: PartitionId, answer: dict[str, Any], health: dict[str, Any]) -> Condition:
-    """Return the condition in a server's answer; `health` is the answer's part on this partition."""
-    engaged = health.get("engaged", [])
-    late = health.get("late", {})
-    left_out = {
-        name: node["error"]
-        or node.get("unavailable", {}).get(str(partition))
-        or late.get(name)
-        or ("being brought up to date" if node["connected"] else "not tried yet")
-        for name, node in answer["storage"].items()
-        if (health["ready"] and name not in engaged) or not node["connected"]
-    }
-    waits_for = "" if health["ready"] else health["waits_for"]
-    scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
-    fragments = answer.get("fragments_scrub")
-    committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
-    return Condition(
-        partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
-        None if fragments is None else _of(partition, fragments),
-    )  # fmt: skip
-
-
-def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
-    """Return a scrub's report with only the damages of one partition."""
-    return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}
 
 
 async def registers(

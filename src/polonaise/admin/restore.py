@@ -83,8 +83,9 @@ class HowToRestore:
 
     storage: int = 1
     """Number of storage directories of an embedded log."""
-    nodes: tuple[StorageId, ...] = ()
-    """Addresses of the storage nodes, for a cluster with a coordinator in a directory; empty for an embedded log."""
+    nodes: Mapping[StorageId, str] = field(default_factory=dict)
+    """Addresses of the storage nodes by name, for a cluster with a coordinator in a directory; empty for an embedded
+    log."""
     partitions: int | None = None
     """Number of partitions of the new log; None for up to the last one that has fragments."""
     until: Mapping[PartitionId, TransactionId] | None = None
@@ -162,7 +163,7 @@ async def restore(
     directory with a log, `DirectoryInUse`. On the way, too, `HistoryIncomplete` for a batch that does not follow the
     one before it, `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
-    names = _storage_nodes(how)
+    nodes = _storage_nodes(how)
     source = await _survey(store, how)
     count = _partition_count(source, how)
     cluster_key = secrets.token_bytes(16) if _key(how, source) is Key.NEW else source.cluster_key
@@ -170,10 +171,10 @@ async def restore(
     try:
         async with new_directory(host.disk, directory, embedded=not how.nodes):
             restored = await _write(host, store, directory, how, source, cluster_key, tell)
-            description = ClusterDescription(cluster_key, count, names)
+            description = ClusterDescription.new(cluster_key, count, nodes)
             coordinator = coordinator_of(host, directory)
             try:
-                await coordinator.initialize(description, _beginning(restored, names))
+                await coordinator.initialize(description, _beginning(restored, description.storage))
             finally:
                 await coordinator.close()
             # An embedded log's own file comes last: it is what makes the directory a log to whoever opens it.
@@ -187,16 +188,17 @@ async def restore(
 # ------------------------------------------------------------------ what to restore
 
 
-def _storage_nodes(how: HowToRestore) -> tuple[StorageId, ...]:
-    """Return the names of the storage nodes. Raises `BadOption`."""
+def _storage_nodes(how: HowToRestore) -> Mapping[StorageId, str]:
+    """Return the addresses of the storage nodes by name, in order. Raises `BadOption`."""
     if not how.nodes:
         if not 1 <= how.storage <= STORAGE_MAX:
             raise BadOption(f"invalid number of storage directories {how.storage}: it must be from 1 to {STORAGE_MAX}")
-        return storage_names(how.storage)
-    for address in how.nodes:
+        names = storage_names(how.storage)
+        return dict(zip(names, names, strict=True))
+    for address in how.nodes.values():
         check_storage_address(address)
-    if len(set(how.nodes)) < len(how.nodes):
-        raise BadOption(f"{', '.join(how.nodes)}: a storage node is given twice")
+        if list(how.nodes.values()).count(address) > 1:
+            raise BadOption(f"the address {address} is given twice: each storage node needs one of its own")
     return how.nodes
 
 

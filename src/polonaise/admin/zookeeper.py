@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
+from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.spark.java import find_java
 
 ENSEMBLE_MAX: Final = 7
@@ -62,12 +63,15 @@ class ZooKeeperEnded(PolonaiseError):
 class ZooKeeperServer:
     """One ZooKeeper server as a child process, which can be stopped, killed and started again."""
 
-    def __init__(self, number: int, directory: Path, address: HostPort, java: str) -> None:
+    def __init__(
+        self, number: int, directory: Path, address: HostPort, java: str, tls: TlsIdentity | None = None
+    ) -> None:
         self.number = number
         self.address = address
         """Where clients reach it."""
         self._directory = directory
         self._java = java
+        self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -85,10 +89,11 @@ class ZooKeeperServer:
         """Write the server's configuration. Raises `OSError`."""
         (self._directory / "data").mkdir(parents=True, exist_ok=True)
         (self._directory / "data" / "myid").write_text(f"{self.number}\n")
+        port = "clientPort" if self._tls is None else "secureClientPort"
         own = [
             f"dataDir={self._directory / 'data'}",
-            f"clientPort={self.address.port}",
-            f"clientPortAddress={self.address.host}",
+            f"{port}={self.address.port}",
+            f"{port}Address={self.address.host}",
         ]
         (self._directory / "zoo.cfg").write_text("\n".join([*own, *lines, ""]))
 
@@ -101,7 +106,7 @@ class ZooKeeperServer:
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={Path(__file__).parent / 'zookeeper-log4j2.properties'}",
             "-cp",
-            os.pathsep.join(_class_path()),
+            os.pathsep.join(_class_path(with_tls=self._tls is not None)),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
             str(self._directory / "zoo.cfg"),
         ]
@@ -144,8 +149,14 @@ class ZooKeeperServer:
             contextlib.suppress(OSError),
             socket.create_connection((self.address.host, self.address.port), timeout=1.0) as connection,
         ):
-            connection.sendall(word)
-            return b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
+            talking = (
+                connection
+                if self._tls is None
+                else self._tls.dialling().wrap_socket(connection, server_hostname=self.address.host)
+            )
+            with talking:
+                talking.sendall(word)
+                return b"".join(iter(lambda: talking.recv(4096), b"")).decode(errors="replace")
         return ""
 
     def stop(self) -> None:
@@ -183,12 +194,21 @@ class ZooKeeperEnsemble:
     """
 
     def __init__(
-        self, directory: Path, *, servers: int = 1, listen: str = "127.0.0.1:0", tick_ms: int = TICK_MS
+        self,
+        directory: Path,
+        *,
+        servers: int = 1,
+        listen: str = "127.0.0.1:0",
+        tick_ms: int = TICK_MS,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """Choose ports, and write the configuration. Raises `BadOption`, `JavaMissing`, `ExtraMissing`.
+        """Choose ports, and write the configuration.
+
+        Raises `BadOption`, `JavaMissing`, `ExtraMissing`, and `CertificateUnusable`.
 
         `listen` is the address of the first server; with port 0 the system chooses the ports, anew for each ensemble.
-        The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks.
+        The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks. With `tls` the servers take
+        TLS only, from clients and from each other; its certificate has to name the host, and is read at the start.
         """
         if not 1 <= servers <= ENSEMBLE_MAX or servers % 2 == 0:
             raise BadOption(f"invalid number of ZooKeeper servers {servers}: write an odd number up to {ENSEMBLE_MAX}")
@@ -206,9 +226,14 @@ class ZooKeeperEnsemble:
             "autopurge.purgeInterval=1",
         ]
         self._directory = directory
+        self._tls = tls
+        identity = None if tls is None else TlsIdentity(tls)
+        if tls is not None:
+            _check_key(tls.key)
+            self._lines += _tls_lines(tls, self._store, among_servers=servers > 1)
         self._lock: RealLock | None = None
         java = os.path.join(find_java().home, "bin", "java")
-        _class_path()  # raises, by name, if the extra is missing
+        _class_path(with_tls=tls is not None)  # raises, by name, if the extra is missing
         free = _free_ports(first.host, 3 * servers)
         ports = [first.port + number for number in range(servers)] if first.port else free[:servers]
         if servers > 1:
@@ -218,9 +243,14 @@ class ZooKeeperEnsemble:
                 for number, (peer, election) in enumerate(peers, 1)
             ]
         self.servers = [
-            ZooKeeperServer(number, directory / f"zookeeper-{number}", HostPort(first.host, port), java)
+            ZooKeeperServer(number, directory / f"zookeeper-{number}", HostPort(first.host, port), java, identity)
             for number, port in enumerate(ports, 1)
         ]
+
+    @property
+    def _store(self) -> Path:
+        """The file with key and certificate, which ZooKeeper wants to have together."""
+        return self._directory / "key-and-certificate.pem"
 
     @property
     def hosts(self) -> str:
@@ -233,10 +263,12 @@ class ZooKeeperEnsemble:
         Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
         """
         for server in self.servers:
-            _check_free(server.address)
+            check_free(server.address)
         with_own_errors(str(self._directory), partial(self._directory.mkdir, parents=True, exist_ok=True))
         # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
         self._lock = try_lock(str(self._directory / "lock"))
+        if self._tls is not None:
+            with_own_errors(str(self._store), partial(_write_store, self._store, self._tls))
         for server in self.servers:
             with_own_errors(str(self._directory), partial(server.configure, self._lines))
             server.start()
@@ -266,14 +298,46 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
-def _class_path() -> list[str]:
+def check_installed() -> None:
+    """Raise `JavaMissing` or `ExtraMissing` if what a server needs is not on this machine."""
+    find_java()
+    _class_path()
+
+
+def _tls_lines(tls: TlsFiles, store: Path, *, among_servers: bool) -> list[str]:
+    """Return the lines of a configuration that make servers take TLS only, with certificates of this CA."""
+    lines = ["serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "ssl.clientAuth=need"]
+    for part in ("ssl", "ssl.quorum") if among_servers else ("ssl",):
+        for kind, path in (("keyStore", store), ("trustStore", Path(tls.ca))):
+            lines += [f"{part}.{kind}.location={path}", f"{part}.{kind}.type=PEM"]
+    return [*lines, "sslQuorum=true"] if among_servers else lines
+
+
+def _check_key(path: str) -> None:
+    """Raise `CertificateUnusable` for a key that OpenSSL reads and ZooKeeper's Java does not."""
+    if b"-----BEGIN PRIVATE KEY-----" not in with_own_errors(path, Path(path).read_bytes):
+        raise CertificateUnusable(
+            f"the key {path!r} is not in PKCS#8, and ZooKeeper reads no other: give the one that `openssl pkcs8 -topk8 "
+            "-nocrypt` makes of it"
+        )
+
+
+def _write_store(path: Path, tls: TlsFiles) -> None:
+    """Write key and certificate into one file, for the user of this process only."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(Path(tls.key).read_bytes() + b"\n" + Path(tls.certificate).read_bytes())
+
+
+def _class_path(*, with_tls: bool = False) -> list[str]:
     """Return the jars that a server needs. Raises `ExtraMissing` without PySpark."""
     found = find_spec("pyspark")
     directory = Path(found.origin).parent / "jars" if found is not None and found.origin else None
     jars = [next(iter(sorted(directory.glob(f"{name}-[0-9]*.jar"))), None) for name in _JARS] if directory else [None]
     if any(jar is None for jar in jars):
         raise ExtraMissing("ZooKeeper runs from the jars of PySpark: pip install 'polonaise[spark]'")
-    return [str(jar) for jar in jars]
+    netty = sorted(directory.glob("netty-*.jar")) if directory and with_tls else []
+    return [str(jar) for jar in [*jars, *netty]]
 
 
 def _free_ports(host: str, count: int) -> list[int]:
@@ -284,7 +348,7 @@ def _free_ports(host: str, count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def _check_free(address: HostPort) -> None:
+def check_free(address: HostPort) -> None:
     """Raise `AddressInUse` if another process listens at the address."""
     with _bound(address):
         pass

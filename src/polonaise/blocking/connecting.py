@@ -14,6 +14,7 @@ from polonaise.client.log import Serializer
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.errors import Closed
+from polonaise.host.tls import TlsFiles
 from polonaise.node import connecting
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
@@ -33,6 +34,7 @@ def connect(
     wants: Callable[[int], bool] | None = None,
     header_filter: tuple[int, int] | None = None,
     wait: float | None = None,
+    tls: TlsFiles | None = None,
 ) -> Log:
     """Open the log at `address`, and return it, connected. Use it as a context manager, or `close` it.
 
@@ -56,6 +58,7 @@ def connect(
             wants=wants,
             header_filter=header_filter,
             wait=wait,
+            tls=tls,
         ),
         f"polonaise {redacted(address)}",
     )

@@ -1,7 +1,8 @@
 """The command line: runs `polonaise …`.
 
-`application` has every command in it, one module for each group: `log`, `segment`, `archive`, `pipeline` (with its
-jobs in `pipeline_…`), and the commands that run nodes and the demo. Begin reading there.
+`application` has every command in it, one module for each group: `cluster`, `server`, `storage`, `partition`,
+`zookeeper`, `config`, `log`, `segment`, `archive`, `pipeline` (with its jobs in `pipeline_…`), and the demo. Begin
+reading there. `running` has what commands that run nodes share, `looking` what those share that look at a cluster.
 
 A command only reads its arguments (`inputs`), calls a function of `polonaise.admin` or `polonaise.pipelines`, and
 prints what that returned (`output`). The docstring of a command is its `--help`. Commands load what they use in their

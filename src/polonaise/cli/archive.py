@@ -15,6 +15,7 @@ from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
@@ -54,6 +55,7 @@ SameKey = Annotated[bool, Option("--same-key", help="Keep the key: the restored 
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def run(
     address: LogAddress,
     store: Store,
@@ -138,6 +140,7 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def init(address: LogAddress, store: Store) -> None:
     """Mark a store as the log's. Needed for an empty directory: it may belong to a disk that is not mounted now.
 
@@ -156,6 +159,7 @@ def init(address: LogAddress, store: Store) -> None:
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def trim(
     address: LogAddress,
     store: Store,
@@ -185,6 +189,7 @@ def trim(
 
 
 @archive.command(epilog=EXIT_STATUS)
+@with_tls
 def verify(
     store: Store,
     repair: Annotated[str | None, Option(metavar="LOG", help="Repair damaged fragments from this log.")] = None,
@@ -352,6 +357,7 @@ def _how_to_restore(
 ) -> HowToRestore:
     """Return the options of `restore` as a value. Raises `BadOption`."""
     from polonaise.admin.restore import HowToRestore, Key
+    from polonaise.node.addresses import storage_nodes_of
 
     if new_key and same_key:
         raise BadOption("both --new-key and --same-key: choose one of them")
@@ -359,7 +365,7 @@ def _how_to_restore(
         raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
     return HowToRestore(
         storage=storage,
-        nodes=inputs.nodes_of(nodes, "--nodes") if nodes else (),
+        nodes=storage_nodes_of(inputs.listed(nodes), "--nodes") if nodes else {},
         partitions=partitions,
         until=None if until is None else inputs.ids_of(until),
         until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),

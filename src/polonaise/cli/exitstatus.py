@@ -11,7 +11,9 @@ class ExitStatus(IntEnum):
     FAILED = 1
     """A fault, told in one line on standard error, or a check that did not pass."""
     DEGRADED = 3
-    """`log health`: every partition is ready, but something is wrong all the same."""
+    """`log health`, `cluster status`: every partition is ready, but something is wrong all the same."""
+    SETTINGS = 78
+    """A node can't run with its settings, however often it is started: EX_CONFIG of sysexits.h."""
     INTERRUPTED = 130
     """Ctrl-C ended the command: 128 + SIGINT, as shells report it."""
     READER_GONE = 141
@@ -23,4 +25,4 @@ EXIT_STATUS = (
     f"command line, {ExitStatus.DEGRADED} degraded health, {ExitStatus.INTERRUPTED} interrupted, "
     f"{ExitStatus.READER_GONE} the reader of the output went away."
 )
-"""The last paragraph of a command's help. Status 2 is typer's own."""
+"""The last paragraph of a command's help. Status 2 is typer's own; commands that run nodes say theirs."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from polonaise.terms import LockMode
 
 STANDARD_INPUT: Final = "-"
+LOG_ADDRESSES: Final = "polonaise://HOST:PORT,…, zookeeper://…, file:PATH or embedded:PATH"
+"""The forms of a log's address, for helps."""
 _ADDRESS: Final = re.compile(r"[a-z]+:")
 _LOCK: Final = re.compile(r"([^\ud800-\udfff]+):(-?[0-9]{1,19})")
 _PARTITION_ID: Final = re.compile(r"([0-9]{1,10})=(-1|[0-9]{1,19})")
@@ -60,21 +62,13 @@ def address_of(argument: str | None, option: str | None) -> str:
     """
     address = argument or option
     if not address:
-        raise BadOption(
-            "which log? Give its address (file:PATH or embedded:PATH) first, with --log, or in POLONAISE_LOG"
-        )
+        raise BadOption(f"which log? Give its address ({LOG_ADDRESSES}) first, with --log, or in POLONAISE_LOG")
     return address
 
 
-def nodes_of(text: str, option: str) -> tuple[str, ...]:
-    """Return the addresses of storage nodes that are written as A,B,C; blanks around them are left out.
-
-    Raises `BadOption` for an address that is there twice; `option` is for its message.
-    """
-    nodes = tuple(address.strip() for address in text.split(",") if address.strip())
-    if len(set(nodes)) != len(nodes):
-        raise BadOption(f"{option} has an address twice: each replica needs a storage node of its own")
-    return nodes
+def listed(text: str) -> tuple[str, ...]:
+    """Return the items of a list that is written as A,B,C; blanks around them are left out."""
+    return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
 def address_and_data(arguments: list[str], option: str | None) -> tuple[str, str | None]:

@@ -27,13 +27,14 @@ from polonaise.cli.output import (
     transaction_fields,
     while_read,
 )
+from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
-    from polonaise.admin.logs import Condition
     from polonaise.client.log import Log
+    from polonaise.node.condition import Condition
     from polonaise.terms import PartitionId, Transaction
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
@@ -42,11 +43,11 @@ Address = Annotated[
     str | None,
     Argument(
         metavar="[LOG]",
-        help="Address of the log: file:PATH or embedded:PATH. Default: --log, or POLONAISE_LOG.",
+        help=f"Address of the log: {inputs.LOG_ADDRESSES}. Default: --log, or POLONAISE_LOG.",
         show_default=False,
     ),
 ]
-LogAddress = Annotated[str, Argument(metavar="LOG", help="Address of the log: file:PATH or embedded:PATH.")]
+LogAddress = Annotated[str, Argument(metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}.")]
 LogOption = Annotated[
     str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if not an argument.")
 ]
@@ -111,6 +112,7 @@ def with_log(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def create(
     address: Annotated[str, Argument(metavar="LOG", help="embedded:PATH, for a new or an empty directory.")],
     partitions: Annotated[int | None, Option(min=1, metavar="NUMBER", help="Number of partitions. Default: 1.")] = None,
@@ -133,6 +135,7 @@ def create(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def append(
     arguments: Annotated[
         list[str] | None, Argument(metavar="[LOG] [BODY]", help="Address of the log, and the body.", show_default=False)
@@ -205,6 +208,7 @@ def append(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def read(
     argument: Address = None,
     log_option: LogOption = None,
@@ -236,6 +240,7 @@ def read(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def tail(
     argument: Address = None,
     log_option: LogOption = None,
@@ -256,6 +261,7 @@ def tail(
 
 
 @log.command("high-water-mark", epilog=EXIT_STATUS)
+@with_tls
 def high_water_mark(
     argument: Address = None,
     log_option: LogOption = None,
@@ -278,6 +284,7 @@ def high_water_mark(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def registers(
     argument: Address = None,
     log_option: LogOption = None,
@@ -306,6 +313,7 @@ def registers(
 
 
 @log.command(epilog=EXIT_STATUS)
+@with_tls
 def health(
     argument: Address = None,
     log_option: LogOption = None,
@@ -318,6 +326,7 @@ def health(
     Exit status 1 unless all are ready; 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
+    from polonaise.node.condition import HealthStatus, health_status_of
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count)
@@ -330,10 +339,11 @@ def health(
             _print_health(conditions)
         if silence:
             raise silence[0]
-        if not all(condition.ready for condition in conditions):
-            raise typer.Exit(ExitStatus.FAILED)
-        if any(condition.troubles for condition in conditions):
-            raise typer.Exit(ExitStatus.DEGRADED)
+        match health_status_of(conditions):
+            case HealthStatus.NOT_READY:
+                raise typer.Exit(ExitStatus.FAILED)
+            case HealthStatus.DEGRADED:
+                raise typer.Exit(ExitStatus.DEGRADED)
 
     with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
 

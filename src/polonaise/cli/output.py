@@ -1,8 +1,8 @@
 """Output of commands: prints tables for people and one JSON object per line for machines, and sets the exit status.
 
 Exit status: 0 success · 1 a fault, printed in one line on standard error, or a failed check · 2 an invalid command line
-· 3 degraded health (`log health`) · 130 interrupted · 141 the reader of the output went away, as when it is piped into
-`head`.
+· 3 degraded health (`log health`, `cluster status`) · 130 interrupted · 141 the reader of the output went away, as when
+it is piped into `head`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import DiskFailed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from polonaise.terms import Transaction
 
 T = TypeVar("T")
@@ -161,14 +164,34 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
 
     On a terminal it is as wide as the terminal; elsewhere as wide as its cells need, so that scripts get them whole.
     """
-    from rich.console import Console
+    print_all([table_of(columns, rows, right=right)])
+
+
+def table_of(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = (), lines: bool = False
+) -> Table:
+    """Return a table as `print_table` prints it. With `lines`, each row is one line, and cut where that is too long."""
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    from polonaise.cli.linetable import LineTable
+
+    table = (LineTable if lines else Table)(box=None, header_style="bold", pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        table.add_column(
+            column,
+            justify="right" if index in right else "left",
+            overflow="ellipsis" if lines else "fold",
+            no_wrap=lines,
+        )
     for row in rows:
         table.add_row(*map(_shown, row))
+    return table
+
+
+def print_all(parts: Sequence[Table | str]) -> None:
+    """Print tables and lines, one below the other."""
+    from rich.console import Console
+
     # Printed by `say`: rich would end the process by itself when the reader has gone away.
     printed = io.StringIO()
     console = Console(
@@ -176,8 +199,16 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
     )
     if not console.is_terminal:
         console.width = _UNLIMITED
-    console.print(table)
+    for part in parts:
+        console.print(renderable(part))
     say(printed.getvalue().removesuffix("\n"))
+
+
+def renderable(part: Table | str) -> Table | Text:
+    """Return what is printed for a table or a line: a line without markup, and with escapes for a terminal's codes."""
+    from rich.text import Text
+
+    return Text(printable(part)) if isinstance(part, str) else part
 
 
 def _shown(cell: object) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polonaise.cli import inputs
 from polonaise.cli.output import say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark, settings_of
 
@@ -16,7 +17,11 @@ if TYPE_CHECKING:
 
 def report(
     address: Annotated[
-        str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH, embedded:PATH, or fragments:STORE.")
+        str,
+        typer.Argument(
+            metavar="LOG",
+            help=f"Address of the log: {inputs.LOG_ADDRESSES}, or of a store alone: fragments:STORE.",
+        ),
     ],
     directory: Annotated[str, typer.Argument(help="Directory for report.html and the tables.")],
     partition: Partitions = "all",

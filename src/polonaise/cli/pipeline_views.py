@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from polonaise.pipelines.viewsource import Letters
 
 LogOrStore = Annotated[
-    str, typer.Argument(metavar="LOG", help="Address of the log: file:PATH, embedded:PATH, or fragments:STORE.")
+    str,
+    typer.Argument(
+        metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}, or of a store alone: fragments:STORE."
+    ),
 ]
 Fragments = Annotated[
     str | None,

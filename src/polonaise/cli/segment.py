@@ -221,9 +221,9 @@ def compare(
             if as_json:
                 say_json(_comparison_fields(report))
         if not as_json:
-            columns = ["partition", "replica", "first", "last", "committed up to", "session", "problems"]
+            columns = ["partition", "replica", "node", "first", "last", "committed up to", "session", "problems"]
             rows = [_replica_row(report.partition, replica) for report in reports for replica in report.replicas]
-            print_table(columns, rows, right=(0, 2, 3, 4, 5))
+            print_table(columns, rows, right=(0, 3, 4, 5, 6))
             for report in reports:
                 say(_comparison_in_words(report))
         return all(report.well for report in reports)
@@ -239,7 +239,8 @@ def _replica_row(partition: PartitionId, replica: ReplicaReport) -> list[object]
     if bounds.trusted is not None:
         problems.append(f"does not trust what it holds above {bounds.trusted}")
     return [
-        partition, replica.directory, replica.first, replica.last, bounds.confirmed, replica.joined, problems
+        partition, replica.directory, replica.node or "-",
+        replica.first, replica.last, bounds.confirmed, replica.joined, problems,
     ]  # fmt: skip
 
 
@@ -275,6 +276,7 @@ def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
         "replicas": [
             {
                 "directory": replica.directory,
+                "node": replica.node or None,
                 "first": replica.first,
                 "last": replica.last,
                 "committed": replica.bounds.confirmed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from threading import get_ident
 from typing import Final, NamedTuple
@@ -14,13 +15,13 @@ from polonaise.client.links import Stream
 from polonaise.client.protocol.draft import Draft, bytes_of
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.outstanding import AppendFailure, Pending
-from polonaise.client.protocol.packing import Operations, Outgoing, frames
-from polonaise.client.protocol.window import AppendWindow
+from polonaise.client.protocol.packing import Operations, Outgoing, frames, still_pending
+from polonaise.client.protocol.window import SENDS_MAX, AppendWindow, SentFrame
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import Admission, check_loop, fail_all, until, wake
-from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, fresh
+from polonaise.errors import Closed, ConnectionLost, Overloaded, PolonaiseError, fresh
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns, FailedAppend
@@ -46,13 +47,18 @@ class PartitionAppends(PartitionCondition):
     """The appends of one client to one partition, from the call until their fate is known.
 
     Appends may be made at any time. They are sent while the partition is mounted, all of one turn of the event loop
-    together. Between mounts they wait, unsent, within the bounds of `ClientSettings`.
+    together. Between mounts they wait, unsent, within the bounds of `ClientSettings`. What was sent on a mount that
+    ended, and is not in the log, is sent again on the next one.
     """
 
     def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
         super().__init__(partition)
         self._settings = settings
         self._window = AppendWindow()
+        self._again: deque[SentFrame] = deque()
+        """Frames that were sent on earlier mounts, are not in the log, and wait to be sent on this one."""
+        self._send_again = True
+        """Whether what was sent on earlier mounts may be sent again."""
         self._unsent: list[Outgoing] = []
         self._unsent_groups: list[_OutgoingGroup] = []
         self._sends_soon = False
@@ -69,11 +75,6 @@ class PartitionAppends(PartitionCondition):
         """The generation of the latest mount that was ready, which every append carries; 0 before the first."""
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
-
-    @property
-    def sent(self) -> int:
-        """The highest sequence sent so far; 0 for none."""
-        return self._outstanding.sent
 
     def _is_open(self, taken: int) -> bool:
         return self._stream is not None and self._has_room(taken)
@@ -186,7 +187,7 @@ class PartitionAppends(PartitionCondition):
         """Send the unsent appends, as soon as the server has read enough of what it was sent before."""
         self._sends_soon = False
         stream = self._stream
-        if stream is None or not (self._unsent or self._unsent_groups):
+        if stream is None or not self._has_unsent:
             return
         if not stream.connection.writable:
             self._sends_soon = True
@@ -194,9 +195,17 @@ class PartitionAppends(PartitionCondition):
             return
         self._send_all(stream)
 
+    @property
+    def _has_unsent(self) -> bool:
+        """Whether there is something to send, or to send again."""
+        return bool(self._unsent or self._unsent_groups or self._again)
+
     def _send_all(self, stream: Stream) -> None:
-        """Send as many of the unsent appends as the window has room for."""
-        if not (self._unsent or self._unsent_groups):
+        """Send as many of the unsent appends as the window has room for, first of all those that are sent again."""
+        if not self._has_unsent:
+            return
+        # Before younger ones, because an owner that has ordered one takes up no older one of the same client.
+        if not self._send_old(stream):
             return
         unsent, self._unsent = self._unsent, []
         groups, self._unsent_groups = self._unsent_groups, []
@@ -209,10 +218,30 @@ class PartitionAppends(PartitionCondition):
                 break
             stream.connection.send(message, partition=self.partition)
             outstanding.sent = columns.sequences[-1]
-            window.sent(outstanding.sent, size)
+            window.sent(SentFrame(columns, size))
         else:
             # Appends withdrawn at the end are in no frame, and count as sent: nothing before the next one is unsent.
             outstanding.sent = outstanding.next_sequence - 1
+        self._start_idle_timer()
+
+    def _send_old(self, stream: Stream) -> bool:
+        """Send again what waits for that, as far as the window has room; return whether nothing is left of it."""
+        again, window = self._again, self._window
+        while again:
+            frame = again[0]
+            columns = still_pending(frame.columns, self._outstanding.is_pending)
+            if columns is not None:
+                message = columns.message(self.generation)
+                size = len(message.columns) + columns.data_bytes
+                if not window.fits(size):
+                    return False
+                stream.connection.send(message, partition=self.partition)
+                window.sent(SentFrame(columns, size, frame.sends))
+                self._start_idle_timer()
+            again.popleft()
+        return True
+
+    def _start_idle_timer(self) -> None:
         if self._idle_timer is None:
             self._heard_s = self.loop.time()
             self._idle_timer = self.loop.call_later(self._settings.idle_flush_s, self._flush_if_silent)
@@ -237,28 +266,45 @@ class PartitionAppends(PartitionCondition):
 
     # ------------------------------------------------------------------ mounts
 
-    def open(self, stream: Stream, generation: Generation, sent_before: int, window_bytes: int) -> None:
+    def open(self, stream: Stream, generation: Generation, window_bytes: int) -> None:
         """Begin to send on a mount that is ready, under the generation of its answer.
 
-        Whatever was sent up to `sent_before`, before the mount, and was not fed by now has failed. `window_bytes` is
-        how many bytes of appends may be undecided at the owner at a time.
+        What was sent before, and was not fed by now, is not in the log: it is sent again. `window_bytes` is how many
+        bytes of appends may be undecided at the owner at a time.
         """
         self._stream = stream
-        self._window.open(window_bytes)
         self.generation = generation
-        self._settled(self._outstanding.passed(sent_before, self._cause()))
+        self._again.extendleft(reversed(self._window.open(window_bytes)))
+        self._give_up_on_some()
+        self._outstanding.mounted_after = 0
         mounted, self._waiting_for_mount = self._waiting_for_mount, []
         wake(mounted)
         self._send()
 
-    def shut(self) -> None:
+    def _give_up_on_some(self) -> None:
+        """Settle as failed the appends that are not sent again, although the mount is ready.
+
+        Those are all, if a mount ended with an error that comes again with the same appends; else those up to the
+        youngest frame that was sent too often. Not that one alone: the owner might be in trouble for an older one.
+        """
+        again, may_send, self._send_again = self._again, self._send_again, True
+        given_up = 0
+        for frame in again:
+            if not may_send or frame.sends >= SENDS_MAX:
+                given_up = frame.last
+        while again and again[0].last <= given_up:
+            again.popleft()
+        self._settled(self._outstanding.passed(given_up, self._cause()))
+
+    def shut(self, *, send_again: bool = True) -> None:
         """Send nothing more until the next mount, because this one is over.
 
-        What was sent stays pending: the next mount brings it in the feed, or decides it with its answer. Flushes end
-        with `ConnectionLost`, and their callers send them again.
+        What was sent stays pending: the next mount brings it in the feed, or it is sent again; without `send_again` it
+        fails then. Flushes end with `ConnectionLost`, and their callers send them again.
         """
         self._stream = None
         self.hindrance = None
+        self._send_again = self._send_again and send_again
         self._outstanding.mounted_after = self._outstanding.sent
         self._sends_soon = False
         flushes, self._flushes = self._flushes, {}
@@ -273,9 +319,11 @@ class PartitionAppends(PartitionCondition):
         self.shut()
         self._unsent.clear()
         self._unsent_groups.clear()
+        self._again.clear()
+        self._window.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        tell(self._outstanding.stop())
+        tell(self._outstanding.stop("" if isinstance(error, Closed) else str(error)))
         fail_all(self._waiting_for_mount, error)
         self._waiting_for_mount.clear()
         self.admission.stop(error)
@@ -330,7 +378,7 @@ class PartitionAppends(PartitionCondition):
             tell(settled)
         self.admission.admit()
         # Not for each little room: a frame would be cut for every append that is decided.
-        if (self._unsent or self._unsent_groups) and self._window.has_room:
+        if self._has_unsent and self._window.has_room:
             self._send_soon()
 
     # ------------------------------------------------------------------ asking after appends
@@ -352,9 +400,14 @@ class PartitionAppends(PartitionCondition):
                 self._send_flush(self._stream, None)
         self._idle_timer = self.loop.call_at(due, self._flush_if_silent)
 
+    @property
+    def _sent_here(self) -> int:
+        """The highest sequence up to which everything that is pending was sent on the present mount."""
+        return self._again[0].first - 1 if self._again else self._outstanding.sent
+
     def _send_flush(self, stream: Stream, answered: asyncio.Future[TransactionId] | None) -> None:
         request = stream.next_request()
-        self._flushes[request] = (self._outstanding.sent, answered)
+        self._flushes[request] = (self._sent_here, answered)
         stream.connection.send(Flush(), request=request, partition=self.partition)
 
     async def flush(self, deadline_s: float | None) -> TransactionId:
@@ -375,7 +428,7 @@ class PartitionAppends(PartitionCondition):
                 continue
             self._send_all(self._stream)
             answered: asyncio.Future[TransactionId] = self.loop.create_future()
-            covered = self._outstanding.sent
+            covered = self._sent_here
             self._send_flush(self._stream, answered)
             try:
                 mark = await until(answered, deadline_s)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from polonaise.host.real import RealHost
+from polonaise.host.tls import TlsIdentity
 
 _log = logging.getLogger("polonaise.client")
 
@@ -13,8 +14,8 @@ _log = logging.getLogger("polonaise.client")
 class ApplicationHost(RealHost):
     """A `RealHost` on which a mistake of the client's own ends the client, and not the process."""
 
-    def __init__(self) -> None:
-        super().__init__(disk_threads=1)
+    def __init__(self, tls: TlsIdentity | None = None) -> None:
+        super().__init__(disk_threads=1, tls=tls)
         self.on_fail: Callable[[BaseException], None] | None = None
 
     def fail(self, error: BaseException) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.applying import Applier, MarkOnly
 from polonaise.client.bodies import BodyFetcher
+from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.protocol.arguments import checked_seconds, wrong
@@ -19,7 +20,6 @@ from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
 from polonaise.client.waiting import check_loop, own_loop
-from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
@@ -50,7 +50,7 @@ class Connected:
     def __init__(
         self,
         host: Host,
-        coordinator: Coordinator,
+        discovery: Discovery,
         *,
         view: View | RunView | None,
         settings: ClientSettings,
@@ -60,7 +60,7 @@ class Connected:
         wants: Callable[[int], bool] | None,
     ) -> None:
         self._host = host
-        self._coordinator = coordinator
+        self._discovery = discovery
         self._view = view
         self._settings = settings
         self._partitioner = partitioner
@@ -81,7 +81,7 @@ class Connected:
         the code that opens the log."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
-        """This client's id, unique in the cluster, given out by the coordinator; 0 before `start`."""
+        """This client's id, unique in the cluster, given out by its coordinator; 0 before `start`."""
         self.cluster_key = b""
         """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
         self.partition_count = 0
@@ -93,22 +93,22 @@ class Connected:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
         `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
-        `NotInitialized`, `CoordinatorUnavailable`, `UnknownPartition` for `partitions` that the cluster lacks, `Closed`
-        after `close`, and `BadOption` if called twice.
+        `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`, `UnknownPartition` for `partitions` that the
+        cluster lacks, `Closed` after `close`, and `BadOption` if called twice.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
         if self.client_id:
             raise BadOption("this client was started before: `async with` starts it, and no further call is needed")
         self._loop = own_loop()
-        description = await self._coordinator.describe()
+        description = await self._discovery.describe()
         self.cluster_key = description.key
         self.partition_count = description.partitions
         if self._view is not None:
             # Before the first mark is read: a view kept from another log refuses to tell it.
             tell_cluster(self._view, description.key)
-        self.client_id = await self._coordinator.unique_id()
-        self._routes = Routes(self._host, self._coordinator, self._settings, lambda: self.whereabouts())
+        self.client_id = await self._discovery.unique_id()
+        self._routes = Routes(self._host, self._discovery, self._settings, lambda: self.whereabouts())
         self._links = Links(self._host, self.client_id, description.key, self._settings)
         self._requests = Requests(self._host, self._routes, self._links, self._settings)
         self._tasks.append(await self._routes.start())

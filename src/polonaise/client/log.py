@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVarTuple
 from uuid import UUID
 
 from polonaise.client.connected import Partitioner
+from polonaise.client.discovery import Discovery
 from polonaise.client.mounting import Form
 from polonaise.client.once import once_view, run_once
 from polonaise.client.options import check_options
@@ -32,7 +33,6 @@ from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.client.waiting import check_loop, deadline_in, retrieve
-from polonaise.coordination import Coordinator
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
@@ -70,7 +70,7 @@ class Log(ReadableLog):
 
     Parameters (`polonaise.connect` takes the same, without the first two):
 
-    - `host`, `coordinator`: the machine, and the coordinator of the cluster.
+    - `host`, `discovery`: the machine, and what finds the cluster: its coordinator, or a `ServerDiscovery`.
     - `view`: the application's state, kept up to date from all partitions, or from those in `partitions` and any other
       that is used. Without a view, the client high-water mark is what the server has fed.
     - `partitions`: the numbers of the partitions that are mounted from the start; by default all with a view, and none
@@ -89,7 +89,7 @@ class Log(ReadableLog):
     def __init__(
         self,
         host: Host,
-        coordinator: Coordinator,
+        discovery: Discovery,
         *,
         view: View | RunView | None = None,
         settings: ClientSettings | None = None,
@@ -107,7 +107,7 @@ class Log(ReadableLog):
         mask, value = header_filter or (0, 0)
         super().__init__(
             host,
-            coordinator,
+            discovery,
             view=view,
             settings=settings or ClientSettings(),
             partitioner=partitioner,

@@ -21,11 +21,15 @@ from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
+    BodyTooLarge,
+    CertificateRefused,
     ClientAhead,
     Closed,
     ConnectionLost,
     ConsistencyLost,
     DeadlineExceeded,
+    FrameDamaged,
+    FrameTooLarge,
     HistoryTrimmed,
     LogForked,
     NotOwner,
@@ -34,6 +38,9 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     Retry,
+    TlsNotSpoken,
+    TlsRequired,
+    TooManyLocks,
     UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
@@ -54,6 +61,8 @@ _log = logging.getLogger("polonaise.client")
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
 """Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
 mounted again."""
+_HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
+"""Errors that say that this side was set up wrongly, as long as it has never been let in."""
 
 
 class Form(NamedTuple):
@@ -78,11 +87,20 @@ class FeedTaker(Protocol):
         """Take a batch that continues the feed. Each byte of it is given back with `Mounting.taken` once applied."""
 
 
+_OF_APPENDS = (ProtocolError, BodyTooLarge, TooManyLocks)
+"""Errors with which a server refuses appends for what they are, so that it would refuse them again."""
+_OF_THE_LINK = (FrameDamaged, FrameTooLarge)
+"""Those among them that bytes are refused with which changed on their way: a frame's checksum, or its length."""
+
+
 class _Ended(NamedTuple):
-    """Why a mount, or an attempt to mount, is over, and whether to pause before the next one."""
+    """Why a mount, or an attempt to mount, is over."""
 
     error: PolonaiseError
     pause: bool = True
+    """Whether to pause before the next one."""
+    told: bool = False
+    """Whether the server has refused with this error; False for what was noticed here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,8 +109,6 @@ class _Attempt:
 
     stream: Stream
     request: int
-    sent_before: int
-    """The highest sequence that was sent before the mount: an answer READY decides all appends up to this one."""
     generation: Generation
     """The generation of the owner, as the assignment says, or the answer to the mount if that names a later one."""
     ended: asyncio.Future[_Ended]
@@ -103,10 +119,22 @@ class _Attempt:
     silence: asyncio.TimerHandle | None = None
     """The timer of the next check whether the mount makes progress; None without one."""
 
-    def end(self, error: PolonaiseError, *, pause: bool = True) -> None:
+    def end(self, error: PolonaiseError, *, pause: bool = True, told: bool = False) -> None:
         """End the mount. Only the first reason counts: what follows is mostly its consequence."""
         if not self.ended.done():
-            self.ended.set_result(_Ended(error, pause))
+            self.ended.set_result(_Ended(error, pause, told))
+
+
+def _harmful(attempt: _Attempt) -> bool:
+    """Return whether the server has refused what was sent on this mount for what it is, as it would the next time.
+
+    Whatever else ended the mount was no fault of the appends: a connection that broke, or bytes that changed on it.
+    """
+    # Before READY nothing was sent; a cancelled wait leaves no reason.
+    if not attempt.ready or not attempt.ended.done():
+        return False
+    ended = attempt.ended.result()
+    return ended.told and isinstance(ended.error, _OF_APPENDS) and not isinstance(ended.error, _OF_THE_LINK)
 
 
 class Mounting:
@@ -143,6 +171,8 @@ class Mounting:
         self._owed_bytes = 0
         """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
+        self._was_ready = False
+        """Whether the partition was mounted at any time."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
@@ -161,7 +191,7 @@ class Mounting:
         while self._appends.stopped is None:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
-            if self._appends.stopped is not None or isinstance(ended.error, _HOPELESS):
+            if self._appends.stopped is not None or self._is_hopeless(ended.error):
                 self.stop(ended.error)
                 return
             if ended.pause:
@@ -169,6 +199,14 @@ class Mounting:
             if ended.error.retry is Retry.ELSEWHERE:
                 # After the pause: the coordinator may learn of the change only now.
                 await self._routes.reread()
+
+    def _is_hopeless(self, error: PolonaiseError) -> bool:
+        """Whether there is no sense in mounting again.
+
+        A certificate that was refused is replaced while the client runs; but one that was never taken is a wrong one.
+        And where TLS was spoken once, an answer without it is of something else that stands there for a while.
+        """
+        return isinstance(error, _HOPELESS) or (isinstance(error, _HOPELESS_AT_FIRST) and not self._was_ready)
 
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""
@@ -208,6 +246,7 @@ class Mounting:
             ended = await attempt.ended
             if attempt.ready:  # not for each connection: an owner that refuses every mount is not to be pressed
                 backoff.reset()
+                self._was_ready = True
             return ended
         finally:
             self._finish(attempt)
@@ -218,9 +257,7 @@ class Mounting:
         # Raised before the answer: an owner of an earlier generation must not be believed, whatever it answers.
         subscription.generation_known = max(subscription.generation_known, owner.generation)
         request = stream.next_request()
-        attempt = _Attempt(
-            stream, request, self._appends.sent, owner.generation, self._loop.create_future(), self._loop.time()
-        )
+        attempt = _Attempt(stream, request, owner.generation, self._loop.create_future(), self._loop.time())
         # Both before the mount is sent, so that even the first message is received.
         self._attempt = attempt
         stream.partitions[self._partition] = self
@@ -242,7 +279,7 @@ class Mounting:
     def _finish(self, attempt: _Attempt) -> None:
         """Leave a mount that has ended: hold appends back, and tell the server that it need not continue the feed."""
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
-        self._appends.shut()
+        self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None
         if attempt.silence is not None:
             attempt.silence.cancel()  # or it would keep a closed client, and all that it was fed, in memory
@@ -297,7 +334,7 @@ class Mounting:
     def lost(self, stream: Stream, error: PolonaiseError) -> None:
         """End the mount, if it is on this stream: the connection has closed."""
         if self._attempt is not None and self._attempt.stream is stream:
-            self._attempt.end(error)
+            self._attempt.end(error, told=stream.connection.refused)
 
     def receive(self, stream: Stream, message: Message, request: int) -> None:
         """Handle a message of this partition. Raises `ProtocolError` for an unexpected one, which closes the stream."""
@@ -319,7 +356,7 @@ class Mounting:
             case Mounted():
                 pass
             case Refused():
-                attempt.end(fault_in(message))
+                attempt.end(fault_in(message), told=True)
             case _:
                 raise ProtocolError(f"a server sends a mounted partition no {type(message).__name__}")
 
@@ -370,9 +407,12 @@ class Mounting:
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:
-        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry."""
+        """Settle the appends that the owner refused; mount anew if the owner has another generation than they carry.
+
+        Those stay pending: nothing is wrong with them, and they are sent again under the generation of the next mount.
+        """
         rows = decode_failures(message.rows)
-        self._appends.refused(rows)
+        self._appends.refused([row for row in rows if row.reason is not FailureReason.GENERATION])
         for row in rows:
             if row.reason is FailureReason.GENERATION:
                 text = f"appends were sent under generation {attempt.generation}, and the owner has {row.value}"
@@ -398,7 +438,7 @@ class Mounting:
             case MountVerdict.READY:
                 attempt.ready = True
                 attempt.generation = max(attempt.generation, message.generation)
-                self._appends.open(attempt.stream, message.generation, attempt.sent_before, message.append_window)
+                self._appends.open(attempt.stream, message.generation, message.append_window)
                 self._appends.trouble = None
             case MountVerdict.ASK_AGAIN:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))

@@ -1,4 +1,4 @@
-"""The assignment as a client knows it: which server owns which partition, kept up to date from the coordinator."""
+"""The assignment as a client knows it: which server owns which partition, kept up to date from its source."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from polonaise.client.discovery import Discovery
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
-from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
@@ -20,16 +20,17 @@ _log = logging.getLogger("polonaise.client")
 class Routes:
     """Finds the owner of a partition, by an assignment that is watched, and read anew when a server refuses.
 
-    A server that no longer owns a partition refuses, and names no other: the coordinator is the only source.
+    A server that no longer owns a partition refuses, and names no other: the only source is the `Discovery`, which asks
+    the coordinator or servers. What it tells may be out of date: the assignment never goes back to an earlier version.
     """
 
     def __init__(
-        self, host: Host, coordinator: Coordinator, settings: ClientSettings, whereabouts: Callable[[], str]
+        self, host: Host, discovery: Discovery, settings: ClientSettings, whereabouts: Callable[[], str]
     ) -> None:
         """`whereabouts` returns what is known of the process that serves the log, for messages; empty for nothing."""
         self._host = host
         self._whereabouts = whereabouts
-        self._coordinator = coordinator
+        self._discovery = discovery
         self._settings = settings
         self._assignment: Versioned[Assignment] = Versioned(-1, Assignment())
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -41,7 +42,7 @@ class Routes:
 
     async def start(self) -> asyncio.Task[None]:
         """Read the assignment; return a task that goes on watching it."""
-        self._learn(await self._coordinator.assignment())
+        self._learn(await self._discovery.assignment())
         return self._host.spawn(self._watch(), "client: watch the assignment")
 
     def known(self, partition: PartitionId) -> Owner | None:
@@ -71,12 +72,12 @@ class Routes:
         return f"; {where}" if where else ""
 
     async def reread(self) -> None:
-        """Read the assignment again, because a server refused; keep the old one if the coordinator can't be reached."""
+        """Read the assignment again, because a server refused; keep the old one if that fails."""
         try:
             async with asyncio.timeout(self._settings.request_s_max):
-                self._learn(await self._coordinator.assignment())
+                self._learn(await self._discovery.assignment())
         except (PolonaiseError, TimeoutError) as error:
-            self._note_trouble(str(error) or "the coordinator did not answer")
+            self._note_trouble(str(error) or "there was no answer")
 
     def _note_trouble(self, trouble: str) -> None:
         """Remember and log why the assignment can't be read, once for the same reason."""
@@ -100,10 +101,10 @@ class Routes:
         while True:
             try:
                 async with asyncio.timeout(self._settings.coordinator_s_max):
-                    self._learn(await self._coordinator.assignment_after(self._assignment.version))
+                    self._learn(await self._discovery.assignment_after(self._assignment.version))
                 backoff.reset()
             except TimeoutError:
-                continue  # nothing has changed; asked again, in case the coordinator lost the wait
+                continue  # nothing has changed; asked again, in case the wait was lost
             except PolonaiseError as error:
                 self._note_trouble(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))

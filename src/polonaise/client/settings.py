@@ -63,7 +63,9 @@ class ClientSettings:
     """The longest pause, in seconds, before the view is asked again for its mark, or given again what it could not
     apply."""
     coordinator_s_max: float = 30.0
-    """Seconds for which the coordinator is asked for a newer assignment; then it is asked again, without a pause."""
+    """Seconds for which the coordinator is asked for a newer assignment; then it is asked again, without a pause. For a
+    client that asks servers, a third of it, and never more than a minute, is the wait of each such request, and the age
+    above which an assignment counts as stale, so that another server is asked; that age is two seconds at least."""
     read_bytes: int = 2 * 1024 * 1024
     """Bytes of batches that a reader asks for in one request."""
     reads_ahead: int = 3

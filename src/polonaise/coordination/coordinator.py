@@ -22,6 +22,7 @@ from polonaise.coordination.values import (
 )
 from polonaise.errors import (
     AlreadyInitialized,
+    BadOption,
     Closed,
     CoordinatorDamaged,
     DirectoryInUse,
@@ -99,6 +100,7 @@ class Coordinator:
         self._clock = clock
         self._closed = False
         self._description: ClusterDescription | None = None
+        """The description as it was read first, whose key and number of partitions hold for good; None before."""
         self._known: dict[str, _Known] = {}
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
@@ -118,8 +120,14 @@ class Coordinator:
 
     async def describe(self) -> ClusterDescription:
         """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""
+        return (await self.description()).value
+
+    async def description(self) -> Versioned[ClusterDescription]:
+        """Return the cluster's description with its version. Raises `NotInitialized` when no cluster exists here."""
         self._check_open()
         place = self._backend.place(DESCRIPTION)
+        # Before the read, for the same reason as in `_get`.
+        floor = self._seen(DESCRIPTION)
         entry = await self._backend.read(DESCRIPTION)
         if entry is None:
             if self._description is not None:
@@ -128,11 +136,33 @@ class Coordinator:
                 f"no cluster in {self._backend}: correct the path, or wait until the first server has made it "
                 "(polonaise server run --coordinator … --storage …)"
             )
-        description = self._learn(DESCRIPTION, entry, self._seen(DESCRIPTION), ClusterDescription)
+        description = self._learn(DESCRIPTION, entry, floor, ClusterDescription)
         if description.key != entry.cluster_key:
             raise damaged(place, "it has two different cluster keys")
-        self._description = description
-        return description
+        if self._description is None:
+            self._description = description
+        return Versioned(entry.version, description)
+
+    async def set_description(
+        self, value: ClusterDescription, expected_version: int
+    ) -> Versioned[ClusterDescription] | None:
+        """Replace the description if its version is still `expected_version`; return it with its new version.
+
+        Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
+        key, other storage nodes or another number of partitions: replicas and files hang on these.
+        """
+        cluster = await self.describe()
+        for what, here, there in (
+            ("key", cluster.key.hex(), value.key.hex()),
+            ("number of partitions", cluster.partitions, value.partitions),
+            ("set of storage nodes", list(cluster.storage), list(value.storage)),
+        ):
+            if here != there:
+                raise BadOption(
+                    f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
+                    f"{there}. Nothing was changed; what may change is the addresses and zones of its storage nodes"
+                )
+        return await self._set(DESCRIPTION, value, expected_version)
 
     async def unique_id(self) -> int:
         """Return a number that was never given out before: 1 or more, and below 2**31.
@@ -251,7 +281,10 @@ class Coordinator:
             raise Closed(f"the coordinator in {self._backend} was closed by this process")
 
     async def _cluster(self) -> ClusterDescription:
-        """Return the description, which never changes, from memory when it was read before."""
+        """Return the description from memory when it was read before: for its key and its number of partitions.
+
+        These never change.
+        """
         self._check_open()
         return self._description or await self.describe()
 

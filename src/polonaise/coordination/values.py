@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
 
 from polonaise.errors import CoordinatorDamaged
@@ -142,20 +142,63 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key and its size. Written once."""
+    """The description of a cluster: its key, its size, its storage nodes and where these are reached.
+
+    Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
+    addresses has the description that versions before 0.2 write and read.
+    """
 
     key: bytes
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
     storage: tuple[StorageId, ...]
-    """The storage nodes that hold a replica of each partition."""
+    """The names of the storage nodes that hold a replica of each partition."""
+    addresses: Mapping[StorageId, str] = field(default_factory=dict)
+    """The addresses of the storage nodes whose address is not their name."""
+    zones: Mapping[StorageId, str] = field(default_factory=dict)
+    """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+
+    @classmethod
+    def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
+        """Return the description of a new cluster with these storage nodes: addresses by name, in order."""
+        return cls(key, partitions, tuple(nodes), _other_than_names(nodes))
+
+    def address_of(self, name: StorageId) -> str:
+        """Return the address at which this storage node is reached."""
+        return self.addresses.get(name, name)
+
+    @property
+    def nodes(self) -> dict[StorageId, str]:
+        """The addresses of all storage nodes, by name, in the order of `storage`."""
+        return {name: self.address_of(name) for name in self.storage}
+
+    def moved(self, name: StorageId, address: str) -> ClusterDescription:
+        """Return the description with another address for this storage node."""
+        return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
+
+    @property
+    def label(self) -> str:
+        """The beginning of the key: enough for people and metrics to tell clusters apart."""
+        return self.key.hex()[:8]
 
     def encode(self) -> bytes:
-        return _encode(key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage))
+        given = {"addresses": self.addresses, "zones": self.zones}
+        more = {what: dict(values) for what, values in given.items() if values}
+        return _encode(
+            key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
+        )
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), _names(fields, "storage"))
+        storage = _names(fields, "storage")
+        addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
+        if any(name == address for name, address in addresses.items()):
+            raise ValueError("an address is given that is the node's name")
+        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones)
+
+
+def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
+    return {name: address for name, address in nodes.items() if address != name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +244,19 @@ def _names(fields: Any, key: str) -> tuple[str, ...]:
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise TypeError(f"{key} is {listed!r} instead of a list of storage nodes' names")
     return tuple(listed)
+
+
+def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[StorageId, str]:
+    """Return a text for each of some of these storage nodes; an empty dictionary without the key.
+
+    Raises `TypeError` and `ValueError` for anything else.
+    """
+    given = fields.get(key, {})
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise TypeError(f"{key} is {given!r} instead of a text for each storage node")
+    if not given.keys() <= {*names}:
+        raise ValueError(f"{key} names {', '.join(sorted(given.keys() - {*names}))}, which is no storage node")
+    return given
 
 
 def _encode(**fields: Any) -> bytes:

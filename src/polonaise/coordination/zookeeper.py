@@ -21,8 +21,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import socket
+import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
@@ -33,12 +35,24 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.values import DESCRIPTION
-from polonaise.errors import Closed, CoordinatorDamaged, CoordinatorUnavailable
+from polonaise.errors import (
+    CertificateRefused,
+    CertificateUnusable,
+    Closed,
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    TlsNotSpoken,
+)
+from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tlsfaults import refusal_in
+from polonaise.host.tlssockets import TlsNetwork
 
 SESSION_S: Final = 6.0
 """Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
@@ -54,6 +68,10 @@ _WATCH_S: Final = 30.0
 """Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
 _PAUSE_S: Final = 0.05
 """Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
+_LOOK_S: Final = 1.0
+"""The longest, in seconds, that a look at why a server does not answer may take."""
+_ALERT_S: Final = 0.5
+"""How long, in seconds, a look waits for a server to refuse this process's certificate."""
 _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 
@@ -73,10 +91,11 @@ class ZooKeeperBackend:
     `hosts` are addresses, joined by commas. Belongs to the event loop in which it is first used.
     """
 
-    def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S) -> None:
+    def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S, tls: TlsFiles | None = None) -> None:
         self._hosts = hosts
         self._root = root
         self._session_s = session_s
+        self._tls = tls
         self._session: _Session | None = None
         self._closed = False
         self._own: dict[str, Entry] = {}
@@ -371,16 +390,36 @@ class ZooKeeperBackend:
             if not is_sent:
                 raise CoordinatorUnavailable(
                     f"{what}: no ZooKeeper answers at {self._hosts} within {self._session_s:g} s, and nothing was "
-                    "changed: start ZooKeeper, or correct the address"
+                    f"changed: {await self._hint()}"
                 ) from error
             raise self._unavailable(what, error, changes=changes) from error
+
+    async def _hint(self) -> str:
+        """Return what to do when no ZooKeeper answers. With TLS one of them is asked what is the matter."""
+        if self._tls is None:
+            return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
+        for host in self._hosts.split(","):
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    transport, refusal = await TlsNetwork(TlsIdentity(self._tls)).connect(host, _AlertListener)
+                try:
+                    # In TLS 1.3 the peer sees this side's certificate only after the handshake.
+                    async with asyncio.timeout(_ALERT_S):
+                        await cast(_AlertListener, refusal).ended
+                finally:
+                    transport.abort()
+            except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
+                return error.text
+            except (PolonaiseError, TimeoutError):
+                continue
+        return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
 
     def _opened(self) -> _Session:
         """Return the session, which may still have to be made."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:
-            self._session = _Session(self._hosts, self._session_s)
+            self._session = _Session(self._hosts, self._session_s, self._tls)
         return self._session
 
     def _unavailable(self, what: str, error: BaseException, *, changes: bool) -> CoordinatorUnavailable:
@@ -394,10 +433,62 @@ def _sealed(entry: Entry) -> bytes:
     return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents
 
 
+def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
+    """Return kazoo's options for TLS."""
+    return {} if tls is None else {"use_ssl": True, "handler": TlsHandler(tls)}
+
+
+class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler, which makes connections with the TLS files as they are at that time.
+
+    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and leaves
+    the sockets of handshakes that fail open.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        super().__init__()
+        self._files = files
+        self._identity: TlsIdentity | None = None
+
+    def create_connection(
+        self, address: tuple[Any, ...], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> ssl.SSLSocket:
+        """Return a connection after its handshake. Raises `OSError`, which kazoo takes for a reason to try again."""
+        try:
+            if self._identity is None:
+                self._identity = TlsIdentity(self._files)
+            context = self._identity.dialling()
+        except CertificateUnusable as error:
+            raise ConnectionError(str(error)) from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
+        plain = socket.create_connection(address[:2], timeout)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(plain, server_hostname=hostname or address[0])
+        finally:
+            plain.close()  # it is empty if the other has taken its place
+
+
+class _AlertListener(asyncio.Protocol):
+    """Waits for a peer that does not take this side's certificate."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Fails with `CertificateRefused` for that, and is done when the connection ends otherwise."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended.done():
+            return
+        if (refused := refusal_in(exc)) is not None:
+            self.ended.set_exception(refused)
+        else:
+            self.ended.set_result(None)
+
+
 class _Session:
     """A session with ZooKeeper, kept by kazoo's threads; a new one after its end. Belongs to one event loop."""
 
-    def __init__(self, hosts: str, session_s: float) -> None:
+    def __init__(self, hosts: str, session_s: float, tls: TlsFiles | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.live = asyncio.Event()
         """Set while there is a connection."""
@@ -406,6 +497,7 @@ class _Session:
             timeout=session_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, ignore_expire=False),
             logger=_QUIET,
+            **_tls_options(tls),
         )
         self._client.add_listener(self._heard)
         self._client.start_async()

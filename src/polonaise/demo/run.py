@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ from polonaise.demo.payments import Book
 from polonaise.demo.teller import Job, TellerReport
 from polonaise.demo.tellers import TellerProcess, shares
 from polonaise.errors import BadOption
+from polonaise.host.tls import VARIABLES
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 
 AT_A_TIME: Final = 96
@@ -217,7 +218,7 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
         console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file contains is no markup
     for account in book.unchained:
         console.print(f"[yellow]account {account}: its rows do not chain; it is not compared with the bank")
-    with tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
+    with _without_tls(), tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
         directory = Path(scratch)
         console.print("starting a server and three storage nodes on loopback")
         async with _started(LocalCluster(directory / "cluster", evidence=True)) as cluster:
@@ -240,6 +241,16 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
         console.print(Text(f"the report: {history.page}"), soft_wrap=True)
     results += history.verdicts
     return all(result.holds for result in results)
+
+
+@contextlib.contextmanager
+def _without_tls() -> Iterator[None]:
+    """Hide the TLS files that the environment names: they are for another cluster than the demo's, and not all its."""
+    hidden = {name: os.environ.pop(name) for name in VARIABLES.values() if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def _make_room(output: Path) -> None:

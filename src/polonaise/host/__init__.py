@@ -5,6 +5,8 @@
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `filelimits.py`: the limits on open files;
   `wholefiles.py`: a file opened for one use, or written whole.
+- `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
+  `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -74,6 +76,14 @@ class DirectoryLock(Protocol):
         """Give the lock up. A second call does nothing."""
 
 
+class DiskSpace(NamedTuple):
+    """The room on a disk, in bytes."""
+
+    free_bytes: int
+    """What this process may still write there."""
+    total_bytes: int
+
+
 class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
@@ -97,6 +107,9 @@ class Disk(Protocol):
 
         An open file outlives its name: comparing identities shows that the name was removed or replaced.
         """
+
+    async def space(self, path: str) -> DiskSpace:
+        """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""
@@ -140,14 +153,22 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
+        A host with TLS refuses a peer without by calling `bar` on the protocol, before the connection is made.
+
         Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. May take long: bring a deadline.
 
-        Raises `ConnectionLost` when no connection can be had, or `BadOption` for a text that is no address.
+        Raises `ConnectionLost` when no connection can be had, `BadOption` for a text that is no address, and on a host
+        with TLS `CertificateRefused` and `TlsNotSpoken`.
         """
+
+
+def network_trouble(network: Network) -> str:
+    """Return what is wrong with this side of a network, for health, such as its certificate; empty if nothing is."""
+    return str(getattr(network, "trouble", ""))
 
 
 class Host(Protocol):

@@ -27,7 +27,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
 )
-from polonaise.host import Buffer, DirectoryLock, File, Identity
+from polonaise.host import Buffer, DirectoryLock, DiskSpace, File, Identity
 from polonaise.host.filelimits import too_many_open
 from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
@@ -99,6 +99,9 @@ class RealDisk:
     async def identity(self, path: str) -> Identity | None:
         return await self._hop(path, lambda: identity(path))
 
+    async def space(self, path: str) -> DiskSpace:
+        return await self._hop(path, lambda: _space(path))
+
     async def list(self, directory: str) -> list[str]:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
 
@@ -128,6 +131,11 @@ class RealDisk:
             file.abandon()
         for lock in list(self._locks):
             lock.release()
+
+
+def _space(path: str) -> DiskSpace:
+    status = os.statvfs(path)
+    return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
 
 def names_in(directory: str) -> list[str]:
@@ -196,6 +204,10 @@ class RealLock:
                 raise
             self._held.add(self)
             registry.add(self)
+
+    def fileno(self) -> int:
+        """Return the descriptor, to be passed on to a child process: that then holds the lock as well."""
+        return self._descriptor
 
     def release(self) -> None:
         """Unlock the file. A second call does nothing."""

@@ -20,6 +20,8 @@ from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
 from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
+from polonaise.host.tls import TlsIdentity
+from polonaise.host.tlssockets import TlsNetwork
 
 _log = logging.getLogger(__name__)
 
@@ -49,14 +51,19 @@ class RealClock:
 class RealHost:
     """The real machine, for what runs on this host in this process. `close` it when its tasks are done."""
 
-    def __init__(self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False) -> None:
-        """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`)."""
+    def __init__(
+        self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None
+    ) -> None:
+        """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`).
+
+        With `tls` every TCP connection has TLS; without it none has.
+        """
         self._threads = DiskThreads(disk_threads)
         self._tasks: set[asyncio.Task[None]] = set()
         self.clock: Clock = RealClock()
         self._files = RealDisk(self._threads, SyncsInLoop() if syncs_in_loop else None)
         self.disk: Disk = self._files
-        self.network: Network = RealNetwork()
+        self.network: Network = RealNetwork() if tls is None else TlsNetwork(tls)
         self.random = random.Random()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -92,12 +99,12 @@ class RealHost:
             self.fail(error)
 
 
-def run(main: Main, *, syncs_in_loop: bool = False) -> None:
+def run(main: Main, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None) -> None:
     """Run a node until `main` returns. SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
 
-    `syncs_in_loop` is for a storage node, and for no process that does anything else.
+    `syncs_in_loop` is for a storage node, and for no process that does anything else. `tls` as for `RealHost`.
     """
-    host = RealHost(syncs_in_loop=syncs_in_loop)
+    host = RealHost(syncs_in_loop=syncs_in_loop, tls=tls)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_until_stopped(main, host))

@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from polonaise.errors import AddressInUse, BadOption, ConnectionLost
+from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseError
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import too_many_open
@@ -34,17 +34,7 @@ class RealNetwork:
                 return await _kept(_listen_unix(loop, factory, parsed))
             return await _kept(_listen(loop, factory, parsed))
         except OSError as error:
-            exhausted = too_many_open(error, f"cannot listen on {address!r}")
-            if exhausted is not None:
-                raise exhausted from error
-            if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(
-                    f"{address!r} is in use: stop the process that listens there or choose another port"
-                ) from error
-            raise BadOption(
-                f"cannot listen on {address!r}: {error.strerror or error}: name an address of this machine that this "
-                "process may take"
-            ) from error
+            raise not_listening(address, error) from error
         except ValueError as error:
             raise BadOption(f"cannot listen on {address!r}: {error}") from error
 
@@ -57,12 +47,30 @@ class RealNetwork:
                 return await loop.create_unix_connection(factory, parsed.path)
             return await loop.create_connection(factory, parsed.host, parsed.port)
         except OSError as error:
-            exhausted = too_many_open(error, f"cannot connect to {address!r}")
-            if exhausted is not None:
-                raise ConnectionLost(exhausted.text) from exhausted
-            raise ConnectionLost(f"cannot connect to {address!r}: {error}") from error
+            raise not_connected(address, error)  # noqa: B904 - it has a cause
         except ValueError as error:  # such as a name that can't be encoded
             raise BadOption(f"cannot connect to {address!r}: {error}") from error
+
+
+def not_listening(address: str, error: OSError) -> PolonaiseError:
+    """Return the fault for what kept this process from listening at the address."""
+    exhausted = too_many_open(error, f"cannot listen on {address!r}")
+    if exhausted is not None:
+        return exhausted
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(f"{address!r} is in use: stop the process that listens there or choose another port")
+    return BadOption(
+        f"cannot listen on {address!r}: {error.strerror or error}: name an address of this machine that this "
+        "process may take"
+    )
+
+
+def not_connected(address: str, error: OSError) -> ConnectionLost:
+    """Return the fault for what kept this process from connecting to the address."""
+    exhausted = too_many_open(error, f"cannot connect to {address!r}")
+    fault = ConnectionLost(f"cannot connect to {address!r}: {error}" if exhausted is None else exhausted.text)
+    fault.__cause__ = exhausted or error
+    return fault
 
 
 async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: HostPort) -> _RealListener:

@@ -25,12 +25,15 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Buffer, Host
+from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, dialled_wrongly, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
     Hello,
     Ping,
     Pong,
@@ -41,7 +44,7 @@ OWN_REQUESTS: Final = 0x8000_0000
 """The request numbers from here on are those that `Connection.request` gives out."""
 ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
-either."""
+either, or if it `tells_strangers`."""
 
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
@@ -51,7 +54,6 @@ _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
-_ROLE_NAMES: Final = {1: "client", 2: "server", 3: "storage node"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ class Connection(asyncio.Protocol):
     lost: only an answer proves.
 
     The side that was connected to (`accepted`) says hello second, and only to a peer of its own cluster: a stranger who
-    finds the port does not learn the cluster key there. And it stops reading a peer that does not read. Only this side
-    does: if both did, each could wait for the other to read, for ever.
+    finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do. And it stops
+    reading a peer that does not read. Only this side does: if both did, each could wait for the other, for ever.
     """
 
     def __init__(
@@ -117,13 +119,15 @@ class Connection(asyncio.Protocol):
         on_greeted: Callable[[Connection], None] | None = None,
         settings: LinkSettings | None = None,
         accepted: bool = False,
+        tells_strangers: bool = False,
         budget: Budget | None = None,
     ) -> None:
         """Prepare a connection, which the network then calls as an `asyncio.Protocol`.
 
         `hello` is what this side says, and `peer_roles` are the roles that the peer may have. `on_greeted` is called
-        when the peer's hello was checked. `accepted` is True on the side that was connected to. With a `budget` the
-        memory that is held for this peer is booked there.
+        when the peer's hello was checked. `accepted` is True on the side that was connected to. With `tells_strangers`
+        it takes a peer that does not know its cluster yet, and tells it the cluster key. With a `budget` the memory
+        that is held for this peer is booked there.
         """
         self._host = host
         self._hello = hello
@@ -133,6 +137,7 @@ class Connection(asyncio.Protocol):
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
         self._accepted = accepted
+        self._takes_any = tells_strangers or not accepted
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
@@ -170,6 +175,14 @@ class Connection(asyncio.Protocol):
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
+        self.refused = False
+        """Whether that reason is what the peer has refused the connection with, and was not noticed on this side."""
+        self._barred: PolonaiseError | None = None
+        """Why the peer is refused whatever its hello says; None for a peer that is not."""
+
+    def bar(self, error: PolonaiseError) -> None:
+        """Refuse the peer with this error once it has said hello. For a host, before the connection is made."""
+        self._barred = error
 
     # ------------------------------------------------------------------ saying
 
@@ -397,6 +410,9 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
         if not self._accepted:
+            if (refused := dialled_wrongly(self._transport, self._peer_roles, self._host.clock)) is not None:
+                self.close(refused)
+                return
             self.send(self._hello)
         self._schedule_beat()
 
@@ -406,7 +422,8 @@ class Connection(asyncio.Protocol):
             self._linger.cancel()
         if self._budget is not None:
             self._budget.release(self)
-        self._end(ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else "")))
+        lost = ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else ""))
+        self._end(refusal_in(exc) or lost)
 
     def pause_writing(self) -> None:
         """Make writers wait: too much is unsent."""
@@ -440,8 +457,9 @@ class Connection(asyncio.Protocol):
                 # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
                 frames = self._frames.feed(b"") if self._frames.unfinished else []
         except ProtocolError as error:
-            self.refuse(error)
-            self.close(error)
+            fault = (self.peer is None and tls_met(error, data, self._host.clock)) or error
+            self.refuse(fault)
+            self.close(fault)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
@@ -476,6 +494,7 @@ class Connection(asyncio.Protocol):
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
+            self.refused = True
             self.close(fault_in(message))
             return
         try:
@@ -512,6 +531,9 @@ class Connection(asyncio.Protocol):
             return
         if not isinstance(message, Hello):
             raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
+        if self._barred is not None:
+            self._turn_away(self._barred)
+            return
         mine = self._hello
         if message.version_min > mine.version_max or message.version_max < mine.version_min:
             raise UnsupportedVersion(
@@ -520,16 +542,17 @@ class Connection(asyncio.Protocol):
             )
         if message.role not in self._peer_roles:
             raise WrongRole(
-                f"the peer is a {_ROLE_NAMES.get(message.role, 'stranger')}, not a "
-                f"{' or '.join(_ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
+                f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
+                f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
+        if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
+            self._turn_away(refused)
+            return
         if not self._belongs(message.cluster_key):
-            error = WrongClusterKey("the peer belongs to another cluster: check the address, or the directory")
-            self.refuse(error)
-            self.close(error)
+            self._turn_away(WrongClusterKey("the peer belongs to another cluster: check the address, or the directory"))
             return
         self.peer = message
-        self.peer_name = _printable(message.name, 100) or f"a {_ROLE_NAMES[message.role]}"
+        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
@@ -542,10 +565,15 @@ class Connection(asyncio.Protocol):
         if self._on_greeted:
             self._on_greeted(self)
 
+    def _turn_away(self, error: PolonaiseError) -> None:
+        """Tell the peer why it is refused, and close."""
+        self.refuse(error)
+        self.close(error)
+
     def _belongs(self, key: bytes) -> bool:
         """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""
         mine = self._hello.cluster_key
-        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and not self._accepted)
+        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and self._takes_any)
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -593,7 +621,7 @@ class Connection(asyncio.Protocol):
         return now - self._taken_s <= self._settings.unread_s_max
 
 
-def _printable(text: str, length_max: int = 2_000) -> str:
+def printable(text: str, length_max: int = 2_000) -> str:
     """Return a peer's text without control characters and cut to a length: it goes into messages and logs."""
     text = text if len(text) <= length_max else f"{text[:length_max]}…"
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -601,7 +629,7 @@ def _printable(text: str, length_max: int = 2_000) -> str:
 
 def fault_in(refused: Refused) -> PolonaiseError:
     """Return the fault that a peer has named, with its text made fit for a log."""
-    error = error_of(_printable(refused.code, 100), _printable(refused.text))
+    error = error_of(printable(refused.code, 100), printable(refused.text))
     if isinstance(error, HistoryTrimmed):
         error.first = max(0, refused.detail)
     return error
@@ -616,9 +644,9 @@ def _retrieve(future: asyncio.Future[Message]) -> None:
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, and `BadOption` for a
-    text that is no address. A hello that can't be read is a `ConnectionLost` too: it may have been garbled on its way,
-    and another try is worth it.
+    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, such as
+    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that
+    can't be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False
@@ -646,10 +674,20 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))
 
 
-def hello(role: int, name: str, *, cluster_key: bytes = ANY_CLUSTER, node: int = 0) -> Hello:
-    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number."""
+def hello(
+    role: int,
+    name: str,
+    *,
+    cluster_key: bytes = ANY_CLUSTER,
+    node: int = 0,
+    version_min: int = PROTOCOL_VERSION_MIN,
+) -> Hello:
+    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number.
+
+    `version_min` is the oldest protocol version that has what this side will ask for.
+    """
     return Hello(
-        version_min=PROTOCOL_VERSION,
+        version_min=version_min,
         version_max=PROTOCOL_VERSION,
         role=role,
         node=node,

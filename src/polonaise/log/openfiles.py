@@ -70,6 +70,7 @@ class OpenFiles:
         self.load = disk.load
         self.exists = disk.exists
         self.identity = disk.identity
+        self.space = disk.space
         self.list = disk.list
         self.make_directory = disk.make_directory
         self.rename = disk.rename

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -12,7 +13,9 @@ from polonaise.coordination.file import coordinator_in
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
+from polonaise.host.tls import TlsIdentity
 from polonaise.redaction import redacted
+from polonaise.terms import StorageId
 
 MARKER: Final = "polonaise-embedded"
 """The name of the file that marks a directory as an embedded log."""
@@ -20,8 +23,13 @@ COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
 
 
-LOG_SCHEMES: Final = ("embedded", "file", "zookeeper")
+SERVERS: Final = "polonaise"
+"""The first word of an address that names servers."""
+LOG_SCHEMES: Final = ("embedded", "file", "zookeeper", SERVERS)
 """The first words of addresses of logs."""
+LOG_FORMS: Final = "embedded:PATH, file:PATH, zookeeper://HOST:PORT,…/ROOT or polonaise://HOST:PORT,…"
+"""The forms of addresses of logs, for messages."""
+_SERVERS: Final = "write polonaise://HOST:PORT,HOST:PORT, the addresses of servers, without blanks"
 _COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
 _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
 """A name in a root: ZooKeeper refuses names that are only dots."""
@@ -52,8 +60,10 @@ def absolute_store(url: str) -> str:
     return os.path.abspath(unquote(url.removeprefix("file:")) if url.startswith("file:") else url)
 
 
-def coordinator_at(host: Host, address: str) -> Coordinator:
+def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> Coordinator:
     """Return the coordinator at `zookeeper://HOST:PORT,…/ROOT` or `file:PATH`.
+
+    With `tls` ZooKeeper is connected to by TLS, with the same files, unless the address ends with `?tls=no`.
 
     Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
     around the embedded log's host would not be part of its election. Raises `ExtraMissing` without kazoo.
@@ -66,7 +76,12 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
             f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}, without a zero byte"
         )
     if scheme == "zookeeper":
-        return _in_zookeeper(host, address)
+        return _in_zookeeper(host, address, tls)
+    if scheme == SERVERS:
+        raise BadOption(
+            f"{redacted(address)!r} names servers, which clients ask: a server needs the coordinator itself, "
+            f"{_COORDINATORS}"
+        )
     if scheme != "file":
         raise BadOption(f"unknown kind of coordinator {scheme!r}: write {_COORDINATORS}")
     path = os.path.abspath(location)
@@ -81,9 +96,15 @@ def coordinator_at(host: Host, address: str) -> Coordinator:
     return coordinator_in(host, path)
 
 
-def _in_zookeeper(host: Host, address: str) -> Coordinator:
+def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordinator:
     """Return the coordinator in a ZooKeeper ensemble, without connecting to it yet."""
-    hosts, slash, root = address.removeprefix("zookeeper:").removeprefix("//").partition("/")
+    place, mark, query = address.partition("?")
+    if mark and query != "tls=no":
+        raise BadOption(
+            f"invalid coordinator address {redacted(address)!r}: its only option is ?tls=no, for a ZooKeeper that has "
+            "no TLS"
+        )
+    hosts, slash, root = place.removeprefix("zookeeper:").removeprefix("//").partition("/")
     names = root.split("/")
     if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
         raise BadOption(
@@ -98,7 +119,81 @@ def _in_zookeeper(host: Host, address: str) -> Coordinator:
         from polonaise.coordination.zookeeper import ZooKeeperBackend
     except ImportError as error:
         raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
-    return Coordinator(ZooKeeperBackend(hosts, f"/{root}"), host.clock)
+    files = None if tls is None or mark else tls.files
+    return Coordinator(ZooKeeperBackend(hosts, f"/{root}", tls=files), host.clock)
+
+
+def servers_at(address: str) -> tuple[str, ...]:
+    """Return the addresses of the servers in `polonaise://HOST:PORT,HOST:PORT`, in the order in which they are written.
+
+    Raises `BadOption`, which says what is wrong with which of them.
+    """
+    shown = repr(redacted(address))
+    begin = f"{SERVERS}://"
+    if not address.startswith(begin):
+        raise BadOption(f"invalid address {shown}: {_SERVERS}")
+    listed, _, path = address.removeprefix(begin).partition("/")
+    if path:
+        raise BadOption(
+            f"invalid address {shown}: this version has one log per cluster and no topics: leave {redacted(path)!r} out"
+        )
+    if not listed:
+        raise BadOption(f"invalid address {shown}: it names no server; {_SERVERS}")
+    servers: list[str] = []
+    for each in listed.split(","):
+        entry = repr(redacted(each))
+        if not each:
+            raise BadOption(f"invalid address {shown}: nothing stands beside one of its commas; {_SERVERS}")
+        if any(letter.isspace() for letter in each) or each.startswith("unix:") or {*"?@"} & {*each}:
+            raise BadOption(f"invalid address {shown}: {entry} is no HOST:PORT; {_SERVERS}")
+        if ":" not in each.rpartition("]")[2]:
+            raise BadOption(f"invalid address {shown}: {entry} has no port; {_SERVERS}")
+        parsed = parse_address(each)
+        if isinstance(parsed, HostPort) and not parsed.port:
+            raise BadOption(f"invalid address {shown}: {entry} has port 0; write the port at which the server listens")
+        if str(parsed) in servers:
+            raise BadOption(f"invalid address {shown}: {entry} stands there twice; name each server once")
+        servers.append(str(parsed))
+    return tuple(servers)
+
+
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+
+
+def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
+    """Return the addresses of storage nodes by name, written as NAME=HOST:PORT or, where the name is the address,
+    HOST:PORT.
+
+    Raises `BadOption`, which names `option`, for a name or an address that is invalid or there twice.
+    """
+    nodes: dict[StorageId, str] = {}
+    for text in texts:
+        name, equals, address = text.partition("=")
+        # The part before an equals sign may be that of an address: unix:/tmp/a=b.
+        if not equals or ":" in name:
+            name = address = text
+        check_storage_name(name)
+        check_storage_address(address)
+        if name in nodes:
+            raise BadOption(f"{option} has {redacted(name)} twice: each replica needs a storage node of its own")
+        if address in nodes.values():
+            raise BadOption(
+                f"{option} has the address {redacted(address)} twice: each storage node needs one of its own"
+            )
+        nodes[name] = address
+    if clash := nodes.keys() & {address for name, address in nodes.items() if address != name}:
+        raise BadOption(f"{option} has {redacted(min(clash))} as a node's name and as the address of another node")
+    return nodes
+
+
+def check_storage_name(name: StorageId) -> None:
+    """Raise `BadOption` unless a storage node may have this name: a word, or an address that could be its own."""
+    if ":" in name:
+        check_storage_address(name)
+    elif not _NODE_NAME.fullmatch(name):
+        raise BadOption(
+            f"invalid name of a storage node {redacted(name)!r}: write 1 to 63 letters, digits, '.', '_' or '-'"
+        )
 
 
 def check_storage_address(address: str) -> None:

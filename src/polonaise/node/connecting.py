@@ -10,10 +10,12 @@ from typing import Any
 
 from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.connected import Partitioner
+from polonaise.client.discovery import Discovery
 from polonaise.client.log import Log, Serializer
 from polonaise.client.options import check_options
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.errors import (
@@ -28,7 +30,10 @@ from polonaise.errors import (
     Retry,
     fresh,
 )
-from polonaise.node.addresses import LOG_SCHEMES, coordinator_at
+from polonaise.host import Host
+from polonaise.host.certificates import CLIENT
+from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
+from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at
 from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
@@ -50,6 +55,7 @@ async def connect(
     wants: Callable[[int], bool] | None = None,
     header_filter: tuple[int, int] | None = None,
     wait: float | None = None,
+    tls: TlsFiles | None = None,
 ) -> AsyncIterator[Log]:
     """Open the log at `address`, and close it when the context ends.
 
@@ -66,38 +72,53 @@ async def connect(
       With `?host=no` this process only attaches to an existing log, and waits while no process hosts it. With
       `?fragments=URL` (quoted as in any URL) the log has that fragment store: what was trimmed is read from there, and
       `polonaise archive run` writes to it. The directory remembers the store, so that others need not name it.
+    - `polonaise://HOST:PORT,HOST:PORT` names some servers of a cluster, two or three of them. Any one that answers
+      tells this client which server owns what, and each change of it: it needs no access to the coordinator.
     - `file:PATH` is the coordinator's directory of a cluster on this machine.
     - `zookeeper://HOST:PORT,…/ROOT` is the coordinator of a cluster in a ZooKeeper ensemble. Needs the extra
       `polonaise[zookeeper]`.
 
     `wait`: for how many seconds to wait for a cluster that does not exist yet, or does not answer; after that raises
-    `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. A cluster without a server is
-    connected to at once in any case; requests to it wait.
+    `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. By its coordinator's address
+    a cluster without a server is connected to at once in any case; requests to it wait.
+
+    `tls`: the files of this process's TLS identity, for a cluster whose nodes have TLS, with a certificate for the role
+    of a client. Without it those that POLONAISE_TLS_CA, POLONAISE_TLS_CERTIFICATE and POLONAISE_TLS_KEY name in the
+    environment; without these either, connections are plain. An embedded log has sockets in its directory, and no TLS.
 
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
-    the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `NotEmbeddedLog`,
-    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
-    `HostFailed` if this process should host the log and can't run its nodes.
+    the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `ServersUnavailable` if
+    none of the servers answers, and `WrongRole`, `WrongClusterKey` or `UnsupportedVersion` if for that reason none of
+    them can; `NotEmbeddedLog`, `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults
+    of the directory; `CertificateUnusable` for files of `tls`; `HostFailed` if this process should host the log and
+    can't run its nodes.
     """
     if not isinstance(address, str):
-        raise wrong("address", address, "an address is text: embedded:PATH, file:PATH or zookeeper://HOST:PORT,…/ROOT")
+        raise wrong("address", address, f"an address is text: {LOG_FORMS}")
     wait_s = checked_seconds("wait", wait)
     options: dict[str, Any] = {
         "view": view, "serializer": serializer, "partitioner": partitioner, "partitions": partitions,
         "bodies": bodies, "wants": wants, "header_filter": header_filter,
     }  # fmt: skip
     check_options(settings=settings, **options)
+    if tls is not None and not isinstance(tls, TlsFiles):
+        raise wrong("tls", tls, "the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)")
     settings = settings or ClientSettings()
     async with AsyncExitStack() as stack:
         if wait_s is None:
-            log = await stack.enter_async_context(_opened(address, settings, options))
+            log = await stack.enter_async_context(_opened(address, settings, options, tls))
         else:
-            log = await _waited_for(wait_s, address, settings, options, stack)
+            log = await _waited_for(wait_s, address, settings, options, tls, stack)
         yield log
 
 
 async def _waited_for(
-    wait_s: float, address: str, settings: ClientSettings, options: dict[str, Any], stack: AsyncExitStack
+    wait_s: float,
+    address: str,
+    settings: ClientSettings,
+    options: dict[str, Any],
+    tls: TlsFiles | None,
+    stack: AsyncExitStack,
 ) -> Log:
     """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds.
 
@@ -113,7 +134,7 @@ async def _waited_for(
         limit = asyncio.timeout_at(max(deadline_s, began_s + _TRY_S))
         try:
             async with limit:
-                return await stack.enter_async_context(_opened(address, settings, options))
+                return await stack.enter_async_context(_opened(address, settings, options, tls))
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -131,7 +152,9 @@ async def _waited_for(
 
 
 @asynccontextmanager
-async def _opened(address: str, settings: ClientSettings, options: dict[str, Any]) -> AsyncIterator[Log]:
+async def _opened(
+    address: str, settings: ClientSettings, options: dict[str, Any], tls: TlsFiles | None
+) -> AsyncIterator[Log]:
     """Open the log at an address, without waiting for one that does not exist."""
     scheme = address.partition(":")[0]
     if scheme == "embedded":
@@ -139,16 +162,17 @@ async def _opened(address: str, settings: ClientSettings, options: dict[str, Any
 
         location = attached(address, settings)
     elif scheme in LOG_SCHEMES:
-        location = _cluster(address, settings)
+        location = _cluster(address, settings, tls)
     else:
         raise BadOption(
-            f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own, "
-            "or its coordinator's address for a cluster: file:PATH or zookeeper://HOST:PORT,…/ROOT"
+            f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own; "
+            "for a cluster, some of its servers, polonaise://HOST:PORT,…, or its coordinator, file:PATH or "
+            "zookeeper://HOST:PORT,…/ROOT"
         )
     async with AsyncExitStack() as stack:
         try:
             at = await stack.enter_async_context(location)
-            log = Log(at.host, at.coordinator, settings=at.settings, **options)
+            log = Log(at.host, at.discovery, settings=at.settings, **options)
             # Before the log is started: its first task may fail already.
             at.host.on_fail = log.fail
             at.tell_failures(log.fail)
@@ -178,14 +202,22 @@ def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
 
 
 @asynccontextmanager
-async def _cluster(address: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
-    """Yield the location of the cluster with this coordinator's address, and close the coordinator at the end."""
-    host = ApplicationHost()
+async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None) -> AsyncIterator[LogLocation]:
+    """Yield the location of the cluster with this address, of servers or of its coordinator; close it at the end."""
+    identity = tls_identity(CLIENT, tls)
+    host = ApplicationHost(identity)
     try:
-        coordinator = coordinator_at(host, address)
+        discovery = _discovery_at(host, address, settings, identity)
         try:
-            yield LogLocation(host, coordinator, settings)
+            yield LogLocation(host, discovery, settings)
         finally:
-            await coordinator.close()
+            await discovery.close()
     finally:
         host.close()
+
+
+def _discovery_at(host: Host, address: str, settings: ClientSettings, tls: TlsIdentity | None) -> Discovery:
+    """Return what finds the cluster with this address. Raises `BadOption`, and `ExtraMissing`, as `coordinator_at`."""
+    if address.partition(":")[0] == SERVERS:
+        return ServerDiscovery(host, servers_at(address), settings)
+    return coordinator_at(host, address, tls)

@@ -375,7 +375,7 @@ async def _start_storage(
     for number, name in enumerate(description.storage):
         settings = StorageSettings(
             directory=storage_directory(directory, number),
-            listen=name,
+            listen=description.address_of(name),
             cluster_key=description.key,
             segment_bytes_max=SEGMENT_BYTES_MAX,
             segment_batches_max=SEGMENT_BATCHES_MAX,
@@ -434,7 +434,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         # The description before any storage directory: data without one would look like a log that has lost its
         # coordinator. Then the comparison: an address that contradicts the log must not give it a fragment store.
         names, partitions = storage_names(address.storage or 1), address.partitions or 1
-        description = await cluster_at(coordinator, names, partitions, address.fragments)
+        description = await cluster_at(coordinator, dict(zip(names, names, strict=True)), partitions, address.fragments)
         address.check(description)
         fragments = await _settle_fragments(host.disk, address, description.key)
         await _start_storage(host, directory, description, closing)

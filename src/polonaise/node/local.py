@@ -1,23 +1,45 @@
-"""Starts a small cluster as child processes on loopback: for the demo, benchmarks and tests with real kills."""
+"""Runs a small cluster as child processes on loopback: for `cluster start`, the demo, benchmarks and tests."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from polonaise.errors import PolonaiseError
+from polonaise.host.tls import TlsFiles
+from polonaise.terms import StorageId
+
+ANY_PORT: Final = "127.0.0.1:0"
+HTTP_OFF: Final = "off"
+"""The address that keeps a node from serving HTTP, whatever its file of settings and its environment say."""
+ZOOKEEPER_ROOT: Final = "polonaise"
+"""The root of the cluster in a ZooKeeper of its own."""
+_START_S: Final = 30.0
+_STOP_S: Final = 10.0
+_SLICE_S: Final = 0.1
+"""Seconds between two looks at whether a start has been given up."""
+_LOG_END: Final = 2_000
+"""Characters of a node's log that are told when it did not start."""
 
 
 class StartFailed(PolonaiseError):
     """A child process did not come up; the message ends with what it printed."""
 
     code = "start_failed"
+
+
+def _never() -> bool:
+    return False
 
 
 class ChildNode:
@@ -27,22 +49,38 @@ class ChildNode:
     holds open, and the child stops when the pipe ends.
     """
 
-    def __init__(self, name: str, arguments: list[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        log: Path,
+        *,
+        address: str = "",
+        apart: bool = False,
+        holding: Sequence[int] = (),
+    ) -> None:
+        """`address` is where it is to listen; empty for a port that the system chooses at the first start.
+
+        With `apart` it is in a session of its own: Ctrl-C at a terminal does not reach it. It inherits the descriptors
+        `holding`, such as those of locks that are to last until it has ended.
+        """
         self.name = name
         self._arguments = arguments
         self._log = log
+        self._apart = apart
+        self._holding = holding
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = ""
-        """The address that the node listens at; the same after a restart. Empty before the first start."""
+        self.address = address
+        """The address that the node listens at; the same after a restart. Empty before it is known."""
         self.exit_status: int | None = None
-        """The process's exit status, once `kill` or `stop` has waited for its end; None since the last start.
+        """The process's exit status, once its end was waited for or noticed; None since the last start.
 
         0 for a clean stop, below 0 for the signal that ended the process.
         """
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before `start` and after `kill` or `stop`."""
+        """The process id; None before `start`, and once the process's end was waited for or noticed."""
         return self._process.pid if self._process else None
 
     @property
@@ -55,12 +93,17 @@ class ChildNode:
         """Everything that the node has written to standard error, over all restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
-    def start(self, deadline_s: float = 30.0) -> None:
+    def start(self, deadline_s: float = _START_S) -> None:
         """Start the process, and return when it listens.
 
         Raises `StartFailed` if it ends instead, or does not listen within `deadline_s` seconds.
         """
-        arguments = [*self._arguments, "--listen", self.address or "127.0.0.1:0", "--until-stdin-ends"]
+        self.launch()
+        self.wait_listening(deadline_s)
+
+    def launch(self) -> None:
+        """Start the process, and do not wait for it."""
+        arguments = [*self._arguments, "--listen", self.address or ANY_PORT, "--until-stdin-ends"]
         self.exit_status = None
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -68,41 +111,80 @@ class ChildNode:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                start_new_session=self._apart,
+                pass_fds=self._holding,
             )
+
+    def wait_listening(self, deadline_s: float = _START_S, given_up: Callable[[], bool] = _never) -> None:
+        """Return when the process that was launched listens.
+
+        Raises `StartFailed` if it ends instead, does not listen within `deadline_s` seconds, or once `given_up` says
+        so.
+        """
+        assert self._process is not None
         assert self._process.stdout is not None
-        line = _first_line(self._process.stdout.fileno(), deadline_s)
+        line = _first_line(self._process.stdout.fileno(), deadline_s, given_up)
         if not line.startswith("listening "):
             self.kill()
-            raise StartFailed(f"{self.name} did not start: {self.log[-2000:].strip() or 'it printed nothing'}")
+            raise StartFailed(f"{self.name} did not start: {self.log[-_LOG_END:].strip() or 'it printed nothing'}")
         self.address = line.removeprefix("listening ").strip()
+
+    def has_ended(self) -> bool:
+        """Tell whether the process has ended by itself; from then on it counts as not started."""
+        if self._process is None or self._process.poll() is None:
+            return False
+        self._forget()
+        return True
 
     def kill(self) -> None:
         """Kill the process with SIGKILL, and wait until it has ended."""
-        self._signal(signal.SIGKILL)
+        self.ask_to_end(signal.SIGKILL)
+        self.wait_ended()
 
     def stop(self) -> None:
         """Ask the process to stop, and wait until it has ended; kill it after 10 seconds."""
-        self._signal(signal.SIGTERM)
+        self.ask_to_end()
+        self.wait_ended()
 
-    def _signal(self, number: int) -> None:
+    def ask_to_end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to the process, if it is running, and do not wait."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def wait_ended(self) -> None:
+        """Wait until the process has ended; kill it after 10 seconds."""
         if self._process is None:
             return
-        self._process.send_signal(number)
         try:
-            self._process.wait(10)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self.exit_status = self._process.returncode
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep the exit status of the process, which has ended, and nothing else of it."""
+        assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self.exit_status = self._process.returncode
         self._process.stdin.close()
         self._process.stdout.close()
         self._process = None
 
 
+@dataclass(frozen=True, slots=True)
+class LocalAddresses:
+    """Where the processes of a local cluster listen. Without it each takes a port that the system chooses."""
+
+    storage: tuple[str, ...]
+    servers: tuple[str, ...]
+    zookeeper: str | None = None
+    """None for a coordinator in a directory."""
+
+
 class LocalCluster:
-    """A server and storage nodes as processes of this machine, in one directory. A context manager.
+    """Servers, storage nodes and a coordinator on this machine, in one directory. A context manager.
 
     ::
 
@@ -115,48 +197,112 @@ class LocalCluster:
         directory: Path,
         *,
         storage: int = 3,
+        servers: int = 1,
         partitions: int = 1,
+        addresses: LocalAddresses | None = None,
         evidence: bool = False,
         verbose: bool = False,
         segment_bytes: int | None = None,
         fragments: str | None = None,
+        config: str | None = None,
+        apart: bool = False,
+        holding: Sequence[int] = (),
+        tls: TlsFiles | None = None,
     ) -> None:
+        """With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator.
+
+        `config` is a file of settings for each node. For `apart` and `holding` see `ChildNode`.
+        """
         self.directory = directory
+        self._apart = apart
+        self._holding = holding
+        places = addresses or LocalAddresses(("",) * storage, ("",) * servers)
+        self.zookeeper: ChildNode | None = None
+        """The process of the ZooKeeper that is this cluster's coordinator; None for one in a directory."""
         self.coordinator = f"file:{directory / 'coordinator'}"
-        self.storage_directories = [directory / f"storage-{number}" for number in range(storage)]
-        verbosity = ["--verbose"] if verbose else []
+        common = ["--verbose"] if verbose else []
+        self.tls = tls
+        """The TLS files of every node; None for plain connections."""
+        tls_options = (
+            [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
+        )
+        common += tls_options
+        if places.zookeeper is not None:
+            self.coordinator = f"zookeeper://{places.zookeeper}/{ZOOKEEPER_ROOT}"
+            keeps = ["zookeeper", "run", "--directory", str(directory / "zookeeper"), *tls_options]
+            self.zookeeper = self._node("zookeeper", keeps, places.zookeeper)
+        self.storage_directories = [directory / f"storage-{number}" for number in range(len(places.storage))]
+        common += ["--config", config] if config is not None else []
+        common += ["--http", HTTP_OFF]  # settings are for all nodes here, and no two of them can have one port
         segment_size = ["--segment-bytes", str(segment_bytes)] if segment_bytes else []
         self.storage = [
-            ChildNode(
+            self._node(
                 f"storage {number}",
-                ["storage", "run", "--directory", str(storage_directory), *segment_size, *verbosity],
-                directory / f"storage-{number}.log",
+                ["storage", "run", "--directory", str(self.storage_directories[number]), *segment_size, *common],
+                address,
             )
-            for number, storage_directory in enumerate(self.storage_directories)
+            for number, address in enumerate(places.storage)
         ]
-        self._partitions = partitions
+        self.partitions = partitions
+        self._server_addresses = places.servers
         self._server_options = ["--evidence"] if evidence else []
         self._server_options += ["--fragments", fragments] if fragments else []
-        self._server_options += verbosity
-        self.server: ChildNode | None = None
+        self._server_options += common
+        self.servers: list[ChildNode] = []
+        """The servers; none before `start`, because they are told where the storage nodes listen."""
 
-    def start(self) -> None:
-        """Start the storage nodes, then the server, which makes the cluster. Raises `StartFailed`."""
+    @property
+    def server(self) -> ChildNode | None:
+        """The first server; None before `start`."""
+        return self.servers[0] if self.servers else None
+
+    @property
+    def named(self) -> dict[StorageId, ChildNode]:
+        """The storage nodes by the names under which the cluster knows them: those of their directories."""
+        return dict(zip((path.name for path in self.storage_directories), self.storage, strict=True))
+
+    @property
+    def nodes(self) -> list[ChildNode]:
+        """All processes, in the order in which they are started."""
+        return [*([self.zookeeper] if self.zookeeper is not None else []), *self.storage, *self.servers]
+
+    def _node(self, name: str, arguments: list[str], address: str) -> ChildNode:
+        log = self.directory / f"{name.replace(' ', '-')}.log"
+        return ChildNode(name, arguments, log, address=address, apart=self._apart, holding=self._holding)
+
+    def start(self, given_up: Callable[[], bool] = _never) -> None:
+        """Start the coordinator and the storage nodes, then the servers, of which the first makes the cluster.
+
+        Raises `StartFailed`, also once `given_up` says that nobody waits any more.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        for node in self.storage:
-            node.start()
-        addresses = ",".join(node.address for node in self.storage)
-        arguments = ["server", "run", "--coordinator", self.coordinator, "--storage", addresses]
-        arguments += ["--partitions", str(self._partitions), *self._server_options]
-        self.server = ChildNode("server", arguments, self.directory / "server.log")
-        self.server.start()
+        _start_together(self.nodes, given_up)
+        arguments = ["server", "run", "--coordinator", self.coordinator]
+        arguments += ["--storage", ",".join(f"{name}={node.address}" for name, node in self.named.items())]
+        arguments += ["--partitions", str(self.partitions), *self._server_options]
+        count = len(self._server_addresses)
+        self.servers = [
+            self._node("server" if count == 1 else f"server {number}", arguments, address)
+            for number, address in enumerate(self._server_addresses)
+        ]
+        _start_together(self.servers, given_up)
 
     def stop(self) -> None:
-        """Stop the server, then the storage nodes: a server that stops still tells them what is committed."""
-        if self.server:
-            self.server.stop()
-        for node in self.storage:
-            node.stop()
+        """Stop the servers, then the storage nodes, then the coordinator.
+
+        In this order, because a server that stops still tells the others what is committed.
+        """
+        for group in (self.servers, self.storage, [self.zookeeper] if self.zookeeper is not None else []):
+            for node in group:
+                node.ask_to_end()
+            for node in group:
+                node.wait_ended()
+
+    def kill(self) -> None:
+        """Kill all processes, and do not wait: for a signal handler, while another call waits for them."""
+        for node in self.nodes:
+            with contextlib.suppress(ProcessLookupError):
+                node.ask_to_end(signal.SIGKILL)
 
     def __enter__(self) -> LocalCluster:
         try:
@@ -170,14 +316,25 @@ class LocalCluster:
         self.stop()
 
 
-def _first_line(descriptor: int, deadline_s: float) -> str:
-    """Return the first line that the process prints, or what came of it until its end or the deadline."""
+def _start_together(nodes: Sequence[ChildNode], given_up: Callable[[], bool]) -> None:
+    """Start these nodes at the same time, and return when each listens. Raises `StartFailed`."""
+    for node in nodes:
+        node.launch()
+    for node in nodes:
+        node.wait_listening(given_up=given_up)
+
+
+def _first_line(descriptor: int, deadline_s: float, given_up: Callable[[], bool]) -> str:
+    """Return the first line that the process prints, or what came of it until its end, the deadline or the end of all
+    waiting."""
     until_s = time.monotonic() + deadline_s
     line = b""
     while not line.endswith(b"\n"):
         left_s = until_s - time.monotonic()
-        if left_s <= 0 or not select.select([descriptor], [], [], left_s)[0]:
+        if left_s <= 0 or given_up():
             break
+        if not select.select([descriptor], [], [], min(left_s, _SLICE_S))[0]:
+            continue
         piece = os.read(descriptor, 256)
         if not piece:
             break

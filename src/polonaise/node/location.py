@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from polonaise.client.applicationhost import ApplicationHost
+from polonaise.client.discovery import Discovery
 from polonaise.client.settings import ClientSettings
-from polonaise.coordination import Coordinator
 
 
 class LogLocation(NamedTuple):
     """What a client needs to connect to a log."""
 
     host: ApplicationHost
-    coordinator: Coordinator
+    discovery: Discovery
     settings: ClientSettings
     tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
     """Registers a listener, which is called with the error that ends this process's part in the log."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
 from polonaise.host.address import parse_address
-from polonaise.node.addresses import check_storage_address, coordinator_at
+from polonaise.host.tls import TlsIdentity
+from polonaise.node.addresses import coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -22,6 +25,9 @@ from polonaise.terms import StorageId
 
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
+    from polonaise.node.monitoring.face import ObservedNode
+
+_log = logging.getLogger(__name__)
 
 Ready = Callable[[str], None]
 """A function that is called once, with the node's address, when the node serves."""
@@ -67,22 +73,74 @@ async def _until_cancelled() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def run_storage(host: Host, settings: StorageSettings, ready: Ready) -> None:
-    """Run a storage node until cancelled. Raises what `StorageNode.start` does."""
-    node = StorageNode(host, settings)
-    await node.start()
+class Http(NamedTuple):
+    """Where a node serves `/health`, `/ready` and `/metrics`."""
+
+    listen: str
+    """The address to listen on."""
+    listening: Ready
+    """Called once with the address at which it listens, when the node serves."""
+
+
+@asynccontextmanager
+async def _observed(
+    host: Host, http: Http | None, observe: Callable[[], ObservedNode]
+) -> AsyncIterator[Callable[[], None]]:
+    """Serve a node's health and metrics during the `async with` block, if that is wished.
+
+    The block gets a function to call when the node serves. HTTP is there before the node starts, so that an address in
+    use is told before anything is made, and a node that takes long to start says so. Raises `ExtraMissing`, and what
+    listening raises.
+    """
+    if http is None:
+        yield lambda: None
+        return
+    from polonaise.node.monitoring.running import serving_http
+
+    async with serving_http(host, http.listen, observe()) as address:
+        yield lambda: http.listening(address)
+
+
+def check_http(http: Http | None) -> None:
+    """Raise `ExtraMissing` if HTTP is wished and its libraries are not installed, `BadOption` for a wrong address."""
+    if http is None:
+        return
+    parse_address(http.listen)
     try:
-        ready(node.address)
-        await _until_cancelled()
-    finally:
-        await node.close()
+        from polonaise.node.monitoring import running as running
+    except ImportError as error:
+        raise ExtraMissing(f"--http needs {error.name}: pip install 'polonaise[metrics]'") from error
+
+
+async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http: Http | None = None) -> None:
+    """Run a storage node until cancelled. Raises what `StorageNode.start` does.
+
+    With `http`, also raises `ExtraMissing`, and what listening there raises.
+    """
+    check_http(http)
+    node = StorageNode(host, settings)
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedStorage
+
+        return ObservedStorage(node, host, settings.directory)
+
+    async with _observed(host, http, observed) as serves:
+        await node.start()
+        try:
+            ready(node.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await node.close()
 
 
 async def cluster_at(
-    coordinator: Coordinator, storage: tuple[StorageId, ...], partitions: int, fragments: str | None = None
+    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int, fragments: str | None = None
 ) -> ClusterDescription:
     """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
 
+    `nodes` has the storage nodes' addresses by name, in order.
     `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's; it is not
     looked at if the cluster exists.
     """
@@ -92,7 +150,7 @@ async def cluster_at(
         pass
     # Opened first: a cluster whose store can't be opened is not to be made.
     store = None if fragments is None else _open(fragments)
-    description = ClusterDescription(secrets.token_bytes(16), partitions, storage)
+    description = ClusterDescription.new(secrets.token_bytes(16), partitions, nodes)
     try:
         await coordinator.initialize(description)
     except AlreadyInitialized:  # another server was faster
@@ -104,49 +162,96 @@ async def cluster_at(
     return description
 
 
+def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageId, str]) -> None:
+    """Compare the storage nodes that a server was told of with those of its cluster.
+
+    Raises `BadOption` if these are others. A node is found by its name, or else by its address. One that is known by
+    its name and has another address is only warned of: it has moved since, or is yet to be moved, and a server that did
+    not start for that would be missing.
+    """
+    names = {address: name for name, address in description.nodes.items()}
+    names |= {name: name for name in description.storage}
+    known = [names.get(name, names.get(address)) for name, address in nodes.items()]
+    if None in known or not len({*known}) == len(known) == len(description.storage):
+        raise BadOption(
+            f"this cluster's storage nodes are {_listed(description.nodes)}, but --storage has {_listed(nodes)}: leave "
+            "--storage out. A node that is reached at another address now is told so with `polonaise storage move NAME "
+            "HOST:PORT`"
+        )
+    for name, address in nodes.items():
+        present = description.nodes.get(name, address)
+        if present != address:
+            _log.warning(
+                "--storage has %s for storage node %s, whose address in the cluster's description is %s, and that "
+                "counts: correct --storage or leave it out, or tell the cluster with polonaise storage move %s %s",
+                address, name, present, name, address,
+            )  # fmt: skip
+
+
+def _listed(nodes: Mapping[StorageId, str]) -> str:
+    """Return storage nodes as they are written in --storage."""
+    return ", ".join(name if name == address else f"{name}={address}" for name, address in nodes.items())
+
+
 async def run_server(
     host: Host,
     coordinator_address: str,
-    storage: tuple[StorageId, ...],
+    nodes: Mapping[StorageId, str],
     partitions: int | None,
     settings: ServerSettings,
     ready: Ready,
     fragments: str | None = None,
+    http: Http | None = None,
+    tls: TlsIdentity | None = None,
 ) -> None:
-    """Run a server until cancelled; make the cluster if there is none and `storage` names its storage nodes.
+    """Run a server until cancelled; make the cluster if there is none and `nodes` has its storage nodes.
 
-    `fragments` is the address of the fragment store, from which the server reads what was trimmed. Raises `BadOption`
-    for options that are invalid, or that contradict the existing cluster.
+    `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
+    the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
+    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster. With `http`,
+    also raises `ExtraMissing`, and what listening there raises.
     """
-    for address in storage:
-        check_storage_address(address)  # before the cluster is made: its description is for good
-    parse_address(settings.listen)  # before the cluster is made, too: this server could not serve it
-    coordinator = coordinator_at(host, coordinator_address)
-    if storage:
-        description = await cluster_at(coordinator, storage, partitions or 1, fragments)
+    check_http(http)
+    parse_address(settings.listen)  # before the cluster is made: this server could not serve it
+    coordinator = coordinator_at(host, coordinator_address, tls)
+    server = Server(host, coordinator, settings, history_in(fragments))
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.face import ObservedServer
+
+        return ObservedServer(server, host.clock)
+
+    async with _observed(host, http, observed) as serves:
+        await _check_cluster(coordinator, nodes, partitions, fragments)
+        await server.start()
+        try:
+            ready(server.address)
+            serves()
+            await _until_cancelled()
+        finally:
+            await server.close()
+            # Last, because the server leaves the cluster through it.
+            await coordinator.close()
+
+
+async def _check_cluster(
+    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None, fragments: str | None
+) -> None:
+    """Make the cluster if there is none and `nodes` has its storage nodes. Raises what `run_server` says."""
+    if nodes:
+        description = await cluster_at(coordinator, nodes, partitions or 1, fragments)
     else:
         try:
             description = await coordinator.describe()
         except NotInitialized:
             raise BadOption(
-                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage A,B,C"
+                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage "
+                "NAME=HOST:PORT,NAME=HOST:PORT,…"
             ) from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
             f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "
             "can't change that"
         )
-    if storage and set(storage) != set(description.storage):
-        raise BadOption(
-            f"this cluster's storage nodes are {', '.join(description.storage)}, "
-            f"but --storage has {', '.join(storage)}: leave --storage out"
-        )
-    server = Server(host, coordinator, settings, history_in(fragments))
-    await server.start()
-    try:
-        ready(server.address)
-        await _until_cancelled()
-    finally:
-        await server.close()
-        # Last, because the server leaves the cluster through it.
-        await coordinator.close()
+    if nodes:
+        check_storage_nodes(description, nodes)

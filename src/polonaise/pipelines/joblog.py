@@ -9,7 +9,7 @@ import polonaise.blocking
 from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
-from polonaise.node.addresses import LOG_SCHEMES, absolute_address
+from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address
 from polonaise.node.embedded import SCHEME, is_there
 from polonaise.redaction import redacted
 
@@ -22,7 +22,7 @@ def full_address(address: str) -> str:
     scheme, colon, rest = address.partition(":")
     shown = redacted(address)
     if not colon or not rest or scheme not in LOG_SCHEMES:
-        raise BadOption(f"{shown!r} is no address of a log: write embedded:PATH, file:PATH or zookeeper://…")
+        raise BadOption(f"{shown!r} is no address of a log: write {LOG_FORMS}")
     if address.startswith(SCHEME) and not is_there(address):
         raise NotInitialized(f"no embedded log at {shown}: correct the path, or append to it, which makes one")
     return absolute_address(address)

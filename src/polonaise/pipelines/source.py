@@ -64,8 +64,8 @@ def check_address(address: str) -> None:
 
 @contextmanager
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
-    """Open the log at an address (`embedded:PATH`, `file:PATH`), with or without a store of its fragments, or a store
-    alone (`fragments:URL`).
+    """Open the log at an address (`embedded:PATH`, `polonaise://HOST:PORT,…`, `file:PATH`), with or without a
+    store of its fragments, or a store alone (`fragments:URL`).
 
     An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
     `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if

@@ -81,7 +81,13 @@ class CatchUp:
                     await self._let_back_in(name)
                 except PolonaiseError as error:
                     self._owner.readiness.replica_late(name, str(error))
-                    _log.info("partition %d: %s is not brought up to date: %s", self._owner.partition, name, error)
+                    _log.info(
+                        "partition %d: %s is not brought up to date: %s", self._owner.partition, name, error,
+                        extra={
+                            "partition": self._owner.partition, "generation": self._owner.generation,
+                            "session": self._session.id, "storage": name,
+                        },
+                    )  # fmt: skip
 
     async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
         """Wait until the node of any late replica is connected: polling in thousands of partitions would cost much."""
@@ -120,6 +126,7 @@ class CatchUp:
         clean = recovery.clean_to(self._session.value, name, answer, self._session.closing)
         if last > clean or answer.lost_above is not None:
             last = expect(await ask(name, Truncate(session, clean)), Done).last
+        self._owner.readiness.replica_reached(name, last)
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
             if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
@@ -131,6 +138,7 @@ class CatchUp:
                 read = await self._read(last + 1, self._owner.committed)
                 done = await copy_on(partial(ask, name), session, name, last, read)
                 copied, last = done.last - last, done.last
+                self._owner.readiness.replica_reached(name, last)
                 # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
                 await ask(name, Confirm(session, last))
                 worked_s = self._host.clock.monotonic_s() - began_s

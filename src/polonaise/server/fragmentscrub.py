@@ -55,7 +55,12 @@ class FragmentScrubbing:
         """Return how far the scrub is and what it found; for each fragment not repaired, why and what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
-        return {"bytes_per_s": self._settings.scrub_bytes_per_s, **asdict(scrubbed), "damages": damages}
+        return {
+            "bytes_per_s": self._settings.scrub_bytes_per_s,
+            **asdict(scrubbed),
+            "unrepaired": self._scrub.unrepaired,
+            "damages": damages,
+        }
 
     async def run(self) -> None:
         """Scrub for ever."""
@@ -91,7 +96,7 @@ class FragmentScrubbing:
             await self._history.check(name, step.size, self._pause)
         except FragmentDamaged as error:
             scrub.damaged(self._clock.wall_us(), name, error.text)
-            _log.warning("scrub of %s: %s", self._history, error.text)
+            _log.warning("scrub of %s: %s", self._history, error.text, extra=_fields(name))
             await self._mend(reader, step)
         except NotFound:
             scrub.gone(self._clock.wall_us(), name)
@@ -112,7 +117,9 @@ class FragmentScrubbing:
             self._unreachable(error)
             return
         self._scrub.unreadable(clock.monotonic_s(), clock.wall_us(), step, str(error))
-        _log.warning("scrub of %s: %s can't be read: %s", self._history, step.name.path, error)
+        _log.warning(
+            "scrub of %s: %s can't be read: %s", self._history, step.name.path, error, extra=_fields(step.name)
+        )
 
     async def _mend(self, reader: PartitionReader, step: Verify) -> None:
         """Write a damaged fragment again from the log, and read it back: only that proves the repair."""
@@ -127,13 +134,17 @@ class FragmentScrubbing:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
         else:
             self._scrub.good(self._clock.wall_us(), name)
-            _log.warning("scrub of %s: %s was written again from the log", self._history, name.path)
+            _log.warning(
+                "scrub of %s: %s was written again from the log", self._history, name.path, extra=_fields(name)
+            )
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
         """Note that a fragment could not be repaired; `passing`: another try may succeed."""
         clock = self._clock
         self._scrub.not_repaired(clock.monotonic_s(), clock.wall_us(), step, why, passing=passing)
-        _log.warning("scrub of %s: %s is not repaired: %s", self._history, step.name.path, why)
+        _log.warning(
+            "scrub of %s: %s is not repaired: %s", self._history, step.name.path, why, extra=_fields(step.name)
+        )
 
     async def _batches(self, reader: PartitionReader, name: FragmentName) -> AsyncIterator[Batch]:
         """Yield the log's batches with a fragment's ids: from the replicas or, if trimmed, from other fragments."""
@@ -162,3 +173,8 @@ class FragmentScrubbing:
         if self._scrub.scrubbed.trouble != str(error):
             _log.warning("scrub of %s: %s", self._history, error)
         self._scrub.unreachable(self._clock.monotonic_s(), str(error))
+
+
+def _fields(name: FragmentName) -> dict[str, int]:
+    """Return the fields of a line in the log (`node.logformat`)."""
+    return {"partition": name.partition}

@@ -95,7 +95,10 @@ class HealthWarnings:
             last = self._look_for_faults(owners, now)
             lasting = last is not None and now - self._last_fault_s < FAULTS_LAST_S
             if self._faults.due(now, lasting) is not None and last is not None:
-                _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.faults.last)
+                fields = {"partition": last.partition, "generation": last.generation}
+                _log.warning(
+                    "a session of %s was ended by %s", _named([last]), last.readiness.faults.last, extra=fields
+                )
 
     def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> PartitionOwner | None:
         """Return the owner with the latest fault among these; None if none of them had one."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -23,25 +24,30 @@ from polonaise.errors import (
     WrongClusterKey,
     fresh,
 )
-from polonaise.host import Host, Listener
+from polonaise.histogram import Histogram
+from polonaise.host import Host, Listener, network_trouble
 from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
-from polonaise.server.assignment import owned_by, take_over
+from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
+from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
+from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
+from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Fetch, Health, HealthIs, Read, TrimLog
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
 
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
@@ -50,6 +56,8 @@ _ANSWERS_MAX = 2
 """The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
+_ASSIGNMENT = "the assignment can't be read"
+_LEASE = "the lease can't be renewed"
 _TICK_S = 0.25
 """The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
@@ -77,13 +85,25 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._description: ClusterDescription
-        """The cluster's description, which `start` reads from the coordinator; unset before."""
+        """The cluster's description, as `start` read it from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
+        self._living: LivingServers
+        """The living servers, as this one sees them; from `start` on."""
+        self._cluster = ClusterAnswers(host, coordinator, self._settings)
+        self._addresses: StorageAddresses
+        """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
+        self._past: Counter[str] = Counter()
+        """The totals of partitions that it does not own any more."""
+        self._latencies = Histogram()
+        self._refused: Counter[str] = Counter()
+        self._trouble = CoordinatorTrouble()
+        self.followed = False
+        """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._connections: dict[Connection, _ServerRequests] = {}
@@ -102,18 +122,21 @@ class Server:
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen, register, and start the task that takes every partition without a living owner.
+        """Listen, register, and start the task that keeps the assignment and follows it.
 
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
         self._description = await self._coordinator.describe()
+        self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
         self.id = await self._coordinator.unique_id()
+        self._cluster.server, self._cluster.partitions = self.id, self._description.partitions
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
+        self._living = LivingServers(self.id, self._settings.settle_s)
         self._membership = await self._coordinator.register(Registration(self.id, self.address))
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
@@ -131,11 +154,17 @@ class Server:
                 lambda: {partition: served.reader for partition, served in self.partitions.items()},
             )  # fmt: skip
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
-        _log.info("server %d listens on %s", self.id, self.address)
+        _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the log (`node.logformat`)."""
+        return {"server": self.id}
 
     def _link(self, name: StorageId) -> StorageLink:
         """Make the link to a storage node, not started."""
-        return StorageLink(self._host, name, self.id, self._description.key, self._settings, self._links)
+        key = self._description.key
+        return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
         """Whether a majority of the storage nodes is connected: with fewer no session can start.
@@ -146,13 +175,37 @@ class Server:
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
+        self.followed = False
         for task in self._tasks:
             task.cancel()
+        if self._tasks:  # or one that is registering this server could do so after it has left
+            await asyncio.wait(self._tasks, timeout=self._settings.farewell_s_max)
         # While the sessions still hold: replicas note only from their session's owner what is committed.
         try:
             await asyncio.gather(*(served.confirm() for served in self.partitions.values()))
+            await self._hand_over()
         finally:  # a caller that gives up waiting gets a closed server all the same: open sockets would outlive it
             await self._end()
+
+    async def _hand_over(self) -> None:
+        """Leave the cluster, and give this server's partitions to the others, as far as the coordinator answers.
+
+        Otherwise the others would do the same only when they see that this server is gone.
+        """
+        if self._membership is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max):
+                # First: the others would give the partitions back to a server that is still a member.
+                await self._membership.leave()
+                written = None
+                while written is None:  # another server may just have changed it: look at that
+                    current = await self._coordinator.assignment()
+                    members = [each for each in await self._coordinator.members() if each.server != self.id]
+                    others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
+                    written = await self._assign(current, others, rebalance=False)
+        except (CoordinatorUnavailable, CoordinatorDamaged, TimeoutError) as error:
+            _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
 
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""
@@ -165,52 +218,76 @@ class Server:
             connection.close()
         for link in self._links.values():
             link.close()
+        if self._links:
+            self._addresses.close()
         # Last, because others take the partitions over as soon as this server has left.
         if self._membership:
             await self._membership.leave()
 
     async def _watch_assignment(self) -> None:
-        """Follow the assignment for ever: take partitions without a living owner, serve this server's, close others."""
+        """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        alive_before: set[ServerId] = set()
+        quiet_before = False
+        candidates_before: dict[ServerId, Candidate] = {}
         while True:
             try:
                 current = await self._coordinator.assignment()
-                alive = {member.server for member in await self._coordinator.members()}
+                members = await self._coordinator.members()
                 # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
                 # its partitions each time it takes them back.
-                if self.id not in alive:
-                    self._membership = await self._coordinator.register(Registration(self.id, self.address))
-                # Both matter: an owner that died changes who is alive, and leaves the assignment as it is.
-                if current.value is not followed or alive != alive_before:
-                    written = await self._take_over(current, alive)
+                if all(member.server != self.id for member in members):
+                    own = Registration(self.id, self.address)
+                    self._membership = await self._coordinator.register(own)
+                    members.append(own)
+                now_s = self._host.clock.monotonic_s()
+                candidates = self._living.candidates(members, current.value, now_s)
+                quiet = self._living.quiet(now_s)
+                # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
+                if current.value is not followed or candidates != candidates_before or quiet != quiet_before:
+                    written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
-                    current, followed, alive_before = written, written.value, alive
+                    self._cluster.learn(written)
+                    self.followed = True
+                    current, followed, candidates_before, quiet_before = written, written.value, candidates, quiet
+                else:
+                    self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
+                self._trouble.succeeded(_ASSIGNMENT)
                 try:
                     async with asyncio.timeout(self._settings.coordinator_s_max / 5):
                         await self._coordinator.assignment_after(current.version)
                 except TimeoutError:
                     pass
             except CoordinatorUnavailable as error:
-                _log.warning("server %d: %s", self.id, error)
+                self._cluster.note_trouble(str(error))
+                self._trouble.failed(_ASSIGNMENT, error)
+                _log.warning("server %d: %s", self.id, error, extra=self._fields)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
             except (CoordinatorDamaged, WrongClusterKey) as error:
+                self._cluster.note_trouble(str(error))
+                self._trouble.failed(_ASSIGNMENT, error)
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
-                _log.error("server %d goes on with what it owns, and takes over nothing: %s", self.id, error)
+                _log.error(
+                    "server %d goes on with what it owns, and takes over nothing: %s",
+                    self.id,
+                    error,
+                    extra=self._fields,
+                )
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
 
-    async def _take_over(self, current: Versioned[Assignment], alive: set[ServerId]) -> Versioned[Assignment] | None:
-        """Write an assignment in which every partition has a living owner, and return it.
+    async def _assign(
+        self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
+    ) -> Versioned[Assignment] | None:
+        """Write the assignment for these servers, and return it.
 
-        The current one is returned unchanged if it is such an assignment; None if another server wrote one first.
+        The current one is returned unchanged if it is that; None if another server has written one first.
         """
-        assignment = take_over(current.value, self.id, self.address, self._description.partitions, alive)
+        assignment = assign(current.value, candidates, self._description.partitions, rebalance=rebalance)
         if assignment == current.value:
             return current
         return await self._coordinator.set_assignment(assignment, current.version)
@@ -223,11 +300,12 @@ class Server:
             if partition not in mine or mine[partition].generation != served.generation:
                 served.close(NotOwner(f"partition {partition} has another owner now: read the assignment again"))
                 del self.partitions[partition]
+                self._past.update(served.totals())
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
-                    self._starts, self._ticks.busy, self._history,
+                    self._starts, self._ticks.busy, self._history, self._latencies,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
@@ -239,9 +317,11 @@ class Server:
             try:
                 if self._membership is not None:
                     await self._membership.renew()
+                self._trouble.succeeded(_LEASE)
             except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+                self._trouble.failed(_LEASE, error)
                 # Not the end of this server: what it owns goes on until another one fences it.
-                _log.warning("server %d could not renew its lease: %s", self.id, error)
+                _log.warning("server %d could not renew its lease: %s", self.id, error, extra=self._fields)
             await asyncio.sleep(RENEW_S)
 
     async def _tick(self) -> None:
@@ -264,6 +344,7 @@ class Server:
             on_greeted=self._on_greeted,
             settings=self._settings.link,
             accepted=True,
+            tells_strangers=True,
             budget=self._budget,
         )
 
@@ -273,13 +354,31 @@ class Server:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """End the client's mounts on this connection."""
-        if self._connections.pop(connection, None) is None or connection.peer is None:
+        requests = self._connections.pop(connection, None)
+        if requests is None or connection.peer is None:
             return
+        for task in list(requests.waits):
+            task.cancel()
         for served in self.partitions.values():
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer reads, fetches, trims and requests for health in tasks."""
+        """Bring a client's message to its partition; answer in tasks what is no partition's, and what is only read."""
+        try:
+            self._handle(connection, message, request, partition)
+        except PolonaiseError as error:
+            self._refused[error.code] += 1
+            raise
+
+    def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Handle a client's message as `_on_message` says. Raises the error with which it is refused."""
+        stranger = connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER
+        asked = self._cluster.answering(message, stranger=stranger)
+        if asked is not None:
+            self._answer(connection, partition, request, *asked)
+            return
+        if stranger:
+            raise WrongClusterKey("this client has named no cluster: say hello with the cluster key, then ask for more")
         if isinstance(message, Health):
             # With a partition, only its owner answers, so that a client finds the right server. Without one, any server
             # tells how it is, even while it owns nothing.
@@ -347,14 +446,18 @@ class Server:
             try:
                 # Waiting takes no memory, so it takes no turn either: a long poll must not hold up other requests.
                 if wait is not None:
-                    await wait
+                    await requests.wait(wait, connection)
                 async with requests.turn:
                     # Before `_making`, which all connections share: a slow client must not hold it.
                     await connection.wait_writable()
                     async with self._making:
                         answer = await answering
-                    connection.send(answer, request=request, partition=partition)
+                    # All who ask are sent the same rows, which are in memory anyway. But each once: of those that
+                    # don't read, the buffers may hold copies.
+                    shared = isinstance(answer, AssignmentIs) and not connection.unsent_bytes
+                    connection.send(answer, request=request, partition=partition, shared=shared)
             except PolonaiseError as error:
+                self._refused[error.code] += 1
                 connection.refuse(error, request=request, partition=partition)
             finally:
                 answering.close()  # never begun, if something above has failed
@@ -366,6 +469,40 @@ class Server:
 
     # ------------------------------------------------------------------ health
 
+    @property
+    def past_totals(self) -> Counter[str]:
+        """The totals of the partitions that it does not own any more, summed up: a copy."""
+        return Counter(self._past)
+
+    def measures(self, totals: Mapping[str, int] | None = None) -> ServerMeasures:
+        """Return what can be measured of this server as a whole; more of each partition is in `partitions`.
+
+        With thousands of partitions it takes long to sum up their totals, which the caller may therefore have done.
+        """
+        if totals is None:
+            totals = self.past_totals
+            for served in self.partitions.values():
+                add_totals(totals, served.totals())
+        return ServerMeasures(
+            cluster=getattr(self, "_description", None),
+            totals=totals,
+            latencies=self._latencies,
+            refused=self._refused,
+            connections=len(self._connections),
+            connections_bytes=self._budget.total,
+            connections_cut_off=self._budget.cut_off,
+            requests=sum(requests.waiting for requests in self._connections.values()),
+            storage_connected={name: link.session is not None for name, link in self._links.items()},
+            coordinator_errors=self._trouble.errors,
+            coordinator_trouble=str(self._trouble),
+            fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
+        )
+
+    async def checked_health(self) -> dict[str, Any]:
+        """Return `health`, after the storage nodes were asked for theirs, which takes about a second at most."""
+        await self._storage_health.ask()
+        return self.health()
+
     async def _health_answer(self) -> HealthIs:
         """Return this server's health as a message."""
         return HealthIs(json.dumps({**self.health(), "tasks": len(asyncio.all_tasks())}).encode())
@@ -375,11 +512,14 @@ class Server:
         now_s = self._host.clock.monotonic_s()
         return {
             "server": self.id,
+            "coordinator": str(self._trouble),
+            "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {
                 name: {
                     **self._storage_health.answers.get(name, {}),
+                    "address": link.address,
                     "connected": link.session is not None,
                     "error": str(link.last_error or link.bulk_error or ""),
                 }
@@ -415,3 +555,18 @@ class _ServerRequests:
     """The number of requests that are not answered yet."""
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
     """Held while an answer waits for its client to read, is made, and is sent."""
+    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
+
+    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
+        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
+        if connection.closed:
+            wait.close()
+            raise fresh(connection.closed)
+        task = asyncio.current_task()
+        assert task is not None
+        self.waits[task] = None
+        try:
+            await wait
+        finally:
+            del self.waits[task]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
@@ -19,6 +19,7 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
+from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
@@ -36,6 +37,7 @@ from polonaise.server.protocol.effects import (
     MarkMoved,
     ReadHistory,
     Replicate,
+    TellFailures,
 )
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
@@ -46,7 +48,7 @@ from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storagelinks import StorageLink
-from polonaise.terms import Generation, PartitionId, StorageId
+from polonaise.terms import FailureReason, Generation, PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Confirm, Store
 
@@ -54,6 +56,9 @@ _log = logging.getLogger(__name__)
 
 _HISTORY_READS_MAX = 8
 """The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
+
+_FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in FailureReason)
+"""The names of the totals of failed appends."""
 
 
 class ServedPartition:
@@ -70,11 +75,13 @@ class ServedPartition:
         starts: StartTurns,
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None,
+        latencies: Histogram,
     ) -> None:
         """Make a partition that is not started.
 
         `starts` gives the partitions their turns to start a session. `busy` is called when something with a deadline
-        begins. `history` is the fragments of the log, if the server was told of any.
+        begins. `history` is the fragments of the log, if the server was told of any. `latencies` takes the time that
+        each batch needs to be committed.
         """
         self._host = host
         self._coordinator = coordinator
@@ -82,7 +89,9 @@ class ServedPartition:
         self._settings = settings
         self.partition = partition
         self.generation = generation
-        self.owner = PartitionOwner(partition, generation, settings)
+        self.owner = PartitionOwner(partition, generation, settings, latencies)
+        self.failures_told = [0] * (max(FailureReason) + 1)
+        """How many failed appends clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, links, settings, history, self._on_damage)
         self._starts = starts
         self._busy = busy
@@ -135,6 +144,21 @@ class ServedPartition:
             if isinstance(answer, BaseException) and not isinstance(answer, PolonaiseError):
                 raise answer
 
+    def totals(self) -> dict[str, int]:
+        """Return what was counted since the ownership began, by name: sums of these go on when it ends.
+
+        Beside the owner's counts these are `faults`, which ended a session; `cache_hits` and `cache_misses`; and
+        `failed_` with the name of a reason: the failed appends that clients were told of.
+        """
+        owner = self.owner
+        return {
+            **owner.counts,
+            "faults": owner.readiness.faults.total,
+            "cache_hits": owner.cache.hits,
+            "cache_misses": owner.cache.misses,
+            **{name: self.failures_told[reason] for reason, name in _FAILED},
+        }
+
     def tick(self) -> None:
         """Tell the owner the time."""
         self._carry_out(self.owner.tick(self._now))
@@ -167,7 +191,7 @@ class ServedPartition:
                 self.close(error)
                 return
             except ConsistencyLost as error:
-                _log.critical("partition %d stops: %s", self.partition, error)
+                _log.critical("partition %d stops: %s", self.partition, error, extra=self._fields)
                 self.close(error)
                 return
             except PolonaiseError as error:
@@ -178,18 +202,25 @@ class ServedPartition:
                 continue
             pause_s, first = self._settings.retry_s_min, False
             reason = await self._run_session(started)
-            self._log_news(f"session {started.value.session} ended: {reason}")
+            self._log_news(f"session {started.value.session} ended: {reason}", session=started.value.session)
 
     def _report(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, in the health and in the server's log."""
         self.owner.readiness.attempt_waits(waits_for)
         self._log_news(waits_for)
 
-    def _log_news(self, news: str) -> None:
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the server's log (`node.logformat`)."""
+        session = self.owner.session
+        known = {"partition": self.partition, "generation": self.generation}
+        return known if session is None else {**known, "session": session.id}
+
+    def _log_news(self, news: str, **fields: int) -> None:
         """Write a line to the server's log, unless it is the one written last."""
         if news != self._logged:
             self._logged = news
-            _log.info("partition %d: %s", self.partition, news)
+            _log.info("partition %d: %s", self.partition, news, extra={**self._fields, **fields})
 
     async def _run_session(self, started: StartedSession) -> str:
         """Run an engaged session until it ends, and return why it ended."""
@@ -270,6 +301,10 @@ class ServedPartition:
                     connection.send(Confirm(session, closing), partition=self.partition)
             case EndSession():
                 self._end_session(effect)
+            case TellFailures(_, failures):
+                for failure in failures:
+                    self.failures_told[failure.reason] += 1
+                send(effect, self.partition, self.generation)
             case _:
                 send(effect, self.partition, self.generation)
 
@@ -319,7 +354,9 @@ class ServedPartition:
         except (PartitionNotReady, BeyondLog):
             pass  # without batches the owner asks again, after the pause below
         except PolonaiseError as error:
-            _log.warning("partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error)
+            _log.warning(
+                "partition %d: client %d can't be fed: %s", self.partition, mount.client_id, error, extra=self._fields
+            )
             self._carry_out(self.owner.history_failed(mount, error))
             return
         if not batches:
@@ -340,7 +377,9 @@ class ServedPartition:
                 batch = Batch.parse(raw, offset)
             except BatchDamaged as error:
                 # It can only be a replica's: batches from fragments have just been made again, with their own CRCs.
-                _log.warning("partition %d: a replica sent a damaged batch: %s", self.partition, error)
+                _log.warning(
+                    "partition %d: a replica sent a damaged batch: %s", self.partition, error, extra=self._fields
+                )
                 break
             offset += batch.length
             batches.append(Committed(batch.first, batch.last, bytes(batch.view)))

@@ -36,9 +36,18 @@ class ServerSettings(OwnerSettings):
     """The deadline of one request to a replica, and of one attempt to connect to its node."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for replicas to note the committed high-water mark."""
+    settle_s: float = 10.0
+    """Seconds for which a server has to live before it is given partitions that other servers own.
+
+    Nor do such partitions move until the living servers and the assignment have been the same for so long, or for a
+    lease if that is longer: a server that comes and goes would move them each time.
+    """
     coordinator_s_max: float = 5.0
     """The deadline of one step of a session start at the coordinator, which is one or two requests. A fifth of it is
     the longest time between two looks at the assignment."""
+    unique_ids_per_s: float = 100.0
+    """The most unique ids a second that clients are given by this server, on average: each is a write at the
+    coordinator, and anybody who reaches the port may ask. Those that come at once, as a service that starts, wait."""
     retry_s_min: float = 0.05
     """The first pause before a failed connection, session start or coordinator request is tried again; each failure
     doubles it. Each pause is then made up to half longer or shorter, at random."""
@@ -65,7 +74,7 @@ class ServerSettings(OwnerSettings):
     read_bytes_max: int = 4 * 1024 * 1024
     """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0
-    """The longest that a read waits for something to be committed."""
+    """The longest that a read waits for something to be committed, or a client for a newer assignment."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
     """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
     scrub_every_s: float = 24 * 3600.0

@@ -12,7 +12,7 @@ from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_i
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
-from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, Refused, Stored
+from polonaise.wire.messages import NAMES_VERSION, ROLE_SERVER, ROLE_STORAGE, Identified, Identify, Refused, Stored
 
 M = TypeVar("M", bound=Message)
 
@@ -34,6 +34,16 @@ class ReplicaListener(Protocol):
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
 
     def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None: ...
+
+
+class Addresses(Protocol):
+    """Tells at which addresses storage nodes are reached. They may change at any time."""
+
+    def of(self, name: StorageId) -> str:
+        """Return the present address of a storage node."""
+
+    def look_again(self) -> None:
+        """Note that a node was not reached at its address: it may have another one by now. Returns at once."""
 
 
 class StorageLinks(dict[StorageId, "StorageLink"]):
@@ -64,10 +74,12 @@ class StorageLink:
         cluster_key: bytes,
         settings: ServerSettings,
         others: Mapping[StorageId, StorageLink],
+        addresses: Addresses,
     ) -> None:
         """Make a link that is not started. `others` are all links of the server, this one included."""
         self._host = host
         self._others = others
+        self._addresses = addresses
         self.name = name
         self._server = server
         self._cluster_key = cluster_key
@@ -83,6 +95,11 @@ class StorageLink:
         """The error that last broke the session connection or kept it from being made; None once one is made."""
         self.bulk_error: PolonaiseError | None = None
         """The error that last broke the bulk connection or kept it from being made; None once one is made."""
+
+    @property
+    def address(self) -> str:
+        """The address at which the node is reached, as far as this server knows."""
+        return self._addresses.of(self.name)
 
     def start(self) -> None:
         """Make both connections, and make each again whenever it breaks, until `close`."""
@@ -123,7 +140,7 @@ class StorageLink:
         """
         if self.bulk is None:
             why = self.bulk_error or self.last_error
-            raise fresh(why or ConnectionLost(f"no connection to {self.name}"))
+            raise fresh(why or ConnectionLost(f"no connection to storage node {self.name}"))
         return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
 
     # ------------------------------------------------------------------ keeping connections
@@ -134,7 +151,6 @@ class StorageLink:
         while True:
             try:
                 connection = await self._connect("session")
-                self._check_distinct(connection)
                 self.session = connection
                 self.last_error = None
                 self._changed.set()
@@ -142,24 +158,37 @@ class StorageLink:
                 await self._until_closed(self.session)
             except PolonaiseError as error:
                 self.last_error = error
+                self._addresses.look_again()
             self.session = None
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
-    def _check_distinct(self, connection: Connection) -> None:
-        """Close the connection and raise `BadOption` if another link leads to the same node.
+    async def _check_name(self, connection: Connection) -> None:
+        """Close the connection and raise what is wrong if it leads to another storage node than this link's.
 
-        Otherwise one copy would count as two. A node is recognized by the random number in its hello.
+        Otherwise one copy could count as two, or as another node's. The node is asked whether it has the name; one of a
+        version before names is only kept from being linked twice.
         """
+        assert connection.peer is not None
+        try:
+            if connection.peer.version_max >= NAMES_VERSION:
+                asked = Identify(self.name)
+                expect(await connection.request(asked, deadline_s=self._settings.replica_s_max), Identified)
+            else:
+                self._check_distinct(connection)
+        except PolonaiseError as error:
+            connection.close(error)
+            raise
+
+    def _check_distinct(self, connection: Connection) -> None:
+        """Raise `BadOption` if another link leads to the same node: it is known by the random number in its hello."""
         for other in self._others.values():
             theirs, ours = other.session and other.session.peer, connection.peer
             if other is not self and theirs and ours and theirs.node == ours.node != 0:
-                error = BadOption(
-                    f"{self.name} and {other.name} are the same storage node: a cluster needs one for each copy; "
-                    "create the cluster again, with an address for each"
+                raise BadOption(
+                    f"{self.name} and {other.name} are the same storage node: a cluster needs one for each copy; give "
+                    "each the address of its own node (polonaise storage move NAME HOST:PORT)"
                 )
-                connection.close(error)
-                raise error
 
     async def _keep_bulk(self) -> None:
         """Keep the bulk connection for ever; make it only while a session connection shows that the node is there."""
@@ -176,10 +205,13 @@ class StorageLink:
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
     async def _connect(self, purpose: str) -> Connection:
-        """Make one connection to the storage node; `purpose` is named in its hello, for the node's log."""
-        return await connect(
+        """Make one connection to the storage node, at the address that it has now, and check that it is that node.
+
+        `purpose` is named in the hello, for the node's log.
+        """
+        connection = await connect(
             self._host,
-            self.name,
+            self.address,
             lambda: Connection(
                 self._host,
                 hello=hello(
@@ -192,6 +224,12 @@ class StorageLink:
             ),
             deadline_s=self._settings.replica_s_max,
         )
+        try:
+            await self._check_name(connection)
+        except asyncio.CancelledError:
+            connection.close()  # nobody else knows of it yet
+            raise
+        return connection
 
     async def _until_closed(self, connection: Connection) -> None:
         """Wait until a connection has closed."""

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from polonaise.client.discovery import Discovery
+from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
@@ -45,6 +47,8 @@ _LEASE_SHARE: Final = 0.08
 takes as long as the rest of the schedule."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
+_ASKING_SHARE: Final = 0.15
+"""The share of seeds in which some clients, or all, ask servers and have no coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class Knobs:
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
+    asking: float = 0.0
+    """The chance that a client finds the cluster by asking servers, and has no coordinator."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
@@ -99,12 +105,13 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases of production, closing append windows, small listings.
+        """Return these settings with rare ones drawn: leases, closing append windows, small listings, asking clients.
 
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
         listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
-        knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max))
+        settle_s = world.random("settle").choice((0.3, 2.0, 10.0))
+        knobs = replace(self, server=replace(self.server, listing_count_max=listing_count_max, settle_s=settle_s))
         lease, window = world.random("lease"), world.random("append window")
         if self.servers > 1 and lease.random() < _LEASE_SHARE:
             knobs = replace(knobs, leases=True, lease_s=LEASE_S)
@@ -113,6 +120,9 @@ class Knobs:
             server = replace(knobs.server, append_window_bytes=bytes_max, inbox_bytes_max=1_000_000)
             client = replace(self.client, outstanding_count_max=1_000, outstanding_bytes_max=1_000_000)
             knobs = replace(knobs, windows=True, server=server, client=client)
+        asking = world.random("servers asked")
+        if asking.random() < _ASKING_SHARE:
+            knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
         return knobs
 
 
@@ -248,6 +258,9 @@ class Cluster:
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
+        asking = world.random("asking clients")
+        self._asking = {node.name for node in self.clients if asking.random() < knobs.asking}
+        """Names of the clients that ask servers, and have no coordinator."""
         self.owners: dict[str, Server] = {}
         """By name of a server node: the `Server` of its living process."""
         self.stores: dict[str, StorageNode] = {}
@@ -264,8 +277,12 @@ class Cluster:
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
-        addresses = tuple(self.storage_id(node) for node in self.storage)
-        self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, addresses)
+        names = tuple(self.storage_id(node) for node in self.storage)
+        self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, names)
+        self.places = {node.name: self.storage_id(node) for node in self.storage}
+        """By name of a storage node's machine: the address at which the node listens from its next start on."""
+        self.named_nodes = False
+        """Whether storage nodes are told their names, and so take none from the first server that reaches them."""
         self._keepers: list[asyncio.Task[None]] = []
 
     @property
@@ -279,6 +296,7 @@ class Cluster:
 
     @staticmethod
     def storage_id(node: Node) -> StorageId:
+        """Return the name of a storage node, which is the address at which it listens at first."""
         return f"{node.name}:{_STORAGE_PORT}"
 
     def forgotten(self) -> str:
@@ -315,6 +333,14 @@ class Cluster:
 
         return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
 
+    def discovery(self, node: Node, host: Host) -> Discovery:
+        """Return what the client on `node` finds the cluster by: servers, or the coordinator. Called by its process."""
+        return self.servers_for(host) if node.name in self._asking else self.coordinator(node, host)
+
+    def servers_for(self, host: Host) -> ServerDiscovery:
+        """Return what finds the cluster by asking its servers."""
+        return ServerDiscovery(host, [f"{node.name}:{_SERVER_PORT}" for node in self.servers], self.knobs.client)
+
     def owns(self, node: Node) -> bool:
         """Whether the node's server believes that it has a session in any partition. It may have been replaced."""
         server = self.owners.get(node.name)
@@ -342,7 +368,8 @@ class Cluster:
     async def _storage(self, node: Node, host: Host) -> None:
         settings = StorageSettings(
             directory=DIRECTORY,
-            listen=f"{node.name}:{_STORAGE_PORT}",
+            listen=self.places[node.name],
+            name=self.storage_id(node) if self.named_nodes else None,
             segment_bytes_max=self.knobs.segment_bytes_max,
             files_max=self.knobs.files_max,
             scrub_bytes_per_s=self.knobs.scrub_bytes_per_s,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotFound, PolonaiseError
-from polonaise.host import Buffer, DirectoryLock, File, Identity
+from polonaise.host import Buffer, DirectoryLock, DiskSpace, File, Identity
 from polonaise.simulator.disk import SimulatedDisk, parts_of
 from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.simulator.loop import Future
@@ -19,6 +19,8 @@ from polonaise.simulator.trace import Event
 
 T = TypeVar("T")
 
+_UNLIMITED_BYTES: Final = 2**40
+"""The size that a disk without a limit says it has."""
 _UNDER_WAY: Final = object()
 """Returned by the `act` of a call that goes on, such as a sync: the call's future is resolved later."""
 
@@ -157,6 +159,15 @@ class DiskPort:
         self.process.check_alive()
         node = self.disk.find(path)
         return None if node is None else (0, id(node))
+
+    async def space(self, path: str) -> DiskSpace:
+        """Return the space of the disk, at once: a draw for a delay would change what all later calls draw."""
+        self.process.check_alive()
+        if self.disk.find(path) is None:
+            raise NotFound(f"no file or directory {path!r}")
+        used = self.disk.used_bytes()
+        total = max(self.disk.capacity_bytes or _UNLIMITED_BYTES, used)
+        return DiskSpace(total - used, total)
 
     async def list(self, directory: str) -> list[str]:
         names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))

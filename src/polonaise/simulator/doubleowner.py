@@ -115,7 +115,7 @@ class DoubleOwner:
         await asyncio.get_running_loop().create_future()
 
     async def _converse(self, host: Host, node: Node) -> None:
-        address, settings = self._cluster.storage_id(node), self._cluster.knobs.link
+        address, settings = self._cluster.places[node.name], self._cluster.knobs.link
         first = await _Conversation.opened(host, address, self._partition, settings)
         second = await _Conversation.opened(host, address, self._partition, settings)
         self._wall_us = host.clock.wall_us()

@@ -33,8 +33,8 @@ FAULTS: Final = (
     "store_away",
     "store_unmounted",
     "damaged_object",
-    # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, trials, and
-    # the disaster.
+    # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, moves of
+    # storage nodes, trials, and the disaster.
     "majority_failed_append",
     "stop",
     "server_stop",
@@ -42,6 +42,8 @@ FAULTS: Final = (
     "fragment_read",
     "fragment_mended",
     "second_connection",
+    "storage_moved",
+    "wrong_address",
     "rot_at_rest",
     "disk_in_turn",
     "lease",

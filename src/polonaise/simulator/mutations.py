@@ -85,6 +85,7 @@ _SESSION_START: Final = "polonaise.server.sessionstart"
 _OWNER: Final = "polonaise.server.protocol.owner"
 _ORDER: Final = "polonaise.server.protocol.order"
 _LEASE: Final = "polonaise.coordination.lease"
+_CLUSTER_ANSWERS: Final = "polonaise.server.clusteranswers"
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "acknowledge-before-sync": Mutation(
@@ -242,6 +243,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            pass\n",
         "P11: clients whose appends wait do not learn which storage nodes they wait for",
     ),
+    "storage-name-not-checked": Mutation(
+        "polonaise.storage.node",
+        "            if own != name:\n",
+        "            if False:\n",
+        "P1: a storage node answers for another one, so that one disk counts as two replicas",
+    ),
     "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
         "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
@@ -317,8 +324,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "scrub-that-ends-with-its-first-finding": Mutation(
         "polonaise.storage.protocol.scrubschedule",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n",
-        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)\n"
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))\n",
+        "        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))\n"
         "        self._next_s = 2.0**62\n",
         "P10: a disk that goes bad again after its repair is not scrubbed any more",
     ),
@@ -400,10 +407,46 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        return True\n",
         "P11: appends to a partition that commits nothing are refused for want of room, instead of waiting",
     ),
+    "mount-ready-before-it-is-proved": Mutation(
+        _OWNER,
+        "        self._ask(PendingMount(until_s, request, mount, mark), now)\n",
+        "        self._prove(PendingMount(until_s, request, mount, mark))\n",
+        "P6: a client sends again what is still under way from its mount before, and both get into the log",
+    ),
+    "client-that-sends-settled-appends-again": Mutation(
+        "polonaise.client.appends",
+        "            columns = still_pending(frame.columns, self._outstanding.is_pending)\n",
+        "            columns = frame.columns\n",
+        "P6: what was committed in a frame of an ended mount is in the log twice",
+    ),
+    "client-that-sends-older-appends-last": Mutation(
+        "polonaise.client.appends",
+        "        if not self._send_old(stream):\n            return\n",
+        "        self.loop.call_later(0.01, self._send_old, stream)\n",
+        "P6: appends of an ended mount are sent again behind younger ones, and fail for no reason",
+    ),
     "damaged-fragment-left-as-it-is": Mutation(
         "polonaise.server.fragmentscrub",
         "            await self._mend(reader, step)\n",
         "            scrub.good(self._clock.wall_us(), name)\n",
         "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",
+    ),
+    "stale-assignment-believed": Mutation(
+        "polonaise.client.routes",
+        "        if read.version <= self._assignment.version:\n            return\n",
+        "",
+        "P11: a client follows an older assignment than it knows, to servers that own the partition no more",
+    ),
+    "assignment-told-as-it-was-first": Mutation(
+        _CLUSTER_ANSWERS,
+        "self._assignment, self._encoded = read, None",
+        "self._assignment = read",
+        "P11: a server tells clients for ever the assignment that it was first asked for",
+    ),
+    "one-id-for-all-clients": Mutation(
+        _CLUSTER_ANSWERS,
+        "ids.append(await self._coordinator.unique_id())",
+        "ids.append(self.server)",
+        "P6: clients have one id, and each takes the other's appends for its own",
     ),
 }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
+from polonaise.coordination.values import Assignment
 from polonaise.errors import PolonaiseError
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -175,6 +176,8 @@ class History:
         """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
         self.told: list[TransactionId] = [-1] * partitions
         """By partition: the highest id known to be committed, because a client was told so or saw the transaction."""
+        self.client_ids: dict[int, str] = {}
+        """By client id: the client that was given it."""
         self.reads = 0
         self.refusal_is_right = False
         """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
@@ -183,6 +186,15 @@ class History:
 
     def violated(self, promise: str, expected: str, seen: str) -> None:
         self.violations.append(Violation(promise, expected, seen))
+
+    # ------------------------------------------------------------------ connecting
+
+    def connected(self, client: str, client_id: int) -> None:
+        """Note that a client was given its id, which must be nobody else's: appends are told apart by it."""
+        other = self.client_ids.get(client_id)
+        if other is not None:
+            self.violated("P6 fate", "client ids that nobody else has", f"{client_id} of {other} given to {client}")
+        self.client_ids[client_id] = client
 
     # ------------------------------------------------------------------ appends
 
@@ -259,6 +271,26 @@ class History:
                 f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
             )
         self.answers.append(answer)
+
+
+class AssignmentCheck:
+    """A check of the assignments that one client follows: the generation of no partition falls."""
+
+    def __init__(self, history: History, who: str) -> None:
+        self._history = history
+        self._who = who
+        self._generations: dict[PartitionId, int] = {}
+
+    def __call__(self, assignment: Assignment) -> None:
+        for partition, owner in assignment.owners.items():
+            known = self._generations.get(partition, 0)
+            if owner.generation < known:
+                self._history.violated(
+                    "P11 availability",
+                    f"an owner of partition {partition} of generation {known} or later",
+                    f"{self._who} went back to that of generation {owner.generation}",
+                )
+            self._generations[partition] = owner.generation
 
 
 class ReadCheck:

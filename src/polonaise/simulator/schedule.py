@@ -31,9 +31,10 @@ from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import History, Violation
+from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.rarework import RARE_STEPS
+from polonaise.simulator.storagemoving import StorageMoves
 from polonaise.simulator.trials import Trials
 from polonaise.simulator.workload import STEPS, ClientLife
 from polonaise.simulator.world import World
@@ -55,6 +56,8 @@ _SERVER_STOP_SHARE: Final = 0.3
 _RARE_SHARE: Final = 0.25
 """The chance that a rare step is among a seed's work, drawn for each such step."""
 _DOUBLE_OWNER_SHARE: Final = 0.12
+_MOVES_SHARE: Final = 0.12
+"""The share of seeds in which storage nodes come back at other addresses."""
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
@@ -187,6 +190,10 @@ class Schedule:
         self.double_owner = DoubleOwner(self.cluster, self.nemesis.left_whole, self.history)
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self.cluster.others.append(Node(self.cluster, "double-owner", self.double_owner.run))
+        self.moves: StorageMoves | None = None
+        if self.world.random("storage moves").random() < _MOVES_SHARE:
+            self.moves = StorageMoves(self.cluster)
+            self.cluster.others.append(Node(self.cluster, "operator", self.moves.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -209,6 +216,8 @@ class Schedule:
         # what does not come within its time never comes.
         await self.nemesis.heal()
         self.double_owner.resting = True
+        if self.moves is not None:
+            self.moves.resting = True
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
@@ -368,12 +377,18 @@ class Schedule:
             ledger.leaves_bodies = wants is not None
             ledger.slow_s = source.choice((0.0, 0.0, 0.05))
             ledger.trouble_chance = source.choice((0.0, 0.0, 0.02))
+            discovery = self.cluster.discovery(node, host)
             log = Log(
-                host, self.cluster.coordinator(node, host), view=ledger, settings=self.knobs.client,
+                host, discovery, view=ledger, settings=self.knobs.client,
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
-            async with log:
-                await self._work(ClientLife(host, application, log))
+            try:
+                async with log:
+                    self.history.connected(node.name, log.client_id)
+                    log._routes.listeners[AssignmentCheck(self.history, node.name)] = None  # applications have none
+                    await self._work(ClientLife(host, application, log))
+            finally:
+                await discovery.close()
         await asyncio.get_running_loop().create_future()  # ends with the schedule: who returns is started again
 
     async def _work(self, session: ClientLife) -> None:

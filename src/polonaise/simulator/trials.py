@@ -213,7 +213,8 @@ class Trials:
 
         The server that resumes first must not take the others for dead: while it was paused, it has not looked at them.
         """
-        await asyncio.sleep(LEASE_S)  # or a lease that ran out during the faults could still change owners
+        # Or a lease that ran out during the faults, or a server that settles only now, could still change owners.
+        await asyncio.sleep(LEASE_S + max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
         owned = self._owned()
         # Owners go on last: those that could take over look at them first.
         servers = sorted(self._cluster.servers, key=lambda node: node.name in owned.values())
@@ -231,21 +232,21 @@ class Trials:
     async def _stopped_servers_are_replaced(self) -> None:
         """Pause an owner for longer than its lease: the other servers must take over all that it owns.
 
-        Nothing is done unless one server owns all partitions. That server is resumed once the others have taken over;
-        then every replica must be engaged again.
+        Nothing is done with a single server. The paused one is resumed once the others have taken over; then every
+        replica must be engaged again.
         """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
-        if len(owners) != 1:
+        if not owners or len(self._cluster.running_servers) < 2:
             return
         self._faults.count("lease")
         process = owners[0].process
         assert process is not None
         process.pause()
         seconds = LEASE_S + _TAKE_OVER_S
-        others = {node.name for node in self._cluster.servers} - {owners[0].name}
+        paused = owners[0].name
         try:
-            await self._observer.until(seconds, lambda: set(self._owned().values()) <= others)
+            await self._observer.until(seconds, lambda: paused not in self._owned().values())
         finally:
             process.resume()
         await self._observer.until(REPAIR_S, self._observer.all_engaged)

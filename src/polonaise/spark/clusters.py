@@ -18,6 +18,7 @@ from polonaise.blocking.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import NotInitialized
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.host.tls import TlsFiles
 from polonaise.node.embedded import SCHEME, is_there
 from polonaise.redaction import redacted
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 _LISTINGS_MAX: Final = 256
 
 _guard = threading.Lock()
-_logs: dict[str, Log] = {}
+_logs: dict[tuple[str, TlsFiles | None], Log] = {}
 _stores: dict[str, ObstoreStore] = {}
 _listings: dict[tuple[str, str], tuple[float, list[Listed]]] = {}
 """Listings of stores, by URL and prefix, each with the monotonic time at which it was made."""
@@ -34,21 +35,24 @@ _background: Background | None = None
 _pid = os.getpid()
 
 
-def log_at(address: str) -> Log:
+def log_at(address: str, tls: TlsFiles | None = None) -> Log:
     """Return this process's connection to the log at this address; connect if there is none, or if it has failed.
+
+    `tls` are the files to connect with, as for `polonaise.connect`.
 
     Raises what `polonaise.blocking.connect` raises, and `NotInitialized` for an embedded log that does not exist:
     reading a log must not make one.
     """
     with _guard:
         _forget_parents()
-        log = _logs.get(address)
+        log = _logs.get((address, tls))
         # A connection that has failed stays failed: the next task gets a new one.
         if log is None or log.failure is not None:
             if address.startswith(SCHEME) and not is_there(address):
                 shown = redacted(address)
                 raise NotInitialized(f"there is no log at {shown}: correct the path; polonaise.connect makes a log")
-            log = _logs[address] = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"))
+            log = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"), tls=tls)
+            _logs[address, tls] = log
         return log
 
 

@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.node.addresses import LOG_SCHEMES, absolute_address, absolute_store
+from polonaise.host.tls import VARIABLES, TlsFiles, files_of
+from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address, absolute_store
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -83,7 +84,7 @@ class ReadOptions:
     """The options of a batch or stream query."""
 
     cluster: str
-    """Address: `embedded:PATH`, `file:PATH`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
+    """Address: one of `LOG_FORMS`, `fragments:URL` for a store alone, or `storage:PATH` for one replica."""
     fragments: str | None = None
     """The store of archived history, as a URL or path; None without one."""
     partitions: str = "all"
@@ -115,6 +116,8 @@ class ReadOptions:
     """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
     """Seconds that a request to the log may take before the query fails."""
+    tls: TlsFiles | None = None
+    """The TLS files with which to connect, on each machine; None for those in its environment."""
 
 
 @redacted_repr
@@ -135,6 +138,8 @@ class WriteOptions:
     """Most bytes of a task's rows that may travel in its message to the driver, without being staged."""
     timeout_s: float = 60.0
     """Seconds without any progress after which a commit fails; also the deadline of a request to the staging store."""
+    tls: TlsFiles | None = None
+    """The TLS files with which to connect, on each machine; None for those in its environment."""
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -163,6 +168,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         partitions_min=texts.value("minPartitions", _positive, 1),
         split_bytes_max=texts.value("maxBytesPerSplit", _bytes, 128 * MIB),
         timeout_s=texts.value("timeout", _seconds, 60.0),
+        tls=_tls(texts),
     )
     if options.decoder is None and options.decoder_schema is not None:
         raise BadOption("decoderSchema without a decoder: add .option('decoder', 'json')")
@@ -188,9 +194,9 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     texts = _GivenOptions(given, _WRITE)
     cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
-        raise BadOption("cluster: a fragment store can't be appended to: name the log, embedded:PATH or file:PATH")
+        raise BadOption(f"cluster: a fragment store can't be appended to: name the log, {LOG_FORMS}")
     if cluster.startswith(STORAGE):
-        raise BadOption("cluster: one replica can't be appended to: name the log, embedded:PATH or file:PATH")
+        raise BadOption(f"cluster: one replica can't be appended to: name the log, {LOG_FORMS}")
     app_id, version = texts.text("txnAppId"), texts.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
@@ -204,6 +210,7 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
         staging=texts.text("staging"),
         inline_bytes_max=texts.value("inlineBytesMax", _bytes, 256 * 1024),
         timeout_s=texts.value("timeout", _seconds, 60.0),
+        tls=_tls(texts),
     )
 
 
@@ -211,9 +218,11 @@ _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
     "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
+    "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _WRITE: Final = (
     "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout",
+    "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _KAFKAS: Final = {
     "startingoffsets": "startingTransactions",
@@ -281,17 +290,20 @@ def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     raise BadOption(f"no option is named {key!r}{hint}")
 
 
+def _tls(texts: _GivenOptions) -> TlsFiles | None:
+    """Return the TLS files; None without any. Raises `BadOption` for a part of them."""
+    return files_of({name: texts.text(f"tls.{name}") for name in VARIABLES})
+
+
 def _where(texts: _GivenOptions) -> tuple[str, str | None]:
     cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption(
-            "no option cluster: name the log, .option('cluster', …), as embedded:PATH, file:PATH or fragments:URL"
-        )
+        raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, or as fragments:URL")
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
         raise BadOption(
-            f"cluster={redacted(cluster)!r}: write embedded:PATH, file:PATH, zookeeper://…, fragments:URL, "
-            "or storage:PATH for what one replica holds"
+            f"cluster={redacted(cluster)!r}: write {LOG_FORMS}, fragments:URL, or storage:PATH for what one replica "
+            "holds"
         )
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")

@@ -56,7 +56,7 @@ class QueryHistory:
     def log(self) -> Log | None:
         """The log; None if the query reads a replica, or a store alone."""
         cluster = self._options.cluster
-        return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster)
+        return None if cluster.startswith((FRAGMENTS, STORAGE)) else clusters.log_at(cluster, self._options.tls)
 
     @cached_property
     def replica(self) -> SegmentFiles | None:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from polonaise.errors import BadOption, ExtraMissing, SparkFailed
+from polonaise.host.tls import VARIABLES
 from polonaise.redaction import redacted
 from polonaise.spark.java import find_java, variables
 from polonaise.spark.source import PolonaiseSource
@@ -53,6 +54,7 @@ def session(
     `conf` overrides our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions one
     shuffle partition per core and no port that other machines can reach. Java options are added to ours.
 
+    TLS files that the environment names are named to Spark's executors as well, whose machines need them there.
     Environment variables are set only while Spark is launched: `JAVA_HOME`, by `find_java`, and `PYSPARK_PYTHON` and
     `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
     interpreter at the same path, or `PYSPARK_PYTHON` set to its path there.
@@ -124,6 +126,8 @@ def _launched(master: str | None, name: str, given: Mapping[str, str]) -> SparkS
 
 def _settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
     settings = {"spark.master": master, **_RUNTIME, **_QUIET, JAVA_OPTIONS: _STACK}
+    # Workers of a cluster have an environment of their own.
+    settings |= {f"spark.executorEnv.{name}": os.environ[name] for name in VARIABLES.values() if name in os.environ}
     if local := _LOCAL.fullmatch(master):
         cores = local[1] or "1"
         settings |= _LOOPBACK

@@ -66,7 +66,7 @@ class Sink:
         if options.app_id is not None:
             register_key(options.app_id)
         columns = sink_columns(schema, options.partition_by)
-        partition_count = clusters.log_at(options.cluster).partition_count
+        partition_count = clusters.log_at(options.cluster, options.tls).partition_count
         where = absolute_store(options.staging) if options.staging is not None else staging.staging_of(options.cluster)
         clusters.store_at(where, make=True)
         return cls(options, columns, partition_count, where)
@@ -93,7 +93,7 @@ class Sink:
     def publish(self, messages: Sequence[Any], app: str | None, batch: int, *, in_order: bool) -> None:
         """Publish a batch from the driver. See `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
-        log = clusters.log_at(self.options.cluster)
+        log = clusters.log_at(self.options.cluster, self.options.tls)
         staged = [message.staged for message in messages if isinstance(message, Written)]  # None for other tasks
         stream = (self.options.cluster, app) if in_order and app is not None else None
         # Forgotten while this batch is under way: after a failure the next one looks at all partitions again.

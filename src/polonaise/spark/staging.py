@@ -23,9 +23,10 @@ import numpy as np
 
 from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import Limits
-from polonaise.errors import DeadlineExceeded, NotFound, PolonaiseError
+from polonaise.errors import BadOption, DeadlineExceeded, NotFound, PolonaiseError
 from polonaise.fragments.store import ObjectStore
 from polonaise.node.embedded import parse_embedded
+from polonaise.redaction import redacted
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, PLANS, STAGED, BlockRef, Plan, Staged, plans_prefix
 from polonaise.spark.rows import RowColumns
@@ -50,8 +51,14 @@ _TIME: Final = "%Y%m%dT%H%M%SZ"
 def staging_of(cluster: str) -> str:
     """Return the path of the default staging store, a directory.
 
-    It is in the directory of an embedded log, or beside that of a coordinator.
+    It is in the directory of an embedded log, or beside that of a coordinator. Raises `BadOption` for an address that
+    names no directory: Spark's driver and its tasks need a store that all of them reach.
     """
+    if "://" in cluster:
+        raise BadOption(
+            f"staging: cluster={redacted(cluster)!r} names no directory beside which rows could be staged: give the "
+            "option staging, a URL or directory that the driver and all executors reach"
+        )
     if cluster.startswith(_EMBEDDED):
         return os.path.join(parse_embedded(cluster).directory, _STAGING)
     return f"{cluster.partition(':')[2].rstrip('/')}-{_STAGING}"

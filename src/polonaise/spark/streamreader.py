@@ -187,7 +187,7 @@ def _check_endless(options: ReadOptions) -> None:
     if options.cluster.startswith(STORAGE):
         raise BadOption(
             "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "
-            "stream from the log, embedded:PATH or file:PATH"
+            "stream from the log, embedded:PATH, file:PATH or polonaise://HOST:PORT,…"
         )
     if options.ending is not UP_TO_LATEST or options.ending_time_us is not None:
         raise BadOption(

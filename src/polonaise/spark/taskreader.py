@@ -112,7 +112,7 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
 
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns from the servers, which read from fragments what no replica holds any more."""
-    log = clusters.log_at(options.cluster)
+    log = clusters.log_at(options.cluster, options.tls)
     if split.cluster_key is not None and log.cluster_key != split.cluster_key:
         raise WrongClusterKey(
             f"{options.cluster} is another log here than where the query was planned: give all of Spark one address"

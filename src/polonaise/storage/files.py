@@ -11,7 +11,8 @@ from polonaise.host.files import ReadOnlyFile, names_in
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, WIPE, decode_header, newest_promises, offset_of
 from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.storage.namefile import NAME_FILE, decode_name
+from polonaise.terms import PartitionId, StorageId, TransactionId
 
 _SUFFIX: Final = ".seq"
 _NAMED_MAX: Final = 7
@@ -44,6 +45,18 @@ class Files:
     """The control file's facts; None if there is no control file beside the files."""
     directory: str = ""
     """The storage node's directory; empty if there is no control file beside the files."""
+
+
+def name_in(files: Files) -> StorageId:
+    """Return the name of the storage node that these files are of; empty if it has none, or none is known.
+
+    Raises `StorageNameDamaged` and `UnsupportedFormat`.
+    """
+    path = os.path.join(files.directory, NAME_FILE)
+    if not files.directory or not os.path.exists(path):
+        return ""
+    with ReadOnlyFile(path) as file:
+        return decode_name(file.read_now(0, file.size()), path)
 
 
 def first_of(path: str) -> TransactionId:

@@ -7,7 +7,9 @@ import contextlib
 import json
 import logging
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from polonaise.errors import (
@@ -18,30 +20,37 @@ from polonaise.errors import (
     ProtocolError,
     UnknownPartition,
     WrongClusterKey,
+    WrongStorageNode,
     fresh,
 )
-from polonaise.host import Host, Listener
+from polonaise.histogram import Histogram
+from polonaise.host import Host, Listener, network_trouble
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
+from polonaise.storage.measures import StorageMeasures
+from polonaise.storage.namefile import check_name, read_name, write_name
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
 from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
+    ROLE_OPERATOR,
     ROLE_SERVER,
     ROLE_STORAGE,
     Confirm,
     Copy,
     Health,
     HealthIs,
+    Identified,
+    Identify,
     Join,
     LastSessionInfo,
     Store,
@@ -67,6 +76,9 @@ class StorageNode:
         self._control: ControlFile | None = None
         self._cluster_key = settings.cluster_key
         self._adopting: asyncio.Task[None] | None = None
+        self._name: StorageId | None = None
+        self._naming = asyncio.Lock()
+        """Held while the name is compared, and made durable if there was none."""
         self._closing: asyncio.Future[None] | None = None
         self._cache = SegmentCache()
         self._openings = asyncio.Semaphore(_OPENINGS_MAX)
@@ -74,7 +86,10 @@ class StorageNode:
         self._listener: Listener | None = None
         self._partitions: dict[PartitionId, PartitionReplica] = {}
         self._known: set[PartitionId] = set()
+        self._syncs = Histogram()
         self._connections: dict[Connection, _StorageRequests] = {}
+        self._operators: set[Connection] = set()
+        """The connections that may ask for the node's health, and for nothing else."""
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
         self._scrubbing = Scrubbing(
@@ -95,6 +110,11 @@ class StorageNode:
         if self._listener is None:
             raise Closed("the storage node is not started")
         return self._listener.address
+
+    @property
+    def name(self) -> StorageId | None:
+        """The name by which the cluster knows this node; None before its directory has one."""
+        return self._name
 
     @property
     def scrubbed(self) -> Scrubbed:
@@ -184,8 +204,9 @@ class StorageNode:
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.gather(self._adopting, return_exceptions=True)
-        if self._control is not None:
-            await self._control.close()
+        async with self._naming:  # not while a name is being written: another process may have the directory next
+            if self._control is not None:
+                await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
         """Open the directory, which must belong to the cluster `cluster_key`; a new one is made that cluster's.
@@ -195,10 +216,29 @@ class StorageNode:
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
+            self._name = await self._opened_name()
         except BaseException:  # when cancelled, too: nobody else would close the file and free the lock
             await control.close()
             raise
         self._control, self._cluster_key = control, control.cluster_key
+
+    async def _opened_name(self) -> StorageId | None:
+        """Return the name in the directory, which has a control file; None without one.
+
+        Where the settings have a name and the directory has none, the directory is given it. Raises `WrongStorageNode`
+        if both have a name and not the same.
+        """
+        directory, given = self._settings.directory, self._settings.name
+        found = await read_name(self._host.disk, directory)  # stays: the control file's opening has synced its name
+        if found is None and given is not None:
+            await write_name(self._host.disk, directory, given)
+            return given
+        if given is not None and found != given:
+            raise WrongStorageNode(
+                f"{directory} is the directory of storage node {found}, and this node was started as {given}: correct "
+                "the directory or the name"
+            )
+        return found
 
     # ------------------------------------------------------------------ connections
 
@@ -212,7 +252,7 @@ class StorageNode:
         connection = Connection(
             self._host,
             hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER, node=self._life),
-            peer_roles=(ROLE_SERVER,),
+            peer_roles=(ROLE_SERVER, ROLE_OPERATOR),
             on_message=self._on_message,
             on_closed=self._on_closed,
             on_greeted=self._on_greeted,
@@ -226,8 +266,11 @@ class StorageNode:
         return connection
 
     def _on_greeted(self, connection: Connection) -> None:
-        """Check the server's cluster; a new node takes over that of the first server."""
+        """Check the server's cluster; a new node takes over that of the first server, and of nobody else."""
         assert connection.peer is not None
+        if connection.peer.role == ROLE_OPERATOR:
+            self._operators.add(connection)
+            return
         key = connection.peer.cluster_key
         if self._cluster_key is None:
             if key == ANY_CLUSTER:
@@ -241,6 +284,7 @@ class StorageNode:
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
+        self._operators.discard(connection)
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -249,14 +293,59 @@ class StorageNode:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Bring a server's message to its replica's queue, or answer it beside the queue."""
+        if self._operators and connection in self._operators and not isinstance(message, Health):
+            raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, ReplicaRead):
-            self._answer(connection, self._replica(partition, create=False), message, request)
+            replica = self._replica(partition, create=False)
+            self._answer(connection, partial(replica.answer, connection, message, request))
+        elif isinstance(message, Identify):
+            check_name(message.name)
+            self._answer(connection, partial(self._answer_name, connection, message.name, request))
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
             raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
+
+    async def _answer_name(self, connection: Connection, name: StorageId, request: int) -> None:
+        """Tell a server whether this node is the one that it takes it for."""
+        try:
+            await self._take_name(name)
+            connection.send(Identified(name), request=request)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request)
+
+    async def _take_name(self, name: StorageId) -> None:
+        """Return if this is the node's name, which is durable then. A directory without a name takes this one.
+
+        Raises `WrongStorageNode` if the node has another name, and what the disk raises.
+        """
+        # One at a time: of two names that come together, one is taken, and the other refused.
+        async with self._naming:
+            self._check_serving()
+            own = self._name or self._settings.name or name
+            if own != name:
+                raise WrongStorageNode(
+                    f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
+                    f"{name}: give each node the address at which its own directory is served (polonaise storage move "
+                    "NAME HOST:PORT). Two nodes can't share a directory; one that is to be another node's has to be "
+                    "empty first"
+                )
+            if self._control is None:
+                await self._opened_control()
+                self._check_serving()
+            if self._name is None:
+                await write_name(self._host.disk, self._settings.directory, name)
+                self._name = name
+                _log.info("%s is the directory of storage node %s from now on", self._settings.directory, name)
+
+    def _check_serving(self) -> None:
+        """Raise why nothing is stored any more, if the node is ending or has lost its directory."""
+        if self._gone is not None:
+            raise fresh(self._gone)
+        if not self._serving:
+            raise Closed("the storage node is shutting down")
 
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
         """Return the partition's replica; with `create`, make it if it was never here.
@@ -274,7 +363,9 @@ class StorageNode:
         if partition not in self._known and not create:
             raise UnknownPartition(f"partition {partition} was never on this node")
         self._known.add(partition)
-        replica = PartitionReplica(self._host, partition, self._settings, lambda: self._open_log(partition))
+        replica = PartitionReplica(
+            self._host, partition, self._settings, lambda: self._open_log(partition), self._syncs
+        )
         self._partitions[partition] = replica
         return replica
 
@@ -299,8 +390,9 @@ class StorageNode:
         assert self._control is not None
         return self._control
 
-    def _answer(self, connection: Connection, replica: PartitionReplica, read: ReplicaRead, request: int) -> None:
-        """Answer a read in a task of its own. While a connection has `reads_max` unanswered reads, it is not read."""
+    def _answer(self, connection: Connection, answer: Callable[[], Awaitable[None]]) -> None:
+        """Answer in a task of its own. While a connection has `reads_max` requests without an answer, it is not
+        read."""
         requests = self._connections[connection]
         requests.waiting += 1
         if requests.waiting >= self._settings.reads_max:
@@ -308,15 +400,47 @@ class StorageNode:
 
         async def run() -> None:
             async with requests.turn:
-                await replica.answer(connection, read, request)
+                await answer()
             requests.waiting -= 1
             if requests.waiting < self._settings.reads_max:
                 connection.resume("requests")
 
         self._host.spawn(run(), f"answer to {connection.peer_name}")
 
+    @property
+    def serving(self) -> bool:
+        """Whether this node takes what servers send: it has started, its directory is there, and it is not closed."""
+        return self._serving and self._gone is None
+
+    def measures(self) -> StorageMeasures:
+        """Return what can be measured of this node as a whole."""
+        return StorageMeasures(
+            totals=self._totals(),
+            syncs=self._syncs,
+            gone=self._gone is not None,
+            partitions_known=len(self._known),
+            connections=len(self._connections),
+            connections_bytes=self._budget.total,
+            reads=sum(requests.waiting for requests in self._connections.values()),
+            open_files=self.open_files,
+            open_files_max=self._settings.files_max,
+            scrub_bytes_per_s=self._settings.scrub_bytes_per_s,
+            scrubbed=self.scrubbed,
+        )
+
+    def replicas(self) -> list[PartitionReplica]:
+        """Return the replicas of the partitions that were used since this node started."""
+        return list(self._partitions.values())
+
+    def _totals(self) -> Counter[str]:
+        """Return the counts of all replicas, summed."""
+        totals: Counter[str] = Counter()
+        for replica in self._partitions.values():
+            totals.update(replica.counts)
+        return totals
+
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, scrub, unusable partitions, and counts.
+        """Return this node's health as a JSON-ready document: directory, disk, scrub, unusable partitions, and counts.
 
         Of the unusable partitions, the first `_UNAVAILABLE_MAX` are named.
         """
@@ -327,14 +451,19 @@ class StorageNode:
             if (fault := replica.fault) is not None
         }
         return {
+            "name": self._name,
             "directory": self._settings.directory,
+            "gone": str(self._gone or ""),
+            "tls": network_trouble(self._host.network),
+            "partitions": len(self._known),
+            "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {
                 "bytes_per_s": self._settings.scrub_bytes_per_s,
                 **asdict(scrubbed),
                 "damages": [damage._asdict() for damage in scrubbed.damages],
             },
             "unavailable": dict(list(unavailable.items())[:_UNAVAILABLE_MAX]),
-            "counts": dict(sum((Counter(replica.counts) for replica in self._partitions.values()), Counter[str]())),
+            "counts": dict(self._totals()),
         }
 
 

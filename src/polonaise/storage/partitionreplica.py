@@ -16,6 +16,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
 )
+from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
@@ -23,6 +24,7 @@ from polonaise.log.digest import digest
 from polonaise.log.partitionlog import PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentscrub import verify_part
+from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -37,7 +39,7 @@ from polonaise.storage.protocol.replica import (
     TellSession,
 )
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.codec import Message, Payload
 from polonaise.wire.messages import (
     Batches,
@@ -93,7 +95,9 @@ class PartitionReplica:
         partition: PartitionId,
         settings: StorageSettings,
         open_log: Callable[[], Awaitable[PartitionLog]],
+        syncs: Histogram | None = None,
     ) -> None:
+        """Begin to open the files. The time of each write with its sync is counted in `syncs`."""
         self._host = host
         self._partition = partition
         self._settings = settings
@@ -117,9 +121,10 @@ class PartitionReplica:
         """
         self.written = False
         """Whether batches were written since `check_in_place` looked last."""
-        self.counts = {"batches": 0, "syncs": 0, "refused": 0}
-        """The batches stored, the syncs that this took, and the queued messages refused, since the node first used this
-        replica. Refused reads are not counted."""
+        self._syncs = syncs or Histogram()
+        self.counts = {"batches": 0, "transactions": 0, "bytes": 0, "syncs": 0, "refused": 0}
+        """The batches stored with their transactions and bytes, the syncs that this took, and the queued messages
+        refused, since the node first used this replica. Refused reads are not counted."""
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
@@ -129,6 +134,24 @@ class PartitionReplica:
         if log is None or self._is_shut:
             return False
         return not (log.slot.promises.may_have_lost or log.slot.promises.untrusted)
+
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the node's log (`node.logformat`)."""
+        known = {"partition": self._partition}
+        fence = NO_SESSION if self._replica is None else self._replica.promises.fence
+        return known if fence == NO_SESSION else {**known, "session": fence}
+
+    def measures(self) -> ReplicaMeasures:
+        """Return what can be measured of this replica now."""
+        log, queue = self._log, (len(self._queue), self._queue_bytes)
+        if log is None or self.fault is not None:
+            return ReplicaMeasures(self._partition, False, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, 0, 0, *queue)
+        segments, promises = log.segments, log.slot.promises
+        return ReplicaMeasures(
+            self._partition, True, promises.fence, log.last, promises.confirmed,
+            len(segments), sum(segment.end for segment in segments), *queue,
+        )  # fmt: skip
 
     async def close(self, gone: PolonaiseError | None = None) -> None:
         """Stop taking messages and close the files. What was acknowledged is durable already.
@@ -241,11 +264,11 @@ class PartitionReplica:
                 await before.close()
             log = await self._open_log()
         except PolonaiseError as error:
-            _log.error("%s can't be used: %s", self._name, error)
+            _log.error("%s can't be used: %s", self._name, error, extra=self._fields)
             self.unavailable = error
             return
         if log.damage:
-            _log.error("%s: %s", self._name, log.damage)
+            _log.error("%s: %s", self._name, log.damage, extra=self._fields)
         self._log, self._replica = log, Replica(log.slot.promises, log.last, log.last_crc)
         self.unavailable = None
 
@@ -333,10 +356,11 @@ class PartitionReplica:
         """Carry out one action, to its end: what it makes durable is durable when this returns."""
         match action:
             case StoreBatches():
+                began_s = self._host.clock.monotonic_s()
                 await log.append(action.batches)
+                self._syncs.observe(self._host.clock.monotonic_s() - began_s)
                 self.written = True
-                self.counts["batches"] += len(action.batches)
-                self.counts["syncs"] += 1
+                self._count(action.batches)
             case Save():
                 await log.slot.save(action.promises)
             case Cut():
@@ -354,6 +378,14 @@ class PartitionReplica:
             case Refuse():
                 self._refuse(entry, action)
         self._update_decisions(log, replica)
+
+    def _count(self, batches: Sequence[Batch]) -> None:
+        """Count batches that one sync has stored."""
+        counts = self.counts
+        counts["batches"] += len(batches)
+        counts["transactions"] += batches[-1].last - batches[0].first + 1
+        counts["bytes"] += sum(batch.length for batch in batches)
+        counts["syncs"] += 1
 
     def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
         """Tell `replica`, which decides, what is durable by now: promises, and the log's last id with its CRC."""
@@ -439,7 +471,7 @@ class PartitionReplica:
         # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
-        _log.error("%s: %s", self._name, damage)
+        _log.error("%s: %s", self._name, damage, extra=self._fields)
         try:
             await log.lose_above(damage.last_good, str(damage))
         except PolonaiseError as error:

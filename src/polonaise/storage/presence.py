@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from polonaise.errors import DirectoryGone, PolonaiseError
-from polonaise.host import Host
+from polonaise.errors import DirectoryGone, NotFound, PolonaiseError
+from polonaise.host import DiskSpace, Host
 from polonaise.log.control import ControlFile
 from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
@@ -38,6 +38,8 @@ class Presence:
         self._checked = 0
         """The number of partitions checked so far: it says whose turn is next."""
         self._error_logged = ""
+        self.space: DiskSpace | None = None
+        """The room on the directory's disk at the last check; None before the first one, and when it is not known."""
 
     async def run(self, host: Host) -> None:
         """Check once every `presence_s` seconds, until the directory is gone."""
@@ -46,6 +48,7 @@ class Presence:
             try:
                 await self._check()
                 self._error_logged = ""
+                self.space = await self._look_at_space(host)
             except DirectoryGone as error:
                 # In a task of its own, because letting go cancels this one.
                 host.spawn(self._let_go(error), f"end of {self._settings.directory}")
@@ -58,6 +61,13 @@ class Presence:
                     _log.error(
                         "%s can't be checked, and the node goes on writing to it: %s", self._settings.directory, error
                     )
+
+    async def _look_at_space(self, host: Host) -> DiskSpace | None:
+        """Return the room on the directory's disk; None if there is no such directory yet, as for a new node."""
+        try:
+            return await host.disk.space(self._settings.directory)
+        except NotFound:
+            return None
 
     async def _check(self) -> None:
         """Check the directory, and some of the partitions in it. Raises `DirectoryGone`, and what the disk raises."""

@@ -51,7 +51,9 @@ class Scrubbing:
         for partition in sorted(self._scrub.unrepaired):
             if self._replica(partition).whole:
                 self._scrub.repaired(self._clock.wall_us(), partition)
-                _log.warning("scrub of %s: partition %d is repaired", self._directory, partition)
+                _log.warning(
+                    "scrub of %s: partition %d is repaired", self._directory, partition, extra={"partition": partition}
+                )
 
     async def run(self) -> None:
         """Scrub until cancelled."""
@@ -72,9 +74,13 @@ class Scrubbing:
                     self._directory,
                     step.partition,
                     error.text,
+                    extra={"partition": step.partition},
                 )
             except PolonaiseError as error:
-                _log.info("scrub of %s skips partition %d: %s", self._directory, step.partition, error)
+                _log.info(
+                    "scrub of %s skips partition %d: %s", self._directory, step.partition, error,
+                    extra={"partition": step.partition},
+                )  # fmt: skip
                 scrub.skip(clock.wall_us())
                 await asyncio.sleep(0)
             else:

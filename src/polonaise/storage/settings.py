@@ -15,6 +15,9 @@ class StorageSettings:
     """The directory with the log's files. One node, one directory."""
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
+    name: str | None = None
+    """The name of the node. An empty directory takes it, and one with another name is refused; None for that of the
+    directory, which an empty one gets from the first server that reaches it."""
     cluster_key: bytes | None = None
     """The key of this node's cluster; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypedDict, Unpack, cast
+from typing import Any, Final, TypedDict, Unpack
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.connecting import hold
@@ -13,7 +13,6 @@ from polonaise.client.connected import Partitioner
 from polonaise.client.log import Log, Serializer
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
-from polonaise.coordination import Coordinator
 from polonaise.errors import BadOption
 from polonaise.terms import BodyForm, PartitionId, Transaction
 from polonaise.testing.faults import Faults
@@ -88,9 +87,8 @@ class MemoryLog(Log):
 
     def __init__(self, cluster: MemoryCluster, **options: Any) -> None:
         """Make a client of `cluster`, with the options of `polonaise.Log`; `settings` are `SETTINGS` by default."""
-        coordinator = cast(Coordinator, cluster.coordinator)  # a client uses no other methods of it
         options["settings"] = options.get("settings") or SETTINGS
-        super().__init__(cluster.host, coordinator, **options)
+        super().__init__(cluster.host, cluster.coordinator, **options)
         self.cluster = cluster
         self.faults = Faults(cluster.server, lambda do: do())
 

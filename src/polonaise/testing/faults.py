@@ -90,8 +90,8 @@ class Faults:
     def unknown_next_append(self, *, committed: bool = True) -> None:
         """Break the connections when the next append has arrived, and keep the server out of reach.
 
-        So the fate of the append is not known: `run` with a timeout raises `AppendUnknown`. After `reconnect` the fate
-        is learnt: committed or failed, as `committed` says.
+        So the fate of the append is not known: `run` with a timeout raises `AppendUnknown`. `committed` says whether
+        the append is in the log by then. After `reconnect` the client learns that it is, or sends it again.
         """
         self._run(lambda: self._server.armed.next_unknown.append(committed))
 

@@ -126,7 +126,7 @@ class MemoryHost:
 
 
 class MemoryCoordinator:
-    """The part of a coordinator that clients use: description, unique ids, the assignment and its changes."""
+    """The discovery of clients in memory: description, unique ids, the assignment and its changes."""
 
     def __init__(self, partitions: int = 1) -> None:
         self.description = ClusterDescription(KEY, partitions, ("s1", "s2", "s3"))

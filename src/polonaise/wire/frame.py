@@ -106,7 +106,7 @@ class Frames:
                     f"a frame of {length} bytes; this side takes {self.bytes_max} at most from this peer"
                 )
             if length < HEADER_BYTES:
-                raise ProtocolError(f"a frame of {length} bytes is shorter than its header")
+                raise FrameDamaged(f"a frame of {length} bytes is shorter than its header")
             if end - offset < length:
                 self._keep(chunk, offset, length)
                 return frames
@@ -130,9 +130,7 @@ def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
     _, message_type, flags, request, partition, head_bytes, crc = header
     end = HEADER_BYTES + head_bytes
     if end > len(view):
-        raise ProtocolError(
-            f"a frame of {len(view)} bytes is too short for its header and a head of {head_bytes} bytes"
-        )
+        raise FrameDamaged(f"a frame of {len(view)} bytes is too short for its header and a head of {head_bytes} bytes")
     head = view[HEADER_BYTES:end]
     if crc32(head, crc32(view[:20])) != crc:
         raise FrameDamaged("the checksum of a frame does not fit")

@@ -24,7 +24,14 @@ from polonaise.wire.codec import (
     payload,
 )
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+"""The newest version of the protocol that this side speaks."""
+PROTOCOL_VERSION_MIN: Final = 1
+"""The oldest version of the protocol that this side speaks."""
+NAMES_VERSION: Final = 2
+"""The version from which on a storage node says whether it has the name by which a server knows it."""
+DISCOVERY_VERSION: Final = 2
+"""The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
 """The `part_last` of a read that is not one of several parts. When a range is read in parts side by side, each batch
 belongs to the part in which it begins."""
@@ -32,6 +39,8 @@ belongs to the part in which it begins."""
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
+ROLE_OPERATOR: Final = 4
+"""Who asks a storage node for its health, and may ask for nothing else."""
 
 # ------------------------------------------------------------------ common
 
@@ -305,6 +314,71 @@ class RegistersListed(Message):
     """The registers, in the encoding of `log.registers`."""
 
 
+@message(33)
+class DescribeCluster(Message):
+    """Asks any server for the cluster's description. A client that knew no cluster key finds it in the server's hello.
+
+    It and the other requests about the cluster, `GetUniqueId` and `GetAssignment`, are the only ones that a server
+    takes on a connection whose client has named no cluster key.
+    """
+
+
+@message(34)
+class ClusterIs(Message):
+    """The answer to `DescribeCluster`."""
+
+    partitions: U32
+    """The number of partitions of the cluster."""
+
+
+@message(35)
+class GetUniqueId(Message):
+    """Asks any server for a unique id, for a client, which the coordinator gives out. No two answers are the same."""
+
+
+@message(36)
+class UniqueIdIs(Message):
+    """The answer to `GetUniqueId`."""
+
+    id: I32
+
+
+@message(37)
+class GetAssignment(Message):
+    """Asks any server for an assignment newer than the one that the client knows; answered as soon as there is one.
+
+    A client always has one such request under way, and so is told of each change when the server learns of it. One that
+    does not read is told nothing further: what it has missed is in the next answer.
+    """
+
+    version_known: I64
+    """The version of the assignment that the client knows; -1 for none: whatever the server knows is newer."""
+    wait_ms: U32
+    """The longest that the server waits for a newer one, in milliseconds."""
+
+
+@message(38)
+class AssignmentIs(Message):
+    """The answer to `GetAssignment`: the assignment as this server knows it.
+
+    Without rows if its version is not above `version_known`.
+    """
+
+    version: I64
+    age_ms: U32
+    """Milliseconds since the server last read the assignment from its coordinator, changed or not."""
+    servers: U32
+    """The number of servers among the rows."""
+    partitions: U32
+    """The number of partitions among the rows."""
+    crc: U32
+    """CRC of the rows."""
+    trouble: Text
+    """Why the server could not read the assignment the last time it tried; empty if it could."""
+    payload: Payload = payload()
+    """The rows; `wire.assignments` has their encoding."""
+
+
 # ------------------------------------------------------------------ server → storage node and back
 
 
@@ -483,3 +557,21 @@ class Trimmed(Message):
     """The first id that this copy still holds."""
     done: U8
     """1 if no further segment lies wholly below `before`; 0 to ask again."""
+
+
+@message(80)
+class Identify(Message):
+    """Tells a storage node by which name the server knows it: the first request on a connection.
+
+    A node without a name takes this one, durably, before it answers with `Identified`. One that has another name
+    refuses with `wrong_storage_node`. Servers send it to nodes that speak protocol version 2.
+    """
+
+    name: Text
+
+
+@message(81)
+class Identified(Message):
+    """The answer to `Identify`: the node has that name."""
+
+    name: Text

@@ -72,7 +72,9 @@ class Client:
         self.ready = False
         self.knows_why = False
         """It was told, on this mount, what ended a session."""
-        self.sent_before = 0
+        self.sent: list[tuple[Pending, ReceivedAppends]] = []
+        self.sends_again = False
+        """It is ready since this step, and has still to send again what is not in the log."""
         self.next_frame = 0
         self.flushes: list[WaitingFlush] = []
         self.asks: list[int] = []
@@ -138,6 +140,7 @@ class World:
                 client.outstanding.add(entry)
                 client.outstanding.sent = entry.sequence
                 client.entries.append(entry)
+                client.sent.append((entry, appends))
                 self._do(owner.append(number + 1, client.wire, 1, appends, NOW))
             case "mounts":
                 self._mount(number, client)
@@ -156,14 +159,28 @@ class World:
                 self._do(owner.replica_failed("A", self.wires["A"], ConnectionLost("gone"), NOW))
             case "session starts and keeps":
                 self._start(number)
+        self._send_again()
         self._check_fates()
+
+    def _send_again(self) -> None:
+        """Have the clients that are ready since this step send what they sent on earlier mounts and is not in the log.
+
+        Once the step is done: what comes of a step is carried out in its order.
+        """
+        for number, client in enumerate(self.clients):
+            if not client.sends_again:
+                continue
+            client.sends_again = False
+            for entry, appends in client.sent:
+                if not entry.settled:
+                    self._do(self.owner.append(number + 1, client.wire, 1, appends, NOW))
 
     def _mount(self, number: int, client: Client) -> None:
         self.mounted += 1
         if client.wire is not None:
             self._do(self.owner.unmount(number + 1, client.wire))
         client.wire, client.ready, client.knows_why = Wire(number), False, False
-        client.sent_before = client.outstanding.mounted_after = client.outstanding.sent
+        client.outstanding.mounted_after = client.outstanding.sent
         request = MountRequest(self.mounted, 1, client.fed, BodyForm.INLINE, 0, 0, 1 << 30)
         self._do(self.owner.mount(number + 1, client.wire, 6, request, NOW))
 
@@ -258,8 +275,8 @@ class World:
             case Mounted(state=MountState.READY, high_water_mark=mark):
                 if client.fed < mark:
                     raise Violation(f"ready at {mark}, and fed up to {client.fed}")
-                client.ready = True
-                client.outstanding.passed(client.sent_before)
+                client.ready = client.sends_again = True
+                client.outstanding.mounted_after = 0
             case Flushed(high_water_mark=mark):
                 asked = client.flushes[0]
                 if not asked.mark <= mark <= client.fed:

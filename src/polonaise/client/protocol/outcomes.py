@@ -58,7 +58,6 @@ def next_step(failure: AppendFailure, position: TransactionId | None, races: int
         FailureReason.SESSION_ENDED,
         FailureReason.DEADLINE,
         FailureReason.OVERLOADED,
-        FailureReason.GENERATION,
         FailureReason.INSUFFICIENT_REPLICAS,
     )
     return Again(-1, pause=True) if reason in passing else None
@@ -108,7 +107,7 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case FailureReason.REGISTERS_FULL:
             return RegistersFull(f"{which}: the partition's registers are full; delete some")
         case Unordered.STOPPED:
-            return Closed(f"{which} was not sent: the client was closed or the partition stopped")
+            return Closed(f"{which} was not sent: the client was closed or the partition stopped{because}")
         case Unordered.WITHDRAWN:
             return AppendExpired(f"{which} was withdrawn before it was sent")
         case Unordered.UNKNOWN:

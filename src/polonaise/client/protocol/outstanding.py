@@ -5,12 +5,14 @@ Three events settle an append that was sent, as in Waltz internals ("Detection o
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
 * A refusal names it.
-* A flush or a mount that was sent after it is answered. The owner answers those only when every append before them is
-  decided, and fed if committed: what is still pending has failed.
+* A flush that was sent after it is answered. The owner answers only when every append before the flush is decided, and
+  fed if committed: what is still pending has failed.
 
-What is sent may be lost, so only an answer proves that an append failed; until one comes, its fate stays open. A fate
-is told once and never changes. A feed that contradicts it means that a promise of the log was broken
-(`ConsistencyLost`).
+What is sent may be lost, so only an answer proves that an append is not in the log; until one comes, its fate stays
+open. The answer READY to a mount proves it for all that was sent on earlier mounts and is still pending. These appends
+are sent again, under their old sequences and in their old order, before anything younger; so the end of a mount fails
+none of them. A fate is told once and never changes. A feed that contradicts it means that a promise of the log was
+broken (`ConsistencyLost`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Unordered(enum.Enum):
     """The reasons that the client itself gives for a failure, where no server named one."""
 
     PASSED_OVER = "passed over"
-    """Sent on an older mount, and not committed. If the owner said why, it told that mount, and the message is lost."""
+    """Sent on an older mount, not committed, and not sent again. If an owner said why, it told that mount, and the
+    message is lost."""
     UNTOLD = "not told of"
     """Sent on the present mount, which brought a younger append or the answer to a flush, and nothing of this one.
 
@@ -94,9 +97,10 @@ class Outstanding:
         self.sent = 0
         """The highest sequence that was sent; 0 for none."""
         self.mounted_after = 0
-        """The highest sequence that was sent before the present mount.
+        """The highest sequence that was sent before the present mount, and not on it; 0 once the mount is ready.
 
-        Refusals of these may have been told to an older mount, and lost with it."""
+        Refusals of these may have been told to an older mount, and lost with it. A ready mount tells of each append
+        again, because each that is pending is sent on it."""
 
     @property
     def next_sequence(self) -> int:
@@ -114,6 +118,14 @@ class Outstanding:
         """Whether an append that was sent is pending."""
         self._skip_settled()
         return self._base + self._head <= self.sent
+
+    def is_pending(self, sequence: int) -> bool:
+        """Return whether the append with this sequence, or the group that it is part of, is pending."""
+        position = sequence - self._base
+        if position < self._head:
+            return False
+        entry = self._entries[position]
+        return entry is not None and not entry.settled
 
     def add(self, entry: Pending) -> None:
         """Register an append under the next sequence, before it is sent."""
@@ -221,10 +233,10 @@ class Outstanding:
         return [entry] if entry.watchers else []
 
     def passed(self, through: int, cause: str = "") -> list[Pending]:
-        """Settle as failed what is pending up to this sequence, because a flush or mount sent after it was answered.
+        """Settle as failed what is pending up to this sequence: an answer proves that it is not in the log.
 
         `cause` says what kept the partition from committing, if that is known. The caller must not pass a sequence that
-        was sent after the flush or mount: the answer says nothing of it.
+        was sent after what is answered: the answer says nothing of it.
         """
         invariant(through <= self.sent, "only what was sent can be passed over")
         watched: list[Pending] = []
@@ -244,15 +256,15 @@ class Outstanding:
         self._remove(entry)
         return True
 
-    def stop(self) -> list[Pending]:
-        """Settle everything, because nothing more will be sent or heard.
+    def stop(self, cause: str = "") -> list[Pending]:
+        """Settle everything, because nothing more will be sent or heard, of this cause if it was no close.
 
         What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
         """
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
         self._fail(self._head, sent, Unordered.UNKNOWN, watched)
-        self._fail(sent, len(self._entries), Unordered.STOPPED, watched)
+        self._fail(sent, len(self._entries), Unordered.STOPPED, watched, cause)
         self._base += len(self._entries)
         self._entries.clear()
         self._head = 0

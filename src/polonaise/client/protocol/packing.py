@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from polonaise.checksum import crc32
@@ -94,3 +95,39 @@ def _columns(chunk: Sequence[Outgoing]) -> AppendColumns:
             for kind, key, value in of_append
         ]
     return columns
+
+
+def still_pending(columns: AppendColumns, is_pending: Callable[[int], bool]) -> AppendColumns | None:
+    """Return the columns of a frame without the appends that are settled; None if all are.
+
+    `is_pending` says of a sequence whether its append is pending. A group is settled as a whole, so none is cut. The
+    operations of `columns` are in the order of their positions, as in every frame.
+    """
+    sequences = columns.sequences.tolist()
+    kept = [position for position, sequence in enumerate(sequences) if is_pending(sequence)]
+    if len(kept) == len(sequences):
+        return columns
+    if not kept:
+        return None
+    data = memoryview(b"".join(columns.data))
+    left = AppendColumns()
+    # Walked once, beside the appends: searched through for each of them, a full frame would take seconds.
+    operations = {position: list(of_one) for position, of_one in groupby(columns.operations, attrgetter("position"))}
+    for position in kept:
+        locks = _span(columns.lock_ends, position) if columns.lock_ends else slice(0)
+        left.add(
+            sequences[position],
+            columns.client_high_water_marks[position],
+            columns.headers[position],
+            data[_span(columns.data_ends, position)],
+            columns.data_crcs[position],
+            list(zip(columns.lock_hashes[locks], columns.lock_modes[locks], strict=True)),
+            ends_group=bool(columns.group_ends[position]),
+            operations=[(o.kind, o.key, o.value) for o in operations.get(position, ())],
+        )
+    return left
+
+
+def _span(ends: Sequence[int], position: int) -> slice:
+    """Return the slice that belongs to a position of a column with cumulative ends."""
+    return slice(ends[position - 1] if position else 0, ends[position])

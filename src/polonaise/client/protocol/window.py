@@ -1,14 +1,42 @@
-"""The window of a mount: how many bytes of appends may be undecided at the owner of the partition."""
+"""Keeps the append frames of one partition that are sent and not decided, within the window of the mount."""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from typing import Final
 
-from polonaise.wire.appends import inbox_bytes
+from polonaise.wire.appends import AppendColumns, inbox_bytes
+
+SENDS_MAX: Final = 8
+"""How many mounts a frame is sent on at most, if none of them decides it.
+
+A frame that itself ends its mount, or the owner, must not do so for ever."""
+
+
+@dataclass(slots=True, eq=False)
+class SentFrame:
+    """An append frame that is sent, or is to be sent again."""
+
+    columns: AppendColumns
+    size: int
+    """The bytes of the frame that count against the window."""
+    sends: int = 0
+    """On how many mounts it was sent."""
+
+    @property
+    def first(self) -> int:
+        """The lowest sequence in the frame."""
+        return self.columns.sequences[0]
+
+    @property
+    def last(self) -> int:
+        """The highest sequence in the frame."""
+        return self.columns.sequences[-1]
 
 
 class AppendWindow:
-    """Counts the bytes of append frames of one mount that are sent and not decided.
+    """Keeps the append frames of one mount that are sent and not decided, and counts their bytes.
 
     The owner names the bound, for each partition of its own. So a client whose one partition stands still goes on
     sending to its others on the same connection, and no server has to leave that connection unread.
@@ -17,15 +45,24 @@ class AppendWindow:
     __slots__ = ("_frames", "_used", "_window_bytes")
 
     def __init__(self) -> None:
-        self._frames: deque[tuple[int, int]] = deque()
+        self._frames: deque[SentFrame] = deque()
         self._used = 0
         self._window_bytes = 0
 
-    def open(self, window_bytes: int) -> None:
-        """Begin anew for a mount that is ready, on which nothing was sent so far."""
+    def open(self, window_bytes: int) -> list[SentFrame]:
+        """Begin anew for a mount that is ready, on which nothing was sent so far.
+
+        Return the frames that were sent on earlier mounts and are not decided, in the order of their sequences.
+        """
+        undecided = list(self._frames)
+        self.clear()
+        self._window_bytes = window_bytes
+        return undecided
+
+    def clear(self) -> None:
+        """Forget all frames."""
         self._frames.clear()
         self._used = 0
-        self._window_bytes = window_bytes
 
     def fits(self, size: int) -> bool:
         """Return whether a frame of `size` bytes may be sent now. While no frame is undecided, one of any size may."""
@@ -36,12 +73,14 @@ class AppendWindow:
         """Whether half of the window is free, so that sending more is worth a frame."""
         return 2 * self._used <= self._window_bytes
 
-    def sent(self, last_sequence: int, size: int) -> None:
-        """Count a frame that was sent. It is decided once everything up to this sequence is."""
-        self._frames.append((last_sequence, inbox_bytes(size)))
-        self._used += inbox_bytes(size)
+    def sent(self, frame: SentFrame) -> None:
+        """Count a frame that was sent. It is decided once everything up to its highest sequence is."""
+        frame.sends += 1
+        self._frames.append(frame)
+        self._used += inbox_bytes(frame.size)
 
     def decided_below(self, sequence: int) -> None:
         """Free the room of frames whose sequences are all below this one: they are decided."""
-        while self._frames and self._frames[0][0] < sequence:
-            self._used -= self._frames.popleft()[1]
+        frames = self._frames
+        while frames and frames[0].columns.sequences[-1] < sequence:
+            self._used -= inbox_bytes(frames.popleft().size)

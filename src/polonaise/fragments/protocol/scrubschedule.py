@@ -120,6 +120,11 @@ class FragmentScrub:
         """The damaged fragments that are not repaired, also those that are no longer among the latest `damages`."""
         self.scrubbed = FragmentsScrubbed()
 
+    @property
+    def unrepaired(self) -> int:
+        """The number of fragments in the store that were found damaged and are not repaired."""
+        return len(self._unrepaired)
+
     def next(self, now_s: float) -> Step:
         """Return what to do now."""
         if now_s < self._next_s:

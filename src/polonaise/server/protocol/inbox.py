@@ -34,12 +34,13 @@ class Inbox:
     of the client share it, and the other partitions would stand still with this one.
     """
 
-    __slots__ = ("_bytes", "_entries", "_settings")
+    __slots__ = ("_entries", "_settings", "bytes")
 
     def __init__(self, settings: OwnerSettings) -> None:
         self._settings = settings
         self._entries: deque[WaitingAppends | PendingRequest] = deque()
-        self._bytes = 0
+        self.bytes = 0
+        """The bytes of the appends in it, as `inbox_bytes` reckons them."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,14 +55,14 @@ class Inbox:
         if mount.inbox_bytes:
             fits = (
                 mount.inbox_bytes + size <= settings.append_window_bytes
-                and self._bytes + size <= settings.inbox_bytes_max
+                and self.bytes + size <= settings.inbox_bytes_max
             )
         else:
-            fits = self._bytes + size <= 2 * settings.inbox_bytes_max
+            fits = self.bytes + size <= 2 * settings.inbox_bytes_max
         if not fits or len(self._entries) >= COUNT_MAX:
             return False
         self._entries.append(WaitingAppends(until_s, mount, appends, size))
-        self._bytes += size
+        self.bytes += size
         mount.inbox_bytes += size
         return True
 
@@ -108,5 +109,5 @@ class Inbox:
 
     def _leave(self, entry: WaitingAppends) -> None:
         """Stop counting the bytes of an append frame that was taken out."""
-        self._bytes -= entry.bytes
+        self.bytes -= entry.bytes
         entry.mount.inbox_bytes -= entry.bytes

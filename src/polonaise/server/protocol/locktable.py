@@ -50,6 +50,16 @@ class LockTable:
         if not self._few_max:
             self._make_table({})
 
+    @property
+    def exact(self) -> bool:
+        """Whether the locks are kept one by one, so that no two of them share a place."""
+        return self._few is not None
+
+    @property
+    def size(self) -> int:
+        """The number of locks that are kept one by one; of a table, the number of its entries."""
+        return len(self._entries) if self._few is None else len(self._few)
+
     def _make_table(self, few: Mapping[int, TransactionId]) -> None:
         """Make the table, with the locks that were raised until now."""
         self._few = None

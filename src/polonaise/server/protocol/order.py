@@ -72,6 +72,8 @@ class SealedBatch(NamedTuple):
     """The CRC-32 in the batch's header, which the next batch has to name."""
     raw: bytes
     """The whole batch, as replicas store it and clients are fed it."""
+    received_s: float = 0.0
+    """When the oldest append frame in it came in, in monotonic seconds."""
 
 
 def check_frame(count: int, size: int) -> None:
@@ -146,10 +148,12 @@ class Order:
         self.registers = registers
         """The registers as they are after everything ordered so far, committed or not."""
         self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
-        self._locks = locks
+        self.locks = locks
+        """The locks as they are after everything ordered so far."""
         self._evidence = evidence
         self._last_crc = last_crc
         self._commit_time_us = commit_time_us
+        self._forming_since_s = 0.0
         self._forming = Columns()
         self._changes: list[Change] = []
         self._changes_bytes = 0
@@ -171,6 +175,11 @@ class Order:
             + _LOCK_BYTES * len(forming.lock_hashes)
             + self._changes_bytes
         )
+
+    def received(self, at_s: float) -> None:
+        """Note when the frame that is judged next came in, in monotonic seconds; of a batch, the oldest counts."""
+        if not self._forming.sequences:
+            self._forming_since_s = at_s
 
     def seal(self, wall_us: int) -> SealedBatch:
         """Make a batch of everything let in since the last one.
@@ -196,7 +205,7 @@ class Order:
         )
         # The next batch names this CRC as its predecessor's: that is the chain by which copies of the log are compared.
         self._last_crc = int.from_bytes(raw[4:8], "little")
-        return SealedBatch(first, self.next_id - 1, self._last_crc, raw)
+        return SealedBatch(first, self.next_id - 1, self._last_crc, raw, self._forming_since_s)
 
     # ------------------------------------------------------------------ judging
 
@@ -224,7 +233,7 @@ class Order:
         self, client_id: ClientId, appends: ReceivedAppends, locks: LockColumns, marks: list[int]
     ) -> list[Refusal]:
         """Judge each transaction by its locks alone: the hot path. Return a refusal for each conflict."""
-        refused = self._locks.pass_each(
+        refused = self.locks.pass_each(
             locks.hashes.tolist(), bytes(locks.modes), locks.ends.tolist(), marks, self.next_id
         )
         if not refused:
@@ -357,7 +366,7 @@ class Order:
         locks = appends.locks
         if locks is not None:
             group = slice(locks.of(positions[0]).start, locks.ends[positions[-1]])
-            estimate = self._locks.estimate_of(locks.hashes[group].tolist(), bytes(locks.modes[group]))
+            estimate = self.locks.estimate_of(locks.hashes[group].tolist(), bytes(locks.modes[group]))
             # The oldest mark of the group: all of it has to be built on state that holds every raise of its locks.
             if estimate > min(marks[position] for position in positions):
                 return estimate, estimate, FailureReason.LOCK_CONFLICT
@@ -376,7 +385,7 @@ class Order:
         if locks is not None:
             for transaction, position in enumerate(positions, self.next_id):
                 own = locks.of(position)
-                self._locks.raise_all(locks.hashes[own].tolist(), bytes(locks.modes[own]), transaction)
+                self.locks.raise_all(locks.hashes[own].tolist(), bytes(locks.modes[own]), transaction)
         return None
 
     def _judge_operation(

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from polonaise.errors import Overloaded, PolonaiseError
+from polonaise.histogram import Histogram
 from polonaise.log.batch import Batch
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
@@ -42,7 +43,8 @@ from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount, Flow
-from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.order import SealedBatch
+from polonaise.server.protocol.ownercounts import OwnerCounts
 from polonaise.server.protocol.pendingrequests import (
     PULSE,
     PendingFlush,
@@ -78,7 +80,14 @@ class PartitionOwner:
     raises a `PolonaiseError` refuses the request, and has changed nothing.
     """
 
-    def __init__(self, partition: PartitionId, generation: Generation, settings: OwnerSettings) -> None:
+    def __init__(
+        self,
+        partition: PartitionId,
+        generation: Generation,
+        settings: OwnerSettings,
+        latencies: Histogram | None = None,
+    ) -> None:
+        """Begin without a session. The time that each batch takes to be committed is counted in `latencies`."""
         self.partition = partition
         self.generation = generation
         self._settings = settings
@@ -95,7 +104,7 @@ class PartitionOwner:
         self.readiness = Readiness(partition)
         self.stopped: PolonaiseError | None = None
         """The reason why the ownership has ended; None while it lasts."""
-        self.counts = {"void_appends": 0, "expired": 0, "sessions": 0, "refused": 0}
+        self.counts = OwnerCounts(latencies)
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()
         self._undecided: list[SealedBatch] = []
@@ -110,6 +119,11 @@ class PartitionOwner:
     def wanted(self) -> bool:
         """Whether somebody waits for what this owner commits or answers."""
         return bool(self.feeds.mounts or self._inbox)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """The append frames and requests in the inbox: their number, and the bytes of the appends."""
+        return len(self._inbox), self._inbox.bytes
 
     @property
     def at_rest(self) -> bool:
@@ -141,6 +155,7 @@ class PartitionOwner:
         # request had come, which proves more than a barrier would.
         for pending in self._answers.take_unanswered():
             self._prove(pending)
+        self.counts.measure(now.monotonic_s)
         # New appends last: they are judged against the locks and registers with which this session starts.
         self._pump(now)
         return self._out.taken()
@@ -169,7 +184,8 @@ class PartitionOwner:
         # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
         self._undecided, requests = session.remains(now.wall_us)
         self._answers.unanswered += requests
-        self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault)
+        reached = {name: session.reached(name) for name in session.engaged}
+        self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault, reached=reached)
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
             self._hinder(self.readiness.faults.causes)
@@ -224,6 +240,7 @@ class PartitionOwner:
                 self._commit(sent.batch)
             for pending in sent.requests:
                 self._prove(pending)
+        self.counts.measure(now.monotonic_s)
         if self.committed - current.closing >= self._settings.checkpoint_transactions:
             self._end_session("checkpoint", now)
         # At once: the acknowledgement is what a full window waited for, and what has come meanwhile is a batch by now.
@@ -234,6 +251,7 @@ class PartitionOwner:
         """Note that a batch is committed: tell the refusals that rest on it, then feed it."""
         self.committed = batch.last
         self._last_crc = batch.crc
+        self.counts.committed(batch)
         # Only a commit ends a trouble; a session that starts does not, for with all disks full they start and fail.
         if self.readiness.faults.since_commit:
             self.readiness.faults.committed()
@@ -341,18 +359,19 @@ class PartitionOwner:
         ):
             entry = inbox.take()
             if isinstance(entry, WaitingAppends):
-                self._judge(order, entry)
+                self._judge(session, entry)
             else:
                 session.prove(entry)
 
-    def _judge(self, order: Order, entry: WaitingAppends) -> None:
+    def _judge(self, session: Session, entry: WaitingAppends) -> None:
         """Have one append frame judged; tell or hold the refusals. A client that breaks the protocol is cut off."""
-        mount = entry.mount
+        mount, order = entry.mount, session.order
         if not self.feeds.is_current(mount):
             # The client has left or mounted anew while these waited. What an older mount sent is void: by READY the
             # client takes everything for lost that it was not fed, and it may append it again.
             self.counts["void_appends"] += entry.appends.count
             return
+        order.received(entry.until_s - self._settings.inbox_s_max)
         try:
             refusals = order.judge(mount.client_id, entry.appends, self.committed)
         except PolonaiseError as error:
@@ -361,7 +380,8 @@ class PartitionOwner:
             self.feeds.end(mount, error)
             self._out.end(CutOff(mount.connection, error))
             return
-        self.counts["refused"] += len(refusals)
+        if refusals:
+            self.counts.judged(refusals, order, session.closing)
         for refusal in refusals:
             if refusal.rests_on <= self.committed:
                 self.feeds.tell(refusal)

@@ -7,7 +7,7 @@ from typing import Final
 
 from polonaise.errors import PartitionNotReady, PolonaiseError
 from polonaise.server.protocol.sessionfaults import SessionFaults
-from polonaise.terms import PartitionId, SessionId, StorageId
+from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
 """Clients are told of a pause between two sessions only if it is longer than this, in seconds: most are short."""
@@ -19,7 +19,7 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "blocked", "faults", "late", "waits_for")
+    __slots__ = ("_ended_s", "_partition", "blocked", "faults", "late", "reached", "waits_for")
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -30,6 +30,9 @@ class Readiness:
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
+        self.reached: dict[StorageId, TransactionId] = {}
+        """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
+        """
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -48,9 +51,16 @@ class Readiness:
         """Note that the partition is ready, without the `late` members."""
         self.waits_for, self.blocked = "", None
         self.late = dict.fromkeys(late, "")
+        self.reached = {name: last for name, last in self.reached.items() if name in self.late}
 
-    def session_ended(self, session: SessionId, reason: str, now_s: float, *, fault: bool) -> None:
-        """Note that the partition is not ready until the next session; `fault`: a replica's fault ended this one."""
+    def session_ended(
+        self, session: SessionId, reason: str, now_s: float, *, fault: bool, reached: dict[StorageId, TransactionId]
+    ) -> None:
+        """Note that the partition is not ready until the next session; `fault`: a replica's fault ended this one.
+
+        `reached` is what each engaged replica has acknowledged.
+        """
+        self.reached |= reached
         if fault:
             self.faults.ended_session(reason, now_s)
         self.waits_for = f"session {session} ended: {reason}"
@@ -60,6 +70,11 @@ class Readiness:
         """Note why a member that is not engaged could not be brought up to date just now."""
         if name in self.late:
             self.late[name] = reason
+
+    def replica_reached(self, name: StorageId, last: TransactionId) -> None:
+        """Note how far the copy of a member that is not engaged goes."""
+        if name in self.late:
+            self.reached[name] = last
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.

@@ -88,8 +88,11 @@ class Session:
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
         self._last_number = 0
-        self._unsynced: deque[tuple[int, float]] = deque()
-        """Number and time in monotonic seconds of each message that some engaged replica has not synced."""
+        self._unsynced: deque[tuple[int, float, TransactionId]] = deque()
+        """The messages that some engaged replica has not synced, or had not when `late` looked last. For each: its
+        number, its time in monotonic seconds, and the id that followed on all that was sent before it."""
+        self._sent_next = started.closing + 1
+        """The id that follows on all that was sent."""
         self._sent_s = now.monotonic_s
         """The time of the last message in monotonic seconds; before the first one, that of the session's start."""
 
@@ -137,7 +140,8 @@ class Session:
         requests, self._requests = self._requests, []
         self._last_number += 1
         self._sent_s = now.monotonic_s
-        self._unsynced.append((self._last_number, self._sent_s))
+        self._unsynced.append((self._last_number, self._sent_s, self._sent_next))
+        self._sent_next = self.order.next_id
         sent = InFlightBatch(self._last_number, batch, requests)
         self._in_flight.append(sent)
         return sent
@@ -168,6 +172,16 @@ class Session:
         if not self._unsynced or now_s - self._unsynced[0][1] <= patience_s:
             return []
         return [name for name in self.engaged if self._acknowledgements.synced(name) < self._unsynced[0][0]]
+
+    @property
+    def sent(self) -> TransactionId:
+        """The last id that was sent to the replicas, or that was there when the session began."""
+        return self._sent_next - 1
+
+    def reached(self, name: StorageId) -> TransactionId:
+        """Return the last id that an engaged replica has acknowledged, or had when the session began."""
+        synced = self._acknowledgements.synced(name)
+        return next((next_id for number, _, next_id in self._unsynced if number > synced), self._sent_next) - 1
 
     def is_idle(self, now_s: float, pulse_s: float) -> bool:
         """Whether nothing was sent for more than `pulse_s` seconds."""

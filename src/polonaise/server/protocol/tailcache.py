@@ -23,11 +23,16 @@ class TailCache:
     that all others are fed from.
     """
 
-    __slots__ = ("_batches", "_bytes", "_bytes_max", "_firsts", "_start")
+    __slots__ = ("_batches", "_bytes_max", "_firsts", "_start", "bytes", "hits", "misses")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._bytes = 0
+        self.bytes = 0
+        """The bytes of the batches that are held."""
+        self.hits = 0
+        """How often a batch that was asked for was here."""
+        self.misses = 0
+        """How often an id that was asked for was older than all that is held."""
         self._firsts: list[TransactionId] = []
         self._batches: list[Committed] = []
         self._start = 0
@@ -36,10 +41,10 @@ class TailCache:
         """Add a batch that follows on the last one; drop the oldest ones above the bound."""
         self._firsts.append(batch.first)
         self._batches.append(batch)
-        self._bytes += len(batch.raw)
+        self.bytes += len(batch.raw)
         start = self._start
-        while self._bytes > self._bytes_max and start < len(self._batches) - 1:
-            self._bytes -= len(self._batches[start].raw)
+        while self.bytes > self._bytes_max and start < len(self._batches) - 1:
+            self.bytes -= len(self._batches[start].raw)
             self._batches[start] = _GONE
             start += 1
         self._start = start
@@ -52,15 +57,19 @@ class TailCache:
         """Return the batch that holds this id; None if the cache lacks it."""
         position = bisect_right(self._firsts, transaction, lo=self._start) - 1
         if position < self._start:
+            self.misses += 1
             return None
         batch = self._batches[position]
-        return batch if batch.last >= transaction else None
+        if batch.last < transaction:
+            return None
+        self.hits += 1
+        return batch
 
     def clear(self) -> None:
         """Drop all batches."""
         self._firsts.clear()
         self._batches.clear()
-        self._bytes = self._start = 0
+        self.bytes = self._start = 0
 
 
 _GONE = Committed(-1, -1, b"")

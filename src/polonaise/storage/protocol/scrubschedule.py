@@ -55,7 +55,7 @@ class Scrubbed:
     repaired: int = 0
     """The number of these damages after which the copy was whole again."""
     damages: tuple[ScrubDamage, ...] = ()
-    """The latest damages, in the order in which they were found."""
+    """The latest damages, in the order in which they were found; those that are repaired are forgotten first."""
 
 
 class Look(NamedTuple):
@@ -131,8 +131,10 @@ class Scrub:
     def damaged(self, wall_us: int, what: str) -> None:
         """Note a damage, and leave the partition until the next round: what follows the damage is copied anew."""
         damage = ScrubDamage(self._waiting[0], what, wall_us)
-        damages = (*self.scrubbed.damages, damage)[-DAMAGES_MAX:]
-        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
+        damages = [*self.scrubbed.damages, damage]
+        if len(damages) > DAMAGES_MAX:  # rather one that is repaired: the others have to be seen to be repaired, too
+            del damages[next((index for index, each in enumerate(damages) if each.repaired_us), 0)]
+        self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))
         self.skip(wall_us)
 
     @property

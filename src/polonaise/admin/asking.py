@@ -1,0 +1,107 @@
+"""Open a cluster's coordinator and ask its nodes for their health, for commands of operators."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+from polonaise.coordination import Coordinator
+from polonaise.errors import PolonaiseError, ProtocolError, WrongStorageNode
+from polonaise.host import Host
+from polonaise.host.certificates import CLIENT
+from polonaise.host.real import RealHost
+from polonaise.host.tls import tls_identity
+from polonaise.link.connection import Connection, connect, hello
+from polonaise.node.addresses import coordinator_at
+from polonaise.terms import StorageId
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
+
+Told: TypeAlias = dict[str, Any] | PolonaiseError
+"""A node's health document, or the error for which it could not be had."""
+
+_AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
+"""The role in which an operator asks a node, by the node's role."""
+_CLOSE_S: Final = 5.0
+"""Seconds that the coordinator gets to close."""
+
+
+@asynccontextmanager
+async def opened_coordinator(address: str) -> AsyncGenerator[tuple[Host, Coordinator]]:
+    """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
+
+    Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
+    """
+    identity = tls_identity(CLIENT)
+    host = RealHost(tls=identity)
+    try:
+        coordinator = coordinator_at(host, address, identity)
+        try:
+            yield host, coordinator
+        finally:
+            await _close(coordinator)
+    finally:
+        host.close()
+
+
+async def _close(coordinator: Coordinator) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await coordinator.close()
+    except (TimeoutError, PolonaiseError):
+        pass  # every request has been answered or has failed by now, so nothing depends on a clean end
+
+
+async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
+    """Ask the node at this address for its health, within `timeout_s` seconds. `role` is the role that it must have.
+
+    Returns the node's health document, or the error for which it could not be had.
+    """
+    greeting = hello(_AS[role], "operator", cluster_key=cluster_key)
+
+    def make() -> Connection:
+        return Connection(host, hello=greeting, peer_roles=(role,), on_message=_refuse_unasked)
+
+    connection: Connection | None = None
+    began_s = host.clock.monotonic_s()
+    try:
+        connection = await connect(host, address, make, deadline_s=timeout_s)
+        left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
+        return _document_in(await connection.request(Health(), deadline_s=left_s))
+    except PolonaiseError as error:
+        return error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:
+    """Return an error if the node that answers at `address` is not the storage node `name`; None if it may be.
+
+    It may be if it tells no name: a node without one takes the name by which a server reaches it, and a node of an
+    older version does not tell its name.
+    """
+    theirs = told.get("name") if isinstance(told, Mapping) else None
+    if theirs is None or theirs == name:
+        return None
+    return WrongStorageNode(
+        f"storage node {theirs} answers at {address}, and not {name}: correct the address with `polonaise storage move "
+        f"NAME HOST:PORT`, or start {name} there with its own directory"
+    )
+
+
+def _document_in(answer: object) -> dict[str, Any]:
+    """Return the document in a node's answer. Raises `ProtocolError` unless it is the health of a node."""
+    try:
+        document = json.loads(answer.document) if isinstance(answer, HealthIs) else None
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ProtocolError("the node did not answer with its health: it may be of another version")
+    return document
+
+
+def _refuse_unasked(_: Connection, message: object, request: int, partition: int) -> None:
+    raise ProtocolError(f"a node sent {type(message).__name__} to an operator who did not ask for it")

@@ -1,0 +1,505 @@
+"""Observe a whole cluster: its coordinator, servers, storage nodes and partitions, each with what is wrong with it.
+
+Nodes are judged by their own health documents, which servers ask storage nodes for and `log health` shows as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import (
+    Assignment,
+    ClusterDescription,
+    Owner,
+    PartitionValue,
+    Registration,
+)
+from polonaise.errors import (
+    CoordinatorDamaged,
+    CoordinatorUnavailable,
+    NotInitialized,
+    PolonaiseError,
+    ProtocolError,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
+from polonaise.host import Host
+from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
+from polonaise.redaction import redacted
+from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
+
+_ASKED_MAX: Final = 64
+"""The most nodes that are asked at the same time."""
+
+_FULL_BYTES: Final = 1024 * 1024
+"""A disk with less than this many free bytes counts as full: hardly one more batch fits."""
+
+
+class Wellness(IntEnum):
+    """How well a cluster, a node or a partition is. The larger, the worse."""
+
+    WELL = 0
+    DEGRADED = 1
+    """It works, but something is wrong: one more loss may be too many."""
+    FAILED = 2
+    """It does not work, or its state is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The status of a server, according to the coordinator and to the server itself."""
+
+    server: ServerId
+    address: str
+    registered: bool
+    """Whether the server is registered at the coordinator. If not, it will lose its partitions."""
+    partitions: int
+    """The number of partitions that the assignment gives to the server."""
+    trouble: str = ""
+    """Why the server could not be asked; empty if it answered."""
+    told: Sequence[str] = ()
+    """What is wrong according to the server itself, line by line."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Everything that is wrong with the server, line by line; empty if nothing is."""
+        lines = [self.trouble] if self.trouble else []
+        if not self.registered:
+            lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
+        return [*lines, *self.told]
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the server is: degraded at worst, because another one can take over its partitions."""
+        return Wellness.DEGRADED if self.troubles else Wellness.WELL
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """The status of a storage node, according to the node itself and to the servers."""
+
+    name: str
+    """The storage node's name in the cluster's description."""
+    address: str
+    """The storage node's address in the cluster's description."""
+    trouble: str = ""
+    """Why the storage node could not be asked; empty if it answered."""
+    directory: str | None = None
+    """The storage directory; None if the node did not tell."""
+    partitions: int | None = None
+    """The number of partitions of which the node has a replica; None if it did not tell."""
+    free_bytes: int | None = None
+    """The bytes of the directory's disk that the node may still use; None if it did not tell."""
+    total_bytes: int | None = None
+    """The size of the directory's disk, in bytes; None if the node did not tell."""
+    told: Sequence[str] = ()
+    """What is wrong according to the storage node itself, line by line."""
+    not_connected: Mapping[ServerId, str] = field(default_factory=dict)
+    """The servers that have no connection to the storage node, each with the reason."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Everything that is wrong with the storage node, line by line; empty if nothing is."""
+        lines = [self.trouble] if self.trouble else []
+        if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
+            lines.append("its disk is full: archive and trim the log, or give it a larger one")
+        lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
+        return [*lines, *self.told]
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the storage node is: degraded at worst, because a cluster works without a minority of them."""
+        return Wellness.DEGRADED if self.troubles else Wellness.WELL
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """The status of a partition, according to the assignment and to its owner."""
+
+    partition: PartitionId
+    owner: Owner | None
+    """The owner in the assignment; None while nobody owns the partition."""
+    condition: Condition | None
+    """The condition that the owner tells; None if the owner did not answer, or does not serve the partition."""
+    unknown: str = ""
+    """Why there is no condition; empty if there is one."""
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """The other figures of the owner's health document, such as its mounts and appends."""
+
+    @property
+    def troubles(self) -> list[str]:
+        """Everything that is wrong with the partition, line by line; empty if nothing is."""
+        return [self.unknown] if self.condition is None else self.condition.troubles
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the partition is."""
+        if self.condition is None or not self.condition.ready:
+            return Wellness.FAILED
+        return Wellness.DEGRADED if self.condition.troubles else Wellness.WELL
+
+    @property
+    def state(self) -> str:
+        """The state in a word or two: ready, degraded, not ready, or unknown."""
+        if self.condition is None:
+            return "unknown"
+        return {Wellness.WELL: "ready", Wellness.DEGRADED: "degraded"}.get(self.wellness, "not ready")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The status of a whole cluster at one moment."""
+
+    coordinator: str
+    """The coordinator's address."""
+    coordinator_error: PolonaiseError | None
+    """Why the coordinator could not be read; None if it was read. After an error, what it said before counts."""
+    description: ClusterDescription | None
+    """The cluster's description; None if the coordinator was never read."""
+    servers: list[ServerStatus]
+    storage: list[StorageStatus]
+    partitions: list[PartitionStatus]
+    took_s: float
+    """The seconds that it took to ask the coordinator and all nodes."""
+
+    @property
+    def wellness(self) -> Wellness:
+        """How well the cluster is: failed unless the coordinator is read and every partition is ready."""
+        if self.coordinator_error or self.description is None:
+            return Wellness.FAILED
+        each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
+        return max(each, default=Wellness.WELL)
+
+    @property
+    def coordinator_trouble(self) -> str:
+        """Why the coordinator could not be read, as text; empty if it was."""
+        return "" if self.coordinator_error is None else str(self.coordinator_error)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """The number of partitions in each state."""
+        return dict(Counter(each.state for each in self.partitions))
+
+    def common_troubles(self, count: int) -> list[tuple[str, int]]:
+        """Return the most common troubles of partitions, `count` at most, each with the number of partitions."""
+        return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
+
+    def document(self) -> dict[str, Any]:
+        """Return the status as a JSON-ready document."""
+        description = self.description
+        return {
+            "wellness": self.wellness.name.lower(),
+            "cluster": None if description is None else description.key.hex(),
+            "coordinator": {"address": redacted(self.coordinator), "trouble": self.coordinator_trouble},
+            "servers": [server_document(each) for each in self.servers],
+            "storage": [storage_document(each) for each in self.storage],
+            "partitions": [partition_document(each) for each in self.partitions],
+        }
+
+
+def server_document(status: ServerStatus) -> dict[str, Any]:
+    """Return a server's status as a JSON-ready document."""
+    return {
+        "server": status.server,
+        "address": status.address,
+        "registered": status.registered,
+        "reachable": not status.trouble,
+        "partitions": status.partitions,
+        "troubles": status.troubles,
+    }
+
+
+def storage_document(status: StorageStatus) -> dict[str, Any]:
+    """Return a storage node's status as a JSON-ready document."""
+    return {
+        "name": status.name,
+        "address": status.address,
+        "reachable": not status.trouble,
+        "directory": status.directory,
+        "partitions": status.partitions,
+        "free_bytes": status.free_bytes,
+        "total_bytes": status.total_bytes,
+        "troubles": status.troubles,
+    }
+
+
+def partition_document(status: PartitionStatus) -> dict[str, Any]:
+    """Return a partition's status as a JSON-ready document."""
+    owner, condition = status.owner, status.condition
+    told: dict[str, Any] = {"session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}}
+    if condition is not None:
+        told = {
+            "session": condition.session,
+            "committed_high_water_mark": condition.committed_high_water_mark,
+            "engaged": condition.engaged,
+            "behind": condition.behind,
+            "out": condition.out,
+        }
+    return {
+        "partition": status.partition,
+        "state": status.state,
+        "owner": None if owner is None else {"server": owner.server, "address": owner.address},
+        "generation": None if owner is None else owner.generation,
+        **told,
+        "troubles": status.troubles,
+    }
+
+
+class ClusterObserver:
+    """An observer that asks for a cluster's status as often as wanted, and remembers what the coordinator said last."""
+
+    def __init__(self, host: Host, coordinator: Coordinator, address: str, timeout_s: float) -> None:
+        """Ask nobody yet. `address` is the coordinator's, for display; `timeout_s` bounds each wait, in seconds."""
+        self._host = host
+        self._coordinator = coordinator
+        self._address = address
+        self._timeout_s = timeout_s
+        self._asking = asyncio.Semaphore(_ASKED_MAX)
+        self._description: ClusterDescription | None = None
+        self._assignment = Assignment()
+        self._members: list[Registration] = []
+
+    async def look(self) -> ClusterStatus:
+        """Ask the coordinator and all nodes, and return the cluster's status.
+
+        A node that does not answer is part of it, with the reason. Takes at most three times the time limit. Raises
+        `NotInitialized` if the coordinator knows no cluster, and `BadOption`.
+        """
+        began_s = self._host.clock.monotonic_s()
+        error = await self._read_coordinator()
+        description = self._description
+        if description is None:
+            return ClusterStatus(self._address, error, None, [], [], [], self._host.clock.monotonic_s() - began_s)
+        addresses = {owner.server: owner.address for owner in self._assignment.owners.values()}
+        registered = {member.server: member.address for member in self._members}
+        addresses |= registered
+        asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
+        asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
+        servers, storage = await asyncio.gather(_together(asked_servers), _together(asked_storage))
+        answers = dict(zip(sorted(addresses), servers, strict=True))
+        owned = Counter(owner.server for owner in self._assignment.owners.values())
+        return ClusterStatus(
+            self._address,
+            error,
+            description,
+            [
+                ServerStatus(
+                    server,
+                    addresses[server],
+                    server in registered,
+                    owned[server],
+                    _trouble_in(answer),
+                    server_troubles(answer) if isinstance(answer, dict) else (),
+                )
+                for server, answer in answers.items()
+            ],
+            [
+                _storage_status(name, address, answer, answers)
+                for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
+            ],
+            [self._partition_status(partition, answers) for partition in range(description.partitions)],
+            self._host.clock.monotonic_s() - began_s,
+        )
+
+    async def partition_value(self, partition: PartitionId) -> PartitionValue:
+        """Return what the coordinator keeps of a partition: its members and their last sessions.
+
+        Raises `UnknownPartition`, `CoordinatorUnavailable`, and all else that reading the coordinator raises.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return (await self._coordinator.partition(partition)).value
+        except TimeoutError:
+            raise self._silence() from None
+
+    async def _read_coordinator(self) -> PolonaiseError | None:
+        """Read the cluster's description, assignment and registered servers, and keep what could be read.
+
+        Returns the error that kept the rest from being read; None if all was read.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                self._description = await self._coordinator.describe()
+                self._assignment = (await self._coordinator.assignment()).value
+                self._members = await self._coordinator.members()
+        except TimeoutError:
+            return self._silence()
+        except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, UnsupportedFormat) as error:
+            return error
+        return None
+
+    def _silence(self) -> CoordinatorUnavailable:
+        """Return the error for a coordinator that did not answer in time."""
+        return CoordinatorUnavailable(
+            f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start it, or "
+            "give it more time with --timeout"
+        )
+
+    async def _ask_server(self, server: ServerId, address: str) -> Told:
+        """Return a server's health document, or why there is none that can be read, or why it is another server's."""
+        answer = await self._ask(address, ROLE_SERVER)
+        if isinstance(answer, dict) and not all(
+            isinstance(answer.get(name), dict) for name in ("partitions", "storage")
+        ):
+            return ProtocolError(
+                "its health says nothing of partitions and storage nodes: it may be of another version"
+            )
+        if isinstance(answer, dict) and not _is_known(answer):
+            return ProtocolError("its health has another form: it may be of another version")
+        if isinstance(answer, dict) and answer.get("server") != server:
+            return NotInitialized(f"another server ({answer.get('server')}) answers at its address: this one has ended")
+        return answer
+
+    async def _ask_storage(self, name: StorageId, address: str) -> Told:
+        answer = await self._ask(address, ROLE_STORAGE)
+        return not_named(name, address, answer) or answer
+
+    async def _ask(self, address: str, peer_role: int) -> Told:
+        assert self._description is not None
+        async with self._asking:
+            return await ask_health(self._host, address, peer_role, self._description.key, self._timeout_s)
+
+    def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
+        owner = self._assignment.owners.get(partition)
+        if owner is None:
+            return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
+        answer = answers.get(owner.server)
+        if not isinstance(answer, dict):
+            return PartitionStatus(
+                partition, owner, None, f"its owner, server {owner.server}, does not answer: {answer}"
+            )
+        health = answer["partitions"].get(str(partition))
+        if health is None:
+            return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not serve it yet")
+        counts = {name: value for name, value in health.items() if name not in _SHOWN}
+        return PartitionStatus(partition, owner, condition_of(partition, answer, health), counts=counts)
+
+
+class ReplicaStatus(NamedTuple):
+    """The status of one replica, according to the partition's owner and to the coordinator."""
+
+    name: str
+    """The name of the replica's storage node."""
+    state: str
+    """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
+    session: SessionId | None
+    """The last session in which the replica was engaged; None if it never was."""
+    closing: TransactionId | None
+    """The closing mark of that session; None while it is undecided, or if there was no session."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Everything that is known of one partition."""
+
+    status: PartitionStatus
+    value: PartitionValue
+    replicas: list[ReplicaStatus]
+
+    def document(self) -> dict[str, Any]:
+        """Return the description as a JSON-ready document."""
+        return {
+            **partition_document(self.status),
+            "coordinator": {
+                "generation": self.value.generation,
+                "session": self.value.session,
+                "members": list(self.value.members),
+                "next": None if self.value.next is None else list(self.value.next),
+            },
+            "replicas": [each._asdict() for each in self.replicas],
+            "counts": dict(self.status.counts),
+        }
+
+
+async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
+    """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
+    value = await observer.partition_value(partition)
+    status = (await observer.look()).partitions[partition]
+    return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
+
+
+def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
+    """Return the status of the replica on the storage node `name`."""
+    condition, engagement = status.condition, value.engagements.get(name)
+    state = "unknown"
+    if condition is not None:
+        if name in condition.engaged:
+            state = "engaged"
+        elif name in condition.left_out:
+            state = f"{'out' if name in condition.unreachable else 'behind'}: {condition.left_out[name]}"
+        else:
+            state = "not engaged: the partition is not ready"
+    if engagement is None:
+        return ReplicaStatus(name, state, None, None)
+    return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
+
+
+_SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "engaged", "session", "late"})
+"""The fields of a partition's health document that are in its `Condition` already."""
+
+
+@asynccontextmanager
+async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
+    """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
+
+    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
+    `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
+    """
+    async with opened_coordinator(address) as (host, coordinator):
+        yield ClusterObserver(host, coordinator, address, timeout_s)
+
+
+async def _together(
+    asked: list[Coroutine[Any, Any, Told]],
+) -> list[Told]:
+    return list(await asyncio.gather(*asked))
+
+
+def _is_known(answer: Mapping[str, Any]) -> bool:
+    """Whether a server's health document has all that conditions are read from."""
+    try:
+        for condition in conditions_in(answer).values():
+            _ = condition.troubles
+        return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return False
+
+
+def _trouble_in(answer: Told) -> str:
+    return "" if isinstance(answer, dict) else str(answer)
+
+
+def _storage_status(
+    name: StorageId,
+    address: str,
+    answer: Told,
+    servers: Mapping[ServerId, Told],
+) -> StorageStatus:
+    """Return the status of a storage node from its own answer, and from those of the servers."""
+    not_connected = {
+        server: link["error"] or "not tried yet"
+        for server, told in servers.items()
+        if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and not link["connected"]
+    }
+    if not isinstance(answer, dict):
+        return StorageStatus(name, address, str(answer), not_connected=not_connected)
+    disk = answer.get("disk") or {}
+    return StorageStatus(
+        name,
+        address,
+        directory=answer.get("directory"),
+        partitions=answer.get("partitions"),
+        free_bytes=disk.get("free_bytes"),
+        total_bytes=disk.get("total_bytes"),
+        told=storage_troubles(answer),
+        not_connected=not_connected,
+    )

@@ -1,0 +1,368 @@
+"""Read the settings of a node from its command line, the environment and a file, and keep the origin of each.
+
+The command line counts before the environment, that before the file, and that before the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
+from polonaise.errors import BadOption
+from polonaise.host.files import with_own_errors
+from polonaise.link.connection import LinkSettings
+from polonaise.node.addresses import check_storage_name
+from polonaise.redaction import redacted
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.settings import StorageSettings
+
+T = TypeVar("T")
+
+DEFAULT: Final = "default"
+COMMAND_LINE: Final = "command line"
+CONFIG_VARIABLE: Final = "POLONAISE_CONFIG"
+"""The environment variable that names the configuration file."""
+
+_PREFIX: Final = "POLONAISE_"
+_FILE_BYTES_MAX: Final = 1024 * 1024
+_TOLD_MAX: Final = 5
+"""The most mistakes that an error names; it counts the others."""
+_SHOWN_MAX: Final = 60
+"""The most characters of a value that a message shows."""
+_SERVICE_LINK: Final = re.compile(
+    r"(\w+?_)??(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""The end of a variable that Kubernetes sets in each container for a service `polonaise-…`. It is no setting."""
+_SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
+"""The value of such a variable of Kubernetes if its name ends in `_PORT`."""
+_OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
+"""The valid variables that are no settings of a table, without the prefix."""
+_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_BYTE_UNITS: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SECOND_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+_FLAGS: Final = {
+    "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+
+
+class GivenSetting(NamedTuple):
+    """A setting's value and its origin."""
+
+    key: SettingKey
+    value: Any
+    origin: str
+    """`default`, `command line`, `environment NAME`, or `file PATH`."""
+
+    @property
+    def shown(self) -> str:
+        """The value as text, without secrets."""
+        if self.value is None:
+            return ""
+        return redacted(_written(self.key.kind, self.value))
+
+
+class GivenSettings:
+    """The settings of one table, each with its value and origin."""
+
+    def __init__(self, given: Iterable[GivenSetting]) -> None:
+        self.given = {each.key.name: each for each in given}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given[name].value
+
+    def required(self, name: str, table: str) -> Any:
+        """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
+        value = self[name]
+        if value is None or value == "":
+            empty = " is empty" if value == "" else " is not given"
+            raise BadOption(
+                f"--{name}{empty}: give --{name}, {variable_of(table, name)} in the environment, or {name} "
+                f"in [{table}] of the file that --config names"
+            )
+        return value
+
+    def server_settings(self) -> ServerSettings:
+        """Return the settings of a server."""
+        return ServerSettings(link=self._of(LinkSettings), **self._fields_of(ServerSettings))
+
+    def storage_settings(self) -> StorageSettings:
+        """Return the settings of a storage node. Raises `BadOption` without a directory, and for an invalid name."""
+        directory = self.required("directory", "storage")
+        values = {**self._fields_of(StorageSettings), "directory": os.path.abspath(directory)}
+        if values["name"] is not None:
+            check_storage_name(values["name"])
+        return StorageSettings(link=self._of(LinkSettings), **values)
+
+    def _of(self, settings: Callable[..., T]) -> T:
+        return settings(**self._fields_of(settings))
+
+    def _fields_of(self, settings: Any) -> dict[str, Any]:
+        return {field.name: self[field.name] for field in fields(settings) if field.name in self.given}
+
+
+class _SettingSource(NamedTuple):
+    """One source of settings, such as a file."""
+
+    origin_of: Callable[[str], str]
+    """Returns the origin of the setting with this name, as messages and `config show` tell it."""
+    values: Mapping[str, Any]
+    """The values in this source by the names of settings, unchecked."""
+
+
+def configuration_of(
+    table: str,
+    file: str | None,
+    command_line: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+) -> GivenSettings:
+    """Return the settings of a table: `server`, `storage` or `cluster`.
+
+    `command_line` has the options by the names of settings; None stands for an option that was not given. `file` is the
+    path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
+    of the process if it is None.
+
+    Raises `BadOption`, which names wrong settings and their origins, and `NotFound`, `AccessDenied` and other faults of
+    the disk for a file that can't be read. All tables of the file are checked, not this one alone.
+    """
+    environment = os.environ if environment is None else environment
+    mistakes: list[str] = []
+    file = file if file is not None else environment.get(CONFIG_VARIABLE) or None
+    tables = {} if file is None else _tables_in(file, mistakes)
+    sources = [
+        _SettingSource(
+            lambda name: COMMAND_LINE, {name: value for name, value in command_line.items() if value is not None}
+        ),
+        _environment_of(table, environment, mistakes),
+        _SettingSource(lambda name: f"file {file}", tables.get(table, {})),
+    ]
+    # A typo in the table of another kind of node would else stay unnoticed until such a node is started.
+    for other, settings in tables.items():
+        if other != table:
+            _checked(other, _SettingSource(lambda name: f"file {file}", settings), mistakes)
+    checked = [_checked(table, source, mistakes) for source in sources]
+    configuration = GivenSettings(
+        next((found[key.name] for found in checked if key.name in found), GivenSetting(key, key.default, DEFAULT))
+        for key in TABLES[table]
+    )
+    _check_together(configuration, mistakes)
+    if mistakes:
+        more = f"; and {len(mistakes) - _TOLD_MAX} more" if len(mistakes) > _TOLD_MAX else ""
+        raise BadOption("; ".join(mistakes[:_TOLD_MAX]) + more)
+    return configuration
+
+
+def variable_of(table: str, name: str) -> str:
+    """Return the name of the environment variable that gives this setting."""
+    return f"{_PREFIX}{table}_{name}".upper()
+
+
+def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a configuration file, and note its other mistakes. Raises `BadOption` for invalid TOML."""
+    text = with_own_errors(path, lambda: _read(Path(path)))
+    if len(text) > _FILE_BYTES_MAX:
+        raise BadOption(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is no configuration file")
+    try:
+        parsed = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadOption(f"{path} is no valid TOML: {redacted(error)}; correct it") from error
+    tables = {}
+    for name, value in parsed.items():
+        if name not in TABLES:
+            what = "table" if isinstance(value, dict) else "key"
+            mistakes.append(f"file {path}: unknown {what} {name}{_hint(name, value)}")
+        elif not isinstance(value, dict):
+            mistakes.append(f"file {path}: {name} is a table: write [{name}], and its settings below that")
+        else:
+            tables[name] = value
+    return tables
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_FILE_BYTES_MAX + 1)
+
+
+def _hint(name: str, value: object) -> str:
+    """Return advice on an unknown name at the top of a file: a similar table, the table that it belongs to, or all."""
+    near = difflib.get_close_matches(name, TABLES, n=1)
+    if near and isinstance(value, dict):
+        return f", did you mean [{near[0]}]?"
+    holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
+    if holders:
+        return f": it belongs below {' or '.join(f'[{table}]' for table in holders)}"
+    return f": there are {', '.join(f'[{table}]' for table in TABLES)}"
+
+
+def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:
+    """Return the settings of a table that environment variables give."""
+    prefix = variable_of(table, "")
+    named = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix(_PREFIX)
+        if name == variable or not value or _is_service_link(name, value):
+            continue  # empty: that is how scripts and compose files leave a variable unset
+        if variable.startswith(prefix):
+            named[variable.removeprefix(prefix).lower()] = value
+        elif meant := _variable_meant(name):
+            mistakes.append(f"environment {variable}: there is no such variable, did you mean {meant}?")
+    return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    """Whether a variable is one that Kubernetes sets for a service; `name` is what follows the prefix."""
+    link = _SERVICE_LINK.fullmatch(name)
+    if link is None:
+        return False
+    return link[2] != "PORT" or _SERVICE_URL.fullmatch(value) is not None
+
+
+def _variable_meant(name: str) -> str:
+    """Return the variable that a variable of no table may be a typo of; empty if it resembles none, or is valid.
+
+    One that resembles none is accepted: images and scripts have variables of their own, such as `POLONAISE_VERSION`,
+    which must not keep a node from starting.
+    """
+    word, _, rest = name.lower().partition("_")
+    if name in _OTHER_VARIABLES or (rest and word in TABLES):
+        return ""
+    for table, keys in TABLES.items():
+        if name.lower() in [key.name for key in keys]:
+            return variable_of(table, name)
+    if rest and (near := difflib.get_close_matches(word, TABLES, n=1, cutoff=0.8)):
+        return variable_of(near[0], rest)
+    others = [other for other in _OTHER_VARIABLES if len(name) >= len("TLS_CE") and other.startswith(name)]
+    others += difflib.get_close_matches(name, _OTHER_VARIABLES, n=1, cutoff=0.75)
+    return f"{_PREFIX}{others[0]}" if others else ""
+
+
+def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[str, GivenSetting]:
+    """Return the valid settings of a source, and note in `mistakes` what is wrong with the others."""
+    keys = {key.name: key for key in TABLES[table]}
+    found = {}
+    for name, value in source.values.items():
+        origin = source.origin_of(name)
+        key = keys.get(name)
+        if key is None:
+            near = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
+            advice = f", did you mean {near[0]}?" if near else f": `polonaise config show {table}` lists all"
+            mistakes.append(f"{origin}: unknown setting {table}.{name}{advice}")
+            continue
+        try:
+            found[name] = GivenSetting(key, _value_of(key, value), origin)
+        except ValueError:
+            mistakes.append(f"{origin}: invalid {table}.{name} {_quoted(value)}: write {_expected(key)}")
+    return found
+
+
+def _quoted(value: object) -> str:
+    shown = redacted(repr(value))
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+
+
+def _expected(key: SettingKey) -> str:
+    """Return a phrase that says which values a setting takes."""
+    if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
+        return str(key.kind.value)
+    return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
+
+
+def _value_of(key: SettingKey, value: object) -> Any:
+    """Return `value` as one of the setting's kind. Raises `ValueError` if it is none, or outside the bounds."""
+    match key.kind:
+        case SettingKind.TEXT:
+            if not isinstance(value, str) or "\0" in value:
+                raise ValueError
+            return value
+        case SettingKind.LIST:
+            return _list_of(value)
+        case SettingKind.FLAG:
+            return value if isinstance(value, bool) else _flag_of(value)
+        case SettingKind.COUNT:
+            number: float = _number_of(value, {"": 1})
+        case SettingKind.BYTES:
+            number = _number_of(value, _BYTE_UNITS)
+        case SettingKind.SECONDS:
+            number = _number_of(value, _SECOND_UNITS)
+        case SettingKind.RATIO:
+            number = _number_of(value, {"": 1})
+    if key.kind in (SettingKind.COUNT, SettingKind.BYTES):
+        if number != int(number):
+            raise ValueError
+        number = int(number)
+    else:
+        number = float(number)
+    if not key.least <= number <= key.most:
+        raise ValueError
+    return number
+
+
+def _list_of(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError
+    return tuple(item.strip() for item in items if item.strip())
+
+
+def _flag_of(value: object) -> bool:
+    if not isinstance(value, str) or value.strip().lower() not in _FLAGS:
+        raise ValueError
+    return _FLAGS[value.strip().lower()]
+
+
+def _number_of(value: object, units: Mapping[str, float]) -> float:
+    """Return `value`, a number or a text of a number and a unit, in the basic unit. Raises `ValueError`."""
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if match is None or match[2].lower() not in units or len(match[1]) > 30:
+            raise ValueError
+        number = float(match[1]) if "." in match[1] else int(match[1])
+        return number * units[match[2].lower()]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _written(kind: SettingKind, value: Any) -> str:
+    """Return a value as it could be written in a file."""
+    if kind is SettingKind.LIST:
+        return ",".join(value)
+    if kind is SettingKind.FLAG:
+        return "true" if value else "false"
+    if kind is SettingKind.BYTES:
+        for unit in ("TiB", "GiB", "MiB", "KiB"):
+            size = _BYTE_UNITS[unit.lower()]
+            if value >= size and value % size == 0:
+                return f"{value // size:g} {unit}"
+        return str(int(value))
+    if kind is SettingKind.COUNT:
+        return str(int(value))
+    if kind in (SettingKind.SECONDS, SettingKind.RATIO):
+        return f"{value:g}"
+    return str(value)
+
+
+def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
+    """Note settings that are valid each by itself but not together, and an invalid coordinator of `cluster start`."""
+    given = configuration.given
+    if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
+        silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]
+        mistakes.append(
+            f"silence_s_max is {silence.shown} ({silence.origin}) with a heartbeat_s of {heartbeat.shown} "
+            f"({heartbeat.origin}): make it at least twice as long, or living peers count as dead"
+        )
+    if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
+        origin = given["coordinator"].origin
+        mistakes.append(
+            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: write zookeeper or file"
+        )

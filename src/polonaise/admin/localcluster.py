@@ -1,0 +1,336 @@
+"""Run a whole cluster of processes on this machine, watch them, and start again those that end by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from polonaise.admin import zookeeper
+from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
+from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
+from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
+from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+
+_LOOK_S: Final = 0.1
+"""Seconds between two looks at the processes."""
+_ASK_S: Final = 2.0
+"""Seconds that each node has to say whether it is ready."""
+_READY_S: Final = 60.0
+_READY_PARTITION_S: Final = 0.1
+"""Seconds after which a cluster that is not ready counts as failed, and the seconds that each partition adds."""
+_WELL_S: Final = 10.0
+"""Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
+_EARLIER_S: Final = 20.0
+"""Seconds that the processes of an earlier run get to end: those that hang kill themselves after twelve."""
+_BACKOFF_S_MIN: Final = 0.5
+_BACKOFF_S_MAX: Final = 10.0
+"""The shortest and the longest pause, in seconds, before a process is started again."""
+_STEADY_S: Final = 30.0
+"""Seconds that a process has to live so that the next pause is the shortest again."""
+_LAST_LINE_MAX: Final = 300
+"""The most characters of a process's last log line in an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of the cluster, to be told to the user who started it."""
+
+    event: str
+    """`starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
+    text: str
+    """The event in a line for people."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The event for programs."""
+
+
+Tell = Callable[[Told], None]
+"""A function that tells the user an event."""
+
+
+class LocalClusterRun:
+    """One run of a local cluster: `start`, `wait_ready` and `follow` it within a `with` block, whose end stops it.
+
+    `stop_soon` makes these calls return.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        wanted: Wanted,
+        tell: Tell,
+        *,
+        restart: bool = True,
+        config: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        """Start nothing yet. `tell` is called with each event.
+
+        With `restart`, a process that ends by itself is started again; else there is only an event. `config` is a file
+        of settings for the nodes. With `verbose` they log what they do.
+        """
+        self.directory = directory.absolute()
+        self._wanted = wanted
+        self._tell = tell
+        self._restart = restart
+        self._config = config
+        self._verbose = verbose
+        self._stopped = threading.Event()
+        self._locks: list[RealLock] = []
+        self._cluster: LocalCluster | None = None
+        self._watched: list[_Watched] = []
+        self._is_new = True
+        self._began_s = time.monotonic()
+
+    @property
+    def cluster(self) -> LocalCluster:
+        """The processes, once `start` has begun to start them."""
+        assert self._cluster is not None
+        return self._cluster
+
+    def stop_soon(self) -> None:
+        """Make all calls return soon; when called again, kill the processes. May be called by a signal handler."""
+        if self._stopped.is_set() and self._cluster is not None:
+            self._cluster.kill()
+        self._stopped.set()
+
+    def start(self) -> None:
+        """Start all processes, as they were in an earlier run in this directory, or as a new cluster.
+
+        Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
+        `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
+        After any of these errors but `StartFailed`, nothing was changed. After `StartFailed`, a new cluster is removed
+        again if none of its servers was started. Returns early after `stop_soon`.
+        """
+        plan = self._plan()
+        if plan.coordinator == ZOOKEEPER:
+            _check_zookeeper()
+        path = str(self.directory)
+        with_own_errors(path, partial(self.directory.mkdir, parents=True, exist_ok=True))
+        if not self._lock():
+            return
+        plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
+        plan.check_free()
+        self._is_new = plan_in(self.directory) is None
+        write_plan(self.directory, plan)
+        self._cluster = LocalCluster(
+            self.directory,
+            partitions=plan.partitions,
+            addresses=plan.addresses,
+            verbose=self._verbose,
+            config=self._config,
+            apart=True,
+            holding=[lock.fileno() for lock in self._locks[1:]],
+        )
+        self._tell_starting(plan)
+        try:
+            self._cluster.start(self._stopped.is_set)
+        except StartFailed:
+            if self._is_new and not self._cluster.servers:
+                self._cluster.stop()
+                forget_plan(self.directory)  # nobody could append: another start may want something else
+            if not self._stopped.is_set():
+                raise
+        self._watched = [_Watched(node) for node in self._cluster.nodes]
+
+    def _plan(self) -> LocalPlan:
+        """Return the plan for this run, without changing anything."""
+        plan = plan_in(self.directory)
+        return LocalPlan.new(self._wanted) if plan is None else plan.started_again(self._wanted)
+
+    def _lock(self) -> bool:
+        """Lock the directory, and wait until the processes of an earlier run have ended. Raises `DirectoryInUse`.
+
+        The processes hold the second lock themselves: if the earlier program was killed, they need a moment to notice.
+        Returns False if `stop_soon` was called first.
+        """
+        self._locks.append(try_lock(str(self.directory / LOCK)))
+        until_s = time.monotonic() + _EARLIER_S
+        told = False
+        while True:
+            try:
+                self._locks.append(try_lock(str(self.directory / NODES_LOCK)))
+                return True
+            except DirectoryInUse:
+                if time.monotonic() > until_s:
+                    raise
+                if self._stopped.wait(_LOOK_S):
+                    return False
+                if not told:
+                    self._tell(Told("waiting", "waiting for the processes of an earlier run to end"))
+                    told = True
+
+    def _tell_starting(self, plan: LocalPlan) -> None:
+        """Tell the user which cluster starts, and at which addresses."""
+        storage, servers = plan.addresses.storage, plan.addresses.servers
+        lines = [
+            f"cluster in {self.directory}: {len(storage)} storage nodes, {len(servers)} servers, "
+            f"{plan.partitions} partitions",
+            f"  coordinator  {self.cluster.coordinator}",
+            f"  servers      {', '.join(servers)}",
+            f"  storage      {', '.join(storage)}",
+            f"  logs         {self.directory}/*.log",
+        ]
+        fields = {
+            "directory": str(self.directory),
+            "coordinator": self.cluster.coordinator,
+            "servers": list(servers),
+            "storage": list(storage),
+            "partitions": plan.partitions,
+        }
+        self._tell(Told("starting", "\n".join(lines), fields))
+
+    def wait_ready(self) -> None:
+        """Return when every partition is ready, or `stop_soon` was called.
+
+        If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. A
+        cluster that existed before goes on: a partition may wait for its operator, who needs the nodes to help it.
+        """
+        if self._stopped.is_set():
+            return
+        try:
+            missing = asyncio.run(self._until_ready())
+        except StartFailed as error:
+            if self._is_new:
+                raise
+            self._tell(Told("not_ready", f"{error.text}; the cluster goes on, {self._look_at()}", {"why": error.text}))
+            return
+        if not self._stopped.is_set():
+            took_s = time.monotonic() - self._began_s
+            log = "polonaise://" + ",".join(node.address for node in self.cluster.servers)
+            text = f"ready after {took_s:.1f} s; in another terminal:"
+            text += f"\n  export POLONAISE_LOG={log}"
+            text += f"\n  export POLONAISE_COORDINATOR={self.cluster.coordinator}"
+            text += f"\nbut something is wrong: {missing}" if missing else ""
+            fields = {
+                "after_s": round(took_s, 1),
+                "log": log,
+                "coordinator": self.cluster.coordinator,
+                "trouble": missing,
+            }
+            self._tell(Told("ready", text, fields))
+
+    def _look_at(self) -> str:
+        return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
+
+    async def _until_ready(self) -> str:
+        """Wait until every partition is ready, and return what else is wrong then; empty if nothing is.
+
+        Raises `StartFailed` after the time that such a cluster gets. Returns early after `stop_soon`.
+        """
+        began_s = time.monotonic()
+        until_s = began_s + _READY_S + _READY_PARTITION_S * self.cluster.partitions
+        missing = ""
+        async with observer_of(self.cluster.coordinator, _ASK_S) as observer:
+            while not self._stopped.is_set():
+                try:
+                    status = await observer.look()
+                    missing = _missing(status)
+                    patient = time.monotonic() < began_s + _WELL_S
+                    if status.wellness is Wellness.WELL or (status.wellness is Wellness.DEGRADED and not patient):
+                        return missing
+                except PolonaiseError as error:
+                    missing = str(error)
+                self.look()
+                if time.monotonic() > until_s:
+                    raise StartFailed(f"the cluster was not ready after {until_s - began_s:.0f} s: {missing}")
+                await asyncio.sleep(_LOOK_S)
+        return missing
+
+    def follow(self) -> None:
+        """Watch the processes until `stop_soon`; start again those that end by themselves."""
+        while not self._stopped.wait(_LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Check the processes once: tell of those that have ended, and start again those whose pause is over."""
+        now_s = time.monotonic()
+        for watched in self._watched:
+            node = watched.node
+            if node.has_ended():
+                pause_s = watched.ended(now_s)
+                again = f"; it starts again in {pause_s:g} s" if self._restart else ""
+                text = f"{node.name} has ended ({_how(node.exit_status)}){again}{_last_words(node)}"
+                self._tell(Told("ended", text, {"node": node.name, "exit_status": node.exit_status}))
+            elif node.pid is None and self._restart and now_s >= watched.again_s:
+                watched.started_s = now_s
+                node.launch()
+                self._tell(Told("restarted", f"{node.name} was started again", {"node": node.name, "pid": node.pid}))
+
+    def __enter__(self) -> LocalClusterRun:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if self._cluster is not None:
+                self._tell(Told("stopping", "stopping"))
+        finally:  # telling fails if standard output is gone, and no process must stay behind then
+            if self._cluster is not None:
+                self._cluster.stop()
+            for lock in self._locks:
+                lock.release()
+
+
+class _Watched:
+    """A watched process: when it was started, and when it is to be started again."""
+
+    def __init__(self, node: ChildNode) -> None:
+        self.node = node
+        self.started_s = time.monotonic()
+        self.again_s = 0.0
+        self._pause_s = _BACKOFF_S_MIN
+
+    def ended(self, now_s: float) -> float:
+        """Note that the process has ended, and return the pause until it is started again, in seconds.
+
+        The pause doubles each time, so that a process that can't start is not tried all the time. It begins anew if
+        the process has lived for `_STEADY_S`.
+        """
+        if now_s - self.started_s >= _STEADY_S:
+            self._pause_s = _BACKOFF_S_MIN
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _BACKOFF_S_MAX)
+        self.again_s = now_s + pause_s
+        return pause_s
+
+
+def _check_zookeeper() -> None:
+    """Raise `JavaMissing` or `ExtraMissing` if ZooKeeper can't be run here. The error names the way without it."""
+    try:
+        zookeeper.check_installed()
+        try:
+            import polonaise.coordination.zookeeper  # noqa: F401
+        except ImportError as error:
+            raise ExtraMissing(f"ZooKeeper needs {error.name}: pip install 'polonaise[zookeeper]'") from error
+    except (JavaMissing, ExtraMissing) as error:
+        raise type(error)(
+            f"{error.text}. Or choose a coordinator in a directory, for one machine: --file-coordinator"
+        ) from error
+
+
+def _missing(status: ClusterStatus) -> str:
+    """Return what is wrong with a cluster, three reasons at most; empty if nothing is."""
+    groups = (status.partitions, status.servers, status.storage)
+    troubles = [trouble for group in groups for each in group for trouble in each.troubles]
+    return status.coordinator_trouble or "; ".join(troubles[:3])
+
+
+def _how(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _last_words(node: ChildNode) -> str:
+    """Return the last line that a process logged if it ended with an error; empty if it ended well or by a signal."""
+    lines = node.log.strip().splitlines()
+    if not lines or (node.exit_status or 0) <= 0:
+        return ""
+    return f": {lines[-1][:_LAST_LINE_MAX]}"

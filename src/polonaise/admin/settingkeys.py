@@ -1,0 +1,155 @@
+"""The settings that configuration files and environment variables may give: names, kinds, bounds and meanings.
+
+A setting that sets a field of a dataclass has that field's name and default; the reason for the default stands there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from enum import Enum
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from polonaise.link.connection import LinkSettings
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.settings import StorageSettings
+
+
+class SettingKind(Enum):
+    """The kind of a setting's value; the text tells users how to write one."""
+
+    TEXT = "a text"
+    LIST = 'a list, such as ["127.0.0.1:7100", "127.0.0.1:7101"], or a text with commas'
+    FLAG = "true or false"
+    COUNT = "a whole number"
+    BYTES = 'bytes: a whole number, or a text such as "64 MiB"'
+    SECONDS = 'seconds: a number, or a text such as "10 s", "500 ms", "6 h"'
+    RATIO = "a number"
+
+
+class SettingKey(NamedTuple):
+    """One setting of a node, or of `cluster start`."""
+
+    name: str
+    kind: SettingKind
+    default: Any
+    """The default; None if there is none."""
+    meaning: str
+    """What the setting means, in one line for `config show`."""
+    least: float = 0
+    """The least value, inclusive; for numbers only."""
+    most: float = 2**62
+    """The largest value, inclusive; for numbers only."""
+
+    @property
+    def unit(self) -> str:
+        """The unit of the setting's values, in a word; empty if they have none."""
+        return {SettingKind.BYTES: "bytes", SettingKind.SECONDS: "seconds"}.get(self.kind, "")
+
+
+_KIB: Final = 1024
+_MIB: Final = 1024 * _KIB
+_GIB: Final = 1024 * _MIB
+_DAY_S: Final = 86_400.0
+
+
+def _key(of: type, name: str, kind: SettingKind, least: float, most: float, meaning: str) -> SettingKey:
+    """Return the setting for a field of the dataclass `of`, with the field's default."""
+    field = next(each for each in fields(of) if each.name == name)
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return SettingKey(name, kind, default, meaning, least, most)
+
+
+_TEXT, _LIST, _FLAG, _COUNT = SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG, SettingKind.COUNT
+_BYTES, _SECONDS, _RATIO = SettingKind.BYTES, SettingKind.SECONDS, SettingKind.RATIO
+_of_server = partial(_key, ServerSettings)
+_of_storage = partial(_key, StorageSettings)
+_of_link = partial(_key, LinkSettings)
+
+_LINK: Final = (
+    _of_link("heartbeat_s", _SECONDS, 0.1, 60, "A ping goes out on a connection that is idle for so long."),
+    _of_link("silence_s_max", _SECONDS, 0.5, 600, "A peer that is silent for so long counts as dead."),
+)
+
+_NODE: Final = (
+    SettingKey(
+        "http", _TEXT, None, "Address of /live, /ready, /health and /metrics; a port alone: loopback; off: nowhere."
+    ),
+    SettingKey("log_format", _TEXT, "text", "Format of the log: text or json."),
+)
+
+SERVER: Final = (
+    SettingKey("coordinator", _TEXT, None, "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH."),
+    _of_server("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
+    SettingKey("storage", _LIST, (), "Storage nodes of a new cluster, each NAME=HOST:PORT or HOST:PORT."),
+    SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 1.", 1, 4096),
+    SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
+    _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
+    _of_server("settle_s", _SECONDS, 0, 3600, "A server lives so long before it is given others' partitions."),
+    _of_server("acknowledge_s_max", _SECONDS, 0.1, 600, "A replica that takes longer to sync is left out."),
+    _of_server("inbox_s_max", _SECONDS, 0.1, 600, "The longest that an append waits to be ordered."),
+    _of_server("request_s_max", _SECONDS, 0.1, 600, "The longest that a request or a mount waits."),
+    _of_server("inbox_bytes_max", _BYTES, 1 * _MIB, 16 * _GIB, "Appends that wait, per partition."),
+    _of_server("append_window_bytes", _BYTES, 64 * _KIB, 1 * _GIB, "Undecided appends of one mount."),
+    _of_server("batch_bytes_max", _BYTES, 4 * _KIB, 32 * _MIB, "A batch with so many bytes is full."),
+    _of_server("batch_count_max", _COUNT, 1, 1_000_000, "A batch with so many transactions is full."),
+    _of_server("window", _COUNT, 1, 64, "Batches of a partition that may wait for their quorum."),
+    _of_server("lock_entries", _COUNT, 1024, 2**28, "Entries of each partition's lock table, of 8 bytes each."),
+    _of_server("cache_bytes_max", _BYTES, 0, 64 * _GIB, "Recent batches in memory, per partition."),
+    _of_server("connections_bytes_max", _BYTES, 8 * _MIB, 64 * _GIB, "Memory for all clients' connections."),
+    _of_server("subscriptions_max", _COUNT, 1, 1_000_000, "Clients mounted on one partition."),
+    _of_server("read_bytes_max", _BYTES, 64 * _KIB, 32 * _MIB, "The answer to one read."),
+    _of_server("read_wait_s_max", _SECONDS, 0.1, 600, "The longest that a read waits for commits."),
+    _of_server("checkpoint_transactions", _COUNT, 1_000, 2**40, "A session ends after so many commits."),
+    _of_server("pulse_s", _SECONDS, 1, _DAY_S, "An idle partition proves about this often that it can commit."),
+    _of_server("session_starts_max", _COUNT, 1, 4096, "Partitions that start a session at the same time."),
+    _of_server("replica_s_max", _SECONDS, 0.1, 600, "The deadline of a request to a storage node."),
+    _of_server("coordinator_s_max", _SECONDS, 0.5, 600, "The deadline of a request to the coordinator."),
+    _of_server("copy_pause_ratio", _RATIO, 0, 1000, "Seconds of pause after each second of catching up a replica."),
+    _of_server("readmit_transactions", _COUNT, 1, 2**40, "A replica that lacks no more is let back in."),
+    _of_server("warn_s", _SECONDS, 0, _DAY_S, "What is wrong for so long is warned of in the server's log."),
+    _of_server("warn_again_s", _SECONDS, 1, _DAY_S, "A warning is repeated after so long."),
+    _of_server("scrub_bytes_per_s", _BYTES, 0, 2**40, "Fragments read per second in search of damage; 0: none."),
+    _of_server("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time between two rounds of the scrub."),
+    *_NODE,
+    *_LINK,
+)  # fmt: skip
+
+STORAGE: Final = (
+    SettingKey("directory", _TEXT, None, "Directory for the log's files; made if missing."),
+    _of_storage("name", _TEXT, 0, 0, "Name of the node; an empty directory without gets it from the first server."),
+    _of_storage("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
+    _of_storage("segment_bytes_max", _BYTES, 4 * _KIB, 2**40, "Size of a segment file."),
+    _of_storage("segment_batches_max", _COUNT, 1, 2**31, "Number of batches at which a segment is full."),
+    _of_storage("partitions_max", _COUNT, 1, 1_000_000, "Partitions that the node takes: ids below this."),
+    _of_storage("files_max", _COUNT, 8, 1_000_000, "Files of partitions that stay open."),
+    _of_storage("queue_bytes_max", _BYTES, 1 * _MIB, 16 * _GIB, "What waits for the disk, per partition."),
+    _of_storage("connections_bytes_max", _BYTES, 8 * _MIB, 64 * _GIB, "Memory for all servers' connections."),
+    _of_storage("reads_max", _COUNT, 1, 4096, "Reads of one connection that are answered at the same time."),
+    _of_storage("read_bytes_max", _BYTES, 64 * _KIB, 32 * _MIB, "The answer to one read."),
+    _of_storage("scrub_bytes_per_s", _BYTES, 0, 2**40, "Bytes read per second in search of damage; 0: none."),
+    _of_storage("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time between two rounds of the scrub."),
+    _of_storage("presence_s", _SECONDS, 0.1, 600, "Time between two looks whether the directory is there."),
+    *_NODE,
+    *_LINK,
+)  # fmt: skip
+
+CLUSTER: Final = (
+    SettingKey("directory", _TEXT, None, "Directory for everything that the cluster keeps; made if missing."),
+    SettingKey("coordinator", _TEXT, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper."),
+    SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30),
+    SettingKey("servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100),
+    SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096),
+    SettingKey(
+        "port",
+        _COUNT,
+        None,
+        "First port of a new cluster; the others follow it. Default: free ones.",
+        1,
+        65_000,
+    ),
+    SettingKey("restart", _FLAG, True, "Start nodes again that end by themselves."),
+)
+
+TABLES: Final = {"server": SERVER, "storage": STORAGE, "cluster": CLUSTER}
+"""The settings of each table of a configuration file, by the table's name."""

@@ -1,0 +1,192 @@
+"""The `polonaise cluster` commands: run a whole cluster on this machine, and look at a running one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer import Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.output import print_all, renderable, say, say_json
+from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
+from polonaise.cli.tlsoptions import with_tls
+
+if TYPE_CHECKING:
+    from polonaise.admin.cluster import ClusterObserver, ClusterStatus
+
+cluster = typer.Typer(
+    help="Run a whole cluster on this machine, and look at a running one.", no_args_is_help=True, epilog=EXIT_STATUS
+)
+
+_STOP_S: Final = 60.0
+"""Seconds that a whole cluster gets to stop once standard input has ended: its processes stop one after the other."""
+_STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
+"""The exit status for each `Wellness`."""
+
+
+@cluster.command("status", epilog=EXIT_STATUS)
+@with_tls
+def cluster_status(
+    coordinator: looking.CoordinatorOption = None,
+    all_rows: Annotated[bool, Option("--all", help="Show every server, storage node and partition.")] = False,
+    watch: Annotated[bool, Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
+    interval: Annotated[
+        float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How often to look, with --watch.")
+    ] = 2.0,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Show a cluster on one screen: coordinator, servers, storage nodes, partitions, and what is wrong with each.
+
+    Every node is asked, all at the same time; one that does not answer is shown with the reason. Of many, those that
+    are not well come first, and the rest is counted.
+
+    Exit status 1 unless the coordinator is read and all partitions are ready; 3 if they are but something is wrong.
+    """
+
+    async def do(observer: ClusterObserver) -> None:
+        from polonaise.cli.clusterview import ROWS_MAX, screen_of
+
+        if watch:
+            await _watch(observer, interval, all_rows=all_rows, as_json=as_json)
+        status = await observer.look()
+        if as_json:
+            say_json(status.document())
+        else:
+            print_all(screen_of(status, None if all_rows else ROWS_MAX))
+        if status.wellness:
+            raise typer.Exit(_STATUSES[status.wellness])
+
+    looking.with_observer(coordinator, timeout, do)
+
+
+async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool, as_json: bool) -> None:
+    """Show the cluster's status again and again: on a terminal in place, elsewhere one below the other."""
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    if as_json or not console.is_terminal:
+        while True:
+            status = await observer.look()
+            if as_json:
+                say_json(status.document(), now=True)
+            else:
+                print_all([_time_line(status), *screen_of(status, None if all_rows else ROWS_MAX)])
+                say("", now=True)
+            await asyncio.sleep(interval_s)
+    with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            status = await observer.look()
+            parts = [
+                _time_line(status),
+                *(screen_of(status, None) if all_rows else fitting(status, console.height - 1, console.width)),
+            ]
+            live.update(Group(*map(renderable, parts)), refresh=True)
+            await asyncio.sleep(interval_s)
+
+
+def _time_line(status: ClusterStatus) -> str:
+    """Return a line that says when a status was taken, and how long that took."""
+    return f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}, asked in {status.took_s:.2f} s"
+
+
+@cluster.command("start")
+def cluster_start(
+    directory: Annotated[
+        str | None, Option(help="Directory for all that the cluster keeps; made if missing.", show_default=False)
+    ] = None,
+    storage: Annotated[
+        int | None, Option(min=1, max=30, help="Number of storage nodes of a new cluster. Default: 3.")
+    ] = None,
+    servers: Annotated[
+        int | None, Option(min=1, max=100, help="Number of servers. Default: 2, or as many as last time.")
+    ] = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 4.")
+    ] = None,
+    zookeeper: Annotated[
+        bool | None,
+        Option(
+            "--zookeeper/--file-coordinator",
+            help="Coordinator of a new cluster: a ZooKeeper server, or a directory. Default: ZooKeeper.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        Option(min=1, max=65_000, help="First port of a new cluster; the others follow it. Default: free ones."),
+    ] = None,
+    restart: Annotated[
+        bool | None,
+        Option(
+            "--restart/--no-restart",
+            help="Start nodes again that end by themselves. Default: --restart.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    as_json: looking.Json = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run a whole cluster on this machine until it is interrupted: coordinator, storage nodes and servers.
+
+    For development, tests and demos. Started again on the same directory, it is the same cluster at the same ports.
+    It prints where everybody listens, and `ready` once every partition takes appends. Each node is a process with a log
+    beside its files; one that ends by itself is started again, after a pause that grows. However this command ends, all
+    of them end.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.admin.localcluster import LocalClusterRun, Told
+    from polonaise.admin.localplan import FILE, ZOOKEEPER, Wanted
+
+    kind = None if zookeeper is None else ZOOKEEPER if zookeeper else FILE
+    options = {
+        "directory": directory, "storage": storage, "servers": servers, "partitions": partitions, "coordinator": kind,
+        "port": port, "restart": restart,
+    }  # fmt: skip
+    given = configuration_of("cluster", config, options)
+    for table in ("server", "storage"):
+        configuration_of(table, config, {})  # so that a mistake is told once, and not by each node
+    wanted = Wanted(given["coordinator"], given["storage"], given["servers"], given["partitions"], given["port"])
+
+    def tell(told: Told) -> None:
+        say_now(json.dumps({"event": told.event, **told.fields}) if as_json else told.text)
+
+    run = LocalClusterRun(
+        Path(given.required("directory", "cluster")), wanted, tell,
+        restart=given["restart"], config=None if config is None else os.path.abspath(config), verbose=verbose,
+    )  # fmt: skip
+    if until_stdin_ends:
+        stop_when_stdin_ends(_STOP_S)
+    with _signals_to(run.stop_soon), run:
+        run.start()
+        run.wait_ready()
+        run.follow()
+
+
+@contextmanager
+def _signals_to(stop: Callable[[], None]) -> Iterator[None]:
+    """Make the signals that end a command call `stop` instead, within the block."""
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)  # ignored means started by nohup, to go on when the terminal is gone
+    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

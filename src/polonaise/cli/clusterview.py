@@ -1,0 +1,102 @@
+"""The screen of `polonaise cluster status`: a whole cluster in a few tables, with the worst rows first."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from polonaise.cli.looking import Rows, partition_rows, server_rows, storage_rows
+from polonaise.cli.output import counted, printable, table_of
+from polonaise.redaction import redacted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from polonaise.admin.cluster import ClusterStatus, Wellness
+
+ROWS_MAX: Final = 20
+"""The most rows of a table, unless all are asked for."""
+_COMMON_MAX: Final = 3
+"""The most troubles of partitions that get a line which says how many have them."""
+_COMMON_FROM: Final = 2
+"""The least number of partitions with the same trouble for which there is such a line."""
+_VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
+
+
+class _Judged(Protocol):
+    """A server, a storage node or a partition."""
+
+    @property
+    def wellness(self) -> Wellness: ...
+
+
+J = TypeVar("J", bound=_Judged)
+
+
+def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
+    """Return the parts of the screen, tables and lines. No table has more than `rows_max` rows; None for no limit."""
+    key = "" if status.description is None else f" {status.description.label}"
+    parts: list[Table | str] = [
+        f"cluster{key}: {_VERDICTS[status.wellness]}",
+        f"coordinator {redacted(status.coordinator)}: {status.coordinator_trouble or 'reachable'}",
+    ]
+    if status.description is None:
+        return parts
+    if status.coordinator_error is not None:
+        parts.append("below is what the coordinator said last, and what the nodes say now")
+    parts += _section(status.servers, server_rows, "server", rows_max)
+    parts += _section(status.storage, storage_rows, "storage node", rows_max)
+    states = ", ".join(f"{count:,} {state}" for state, count in sorted(status.states.items(), key=_worst_last))
+    parts += ["", f"{counted(len(status.partitions), 'partition')}: {states}"]
+    for trouble, count in status.common_troubles(_COMMON_MAX):
+        if count >= _COMMON_FROM:
+            parts.append(f"  {count:,} of them: {trouble}")
+    parts += _section(status.partitions, partition_rows, "partition", rows_max)[1:]
+    return parts
+
+
+def fitting(status: ClusterStatus, lines: int, width: int) -> list[Table | str]:
+    """Return the screen with as many rows as fit into `lines` lines of `width` characters, but one of each at least."""
+    return next(
+        (screen for rows in range(ROWS_MAX, 0, -1) if _height(screen := screen_of(status, rows), width) <= lines),
+        screen_of(status, 1),
+    )
+
+
+def _height(parts: Sequence[Table | str], width: int) -> int:
+    """Return the number of lines that the parts take: a text that is too long for a line is wrapped between words."""
+    return sum(
+        len(textwrap.wrap(printable(part), width)) or 1 if isinstance(part, str) else part.row_count + 1
+        for part in parts
+    )
+
+
+def _section(
+    each: Sequence[J], rows_of: Callable[[Sequence[J]], Rows], noun: str, rows_max: int | None
+) -> list[Table | str]:
+    """Return a table with the worst of these first, and a line that counts those left out of it."""
+    first = sorted(each, key=lambda item: -item.wellness)
+    shown = first if rows_max is None else first[:rows_max]
+    columns, rows, right = rows_of(shown)
+    parts: list[Table | str] = ["", table_of(columns, [_one_line(row) for row in rows], right=right, lines=True)]
+    if rest := first[len(shown) :]:
+        well = sum(1 for item in rest if not item.wellness)
+        how = "all of them well" if well == len(rest) else f"{len(rest) - well:,} of them not well"
+        parts.append(f"and {counted(len(rest), noun)} more, {how} (--all shows all)")
+    return parts
+
+
+def _one_line(row: Sequence[object]) -> list[object]:
+    """Return a row in which each list is one line: its first item, and how many more there are."""
+    return [_first(cell) if isinstance(cell, list) else cell for cell in row]
+
+
+def _first(items: list[Any]) -> str:
+    more = f" (and {len(items) - 1} more)" if len(items) > 1 else ""
+    return f"{items[0]}{more}" if items else ""
+
+
+def _worst_last(item: tuple[str, int]) -> int:
+    """Return the sort key of a state and its count, which puts the worst state last."""
+    return ("ready", "degraded", "not ready", "unknown").index(item[0])

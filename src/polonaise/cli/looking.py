@@ -1,0 +1,167 @@
+"""Options, tables and connections shared by the commands that look at a running cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+
+from typer import Option
+
+from polonaise.cli import inputs
+from polonaise.cli.output import print_table, say_json, tidy, while_read
+from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 3.0
+"""Seconds that a node, and the coordinator, have to answer: a command that shows who does not answer must not hang."""
+
+CoordinatorOption = Annotated[
+    str | None,
+    Option(
+        "--coordinator",
+        envvar=["POLONAISE_COORDINATOR", "POLONAISE_LOG"],
+        help="Address of the cluster's coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH.",
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each node to answer.")
+]
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+
+
+class Rows(NamedTuple):
+    """A table: the names of its columns, its rows, and the indexes of the columns with numbers, which align right."""
+
+    columns: list[str]
+    rows: list[Sequence[object]]
+    right: tuple[int, ...]
+
+
+def required(coordinator: str | None) -> str:
+    """Return the coordinator's address. Raises `BadOption` without one."""
+    if not coordinator:
+        raise BadOption(
+            "no cluster is named: give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH, or set "
+            "POLONAISE_COORDINATOR"
+        )
+    return coordinator
+
+
+def with_observer(
+    coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
+) -> None:
+    """Connect to the cluster with this coordinator, run `do` with an observer of it, and close all connections."""
+    address = required(coordinator)
+
+    async def observed() -> None:
+        from polonaise.admin.cluster import observer_of
+
+        async with observer_of(address, timeout_s) as observer:
+            await do(observer)
+
+    with tidy():
+        asyncio.run(while_read(observed()))
+
+
+def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
+    """Take a cluster's status once, and show it. Raises the coordinator's error if that could not be read."""
+
+    async def do(observer: ClusterObserver) -> None:
+        status = await observer.look()
+        if status.coordinator_error is not None:
+            raise status.coordinator_error
+        show(status)
+
+    with_observer(coordinator, timeout_s, do)
+
+
+def print_rows(
+    each: Sequence[T],
+    rows_of: Callable[[Sequence[T]], Rows],
+    document_of: Callable[[T], dict[str, Any]],
+    *,
+    as_json: bool,
+) -> None:
+    """Print servers, storage nodes or partitions as a table, or as one JSON object per line."""
+    if as_json:
+        for item in each:
+            say_json(document_of(item))
+    else:
+        table = rows_of(each)
+        print_table(table.columns, table.rows, right=table.right)
+
+
+def server_rows(servers: Sequence[ServerStatus]) -> Rows:
+    """Return servers as rows."""
+    return Rows(
+        ["server", "address", "state", "partitions", "problems"],
+        [
+            (each.server, each.address, "UNREACHABLE" if each.trouble else "reachable", each.partitions, each.troubles)
+            for each in servers
+        ],
+        (0, 3),
+    )
+
+
+def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
+    """Return storage nodes as rows. The address of a node whose name is its address is not repeated."""
+    return Rows(
+        ["node", "address", "state", "partitions", "free", "problems"],
+        [
+            (
+                each.name,
+                "its name" if each.address == each.name else each.address,
+                "UNREACHABLE" if each.trouble else "reachable",
+                "-" if each.partitions is None else each.partitions,
+                "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
+                each.troubles,
+            )
+            for each in nodes
+        ],
+        (3, 4),
+    )
+
+
+def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
+    """Return partitions as rows. The owner is a server's id, `gen.` its generation, `committed` a high-water mark."""
+    columns = ["partition", "state", "owner", "gen.", "session", "committed", "engaged", "problems"]
+    return Rows(columns, [_partition_row(each) for each in partitions], (0, 2, 3, 4, 5))
+
+
+def _partition_row(each: PartitionStatus) -> Sequence[object]:
+    session, committed, engaged = "-", "unknown", "-"
+    if (condition := each.condition) is not None:
+        session = "-" if condition.session is None else str(condition.session)
+        committed = (
+            str(condition.committed_high_water_mark) if condition.committed_high_water_mark is not None else committed
+        )
+        left = [
+            f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
+        ]
+        engaged = ", ".join([str(len(condition.engaged)), *left])
+    return (
+        each.partition,
+        each.state if each.state in ("ready", "degraded") else each.state.upper(),
+        "nobody" if each.owner is None else each.owner.server,
+        "-" if each.owner is None else each.owner.generation,
+        session,
+        committed,
+        engaged,
+        each.troubles,
+    )
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as a text for people, such as `1.5 GiB`."""
+    amount, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.0f} {unit}" if amount >= 100 or unit == "B" else f"{amount:.1f} {unit}"

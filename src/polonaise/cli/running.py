@@ -1,0 +1,143 @@
+"""Options, logging and stopping, shared by the commands that run nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer import Option
+
+from polonaise.cli.exitstatus import ExitStatus
+from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
+from polonaise.node.local import HTTP_OFF
+from polonaise.node.logformat import LogFormat, log_to
+from polonaise.redaction import redacted
+
+if TYPE_CHECKING:
+    from polonaise.node.processes import Http
+
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
+Config = Annotated[
+    str | None, Option("--config", metavar="FILE", help="File of settings (TOML). Default: POLONAISE_CONFIG, or none.")
+]
+Listen = Annotated[
+    str | None,
+    Option(
+        help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one. Default: 127.0.0.1:0.",
+        show_default=False,
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat | None,
+    Option("--log-format", help="Format of the log: lines of text, or one JSON object a line.", show_default=False),
+]
+HttpListen = Annotated[
+    str | None,
+    Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine "
+        "only; off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
+    ),
+]
+UntilStdinEnds = Annotated[
+    bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
+]
+"""A hidden option for programs that start nodes: by a pipe, a node learns that its parent ended, even by kill -9."""
+
+
+def say_now(line: str) -> None:
+    """Print a line at once. Raises `BadOption` if standard output can't be written."""
+    try:
+        print(line, flush=True)  # noqa: T201
+    except OSError as error:
+        sys.stdout = None  # else the interpreter tries to flush it at exit, and adds an error of its own
+        raise BadOption(
+            f"standard output can't be written: {error.strerror}; redirect it to a file or a pipe that is open"
+        ) from error
+
+
+def say_ready(address: str) -> None:
+    """Print one line that tells the parent process where the node listens."""
+    say_now(f"listening {address}")
+
+
+def start_logging(log_format: str, *, verbose: bool) -> None:
+    """Log to standard error in this format: warnings, and with `verbose` what the node does. Raises `BadOption`."""
+    try:
+        chosen = LogFormat(log_format)
+    except ValueError:
+        known = " or ".join(LogFormat)
+        raise BadOption(f"invalid log_format {redacted(log_format)!r}: write {known}") from None
+    log_to(None, chosen, verbose=verbose)
+
+
+@contextmanager
+def reading_settings() -> Iterator[None]:
+    """End the command with the exit status for wrong settings if the block finds some: a retry would not help.
+
+    Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
+    Other errors keep their status, because a retry may help, as with a file system that is not mounted yet.
+    """
+    try:
+        yield
+    except (BadOption, CertificateUnusable, ExtraMissing) as error:
+        print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
+        raise typer.Exit(ExitStatus.SETTINGS) from None
+
+
+@contextmanager
+def telling_its_end(log_format: str) -> Iterator[None]:
+    """Log the fault that ends a node in the format of its log, so that readers of JSON get this line, too."""
+    try:
+        yield
+    except PolonaiseError as error:
+        if log_format != LogFormat.JSON:
+            raise
+        logging.getLogger("polonaise").critical("the node ends: %s", error)
+        raise typer.Exit(ExitStatus.FAILED) from None
+
+
+def http_at(address: str | None) -> Http | None:
+    """Return where to serve HTTP: None without an address or with `off`, on loopback if the address is a port alone.
+
+    Raises `BadOption` for an invalid address, and `ExtraMissing` if a library for HTTP is missing.
+    """
+    from polonaise.node.processes import Http, check_http
+
+    if address is None or address == HTTP_OFF:
+        return None
+    listen = f"127.0.0.1:{address}" if address.isascii() and address.isdigit() else address
+    http = Http(listen, lambda at: say_now(f"http {at}"))
+    check_http(http)
+    return http
+
+
+STOP_S: Final = 12.0
+"""Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
+
+
+def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
+    """Stop this process by SIGTERM when standard input ends, and by SIGKILL if it still lives after `within_s` seconds.
+
+    SIGTERM is handled by the event loop, and one that hangs handles nothing. No parent is left then to notice that.
+    """
+
+    def wait() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # a closed standard input, or a terminal that is gone, is an end, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(within_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()

@@ -1,0 +1,129 @@
+"""The `polonaise server` commands: run a server, and list those of a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.running import (
+    Config,
+    HttpListen,
+    Listen,
+    LogFormatOption,
+    UntilStdinEnds,
+    Verbose,
+    http_at,
+    reading_settings,
+    say_ready,
+    start_logging,
+    stop_when_stdin_ends,
+    telling_its_end,
+)
+from polonaise.cli.tlsoptions import with_tls
+
+server = typer.Typer(
+    help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
+)
+
+
+@server.command("run")
+@with_tls
+def server_run(
+    coordinator: Annotated[
+        str | None,
+        Option(
+            help="Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine.",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        Option(
+            help="Storage nodes of a new cluster: NAME=HOST:PORT,… Without NAME= a node is named by its address.",
+            show_default=False,
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
+    ] = None,
+    listen: Listen = None,
+    fragments: Annotated[
+        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
+    ] = None,
+    scrub_bytes: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=2**40,
+            help="Bytes per second of fragments to read in search of damage; 0: none. Default: 2 MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    evidence: Annotated[
+        bool | None,
+        Option(
+            "--evidence/--no-evidence",
+            help="Also store what each append was judged by: its mark and locks.",
+            show_default=False,
+        ),
+    ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run one server until it is interrupted. The first server makes the cluster.
+
+    Settings that are not given here come from the environment (POLONAISE_SERVER_…), then from the table [server] of
+    the configuration file; `polonaise config show server` lists them.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
+    from polonaise.host.address import parse_address
+    from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
+    from polonaise.node.addresses import storage_nodes_of
+    from polonaise.node.processes import run_server
+
+    if until_stdin_ends:
+        stop_when_stdin_ends()
+    options = {
+        "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
+        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence, "http": http,
+        "log_format": log_format,
+    }  # fmt: skip
+    with reading_settings():
+        given = configuration_of("server", config, options)
+        start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.server_settings(), http_at(given["http"])
+        parse_address(settings.listen)
+        address = given.required("coordinator", "server")
+        nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
+        partitions, fragments = given["partitions"], given["fragments"]
+        identity = tls_identity(certificates.SERVER)
+    with telling_its_end(given["log_format"]):
+        run(
+            lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
+            tls=identity,
+        )
+
+
+@server.command("list", epilog=EXIT_STATUS)
+@with_tls
+def server_list(
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
+    from polonaise.admin.cluster import ClusterStatus, server_document
+
+    def show(status: ClusterStatus) -> None:
+        looking.print_rows(status.servers, looking.server_rows, server_document, as_json=as_json)
+
+    looking.look(coordinator, timeout, show)

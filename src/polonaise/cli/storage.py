@@ -1,0 +1,143 @@
+"""The `polonaise storage` commands: run a storage node, and list those of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from polonaise.cli import looking
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.running import (
+    Config,
+    HttpListen,
+    Listen,
+    LogFormatOption,
+    UntilStdinEnds,
+    Verbose,
+    http_at,
+    reading_settings,
+    say_ready,
+    start_logging,
+    stop_when_stdin_ends,
+    telling_its_end,
+)
+from polonaise.cli.tlsoptions import with_tls
+
+storage = typer.Typer(
+    help="Run storage nodes, which keep the log's files; list them, and tell a cluster where they are.",
+    no_args_is_help=True,
+)
+
+
+@storage.command("run")
+@with_tls
+def storage_run(
+    directory: Annotated[
+        str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str | None,
+        Option(
+            help="Name of the node. An empty directory takes it, or else the one by which the first server reaches it.",
+            show_default=False,
+        ),
+    ] = None,
+    listen: Listen = None,
+    segment_bytes: Annotated[
+        int | None,
+        Option(min=4096, max=2**40, help="Size of a segment file, in bytes. Default: 256 MiB.", show_default=False),
+    ] = None,
+    scrub_bytes: Annotated[
+        int | None,
+        Option(
+            min=0,
+            max=2**40,
+            help="Bytes per second to read in search of damage; 0: none. Default: 2 MiB.",
+            show_default=False,
+        ),
+    ] = None,
+    http: HttpListen = None,
+    log_format: LogFormatOption = None,
+    config: Config = None,
+    verbose: Verbose = False,
+    until_stdin_ends: UntilStdinEnds = False,
+) -> None:
+    """Run one storage node until it is interrupted.
+
+    Settings that are not given here come from the environment (POLONAISE_STORAGE_…), then from the table [storage] of
+    the configuration file; `polonaise config show storage` lists them.
+    """
+    from polonaise.admin.configuration import configuration_of
+    from polonaise.host import certificates
+    from polonaise.host.address import parse_address
+    from polonaise.host.real import run
+    from polonaise.host.tls import tls_identity
+    from polonaise.node.processes import run_storage
+
+    if until_stdin_ends:
+        stop_when_stdin_ends()
+    options = {
+        "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
+        "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
+    }  # fmt: skip
+    with reading_settings():
+        given = configuration_of("storage", config, options)
+        start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.storage_settings(), http_at(given["http"])
+        parse_address(settings.listen)
+        identity = tls_identity(certificates.STORAGE)
+    with telling_its_end(given["log_format"]):
+        run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+
+
+@storage.command("move", epilog=EXIT_STATUS)
+def storage_move(
+    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+    address: Annotated[str, Argument(metavar="HOST:PORT", help="The address at which it is reached from now on.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Tell a cluster that a storage node is reached at another address: a new machine with the old disk, or a new port.
+
+    Servers that lose or lack their connection to the node look there next; a connection that stands is left alone. The
+    order does not matter: the node may be moved before or after. What answers at the address is asked for its name
+    first, and refused if it is another node.
+    """
+    from polonaise.admin.asking import opened_coordinator
+    from polonaise.admin.storagemoves import move_storage
+
+    where = looking.required(coordinator)
+
+    async def move() -> None:
+        async with opened_coordinator(where) as (host, opened):
+            moved = await move_storage(host, opened, name, address, timeout)
+        if as_json:
+            say_json(moved.document())
+            return
+        was = f", was {moved.before}" if moved.changed else " already: nothing was changed"
+        say(f"storage node {moved.name}: {moved.after}{was}")
+        say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
+
+    with tidy():
+        asyncio.run(while_read(move()))
+
+
+@storage.command("list", epilog=EXIT_STATUS)
+@with_tls
+def storage_list(
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
+    from polonaise.admin.cluster import ClusterStatus, storage_document
+
+    def show(status: ClusterStatus) -> None:
+        looking.print_rows(status.storage, looking.storage_rows, storage_document, as_json=as_json)
+
+    looking.look(coordinator, timeout, show)

@@ -1,0 +1,84 @@
+"""The `polonaise tls` commands: make certificates for development, and look at those in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.tlsoptions import with_tls
+from polonaise.errors import BadOption
+
+tls = typer.Typer(help="Make certificates for development, and check TLS files.", no_args_is_help=True)
+
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
+
+
+@tls.command(epilog=EXIT_STATUS)
+def init(
+    directory: Annotated[Path, Argument(help="Directory for the files; made if missing.")],
+    node: Annotated[
+        list[str] | None,
+        Option(metavar="HOST[,HOST…]", help="Certificate for the nodes of a host, by its names and IP addresses."),
+    ] = None,
+    client: Annotated[list[str] | None, Option(metavar="NAME", help="Certificate for a client.")] = None,
+    days: Annotated[float, Option(help="Days for which the certificates are valid.")] = 365,
+    renew: Annotated[bool, Option("--renew", help="Replace certificates that exist; their keys stay.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a CA, and certificates for nodes and clients. For development and tests: see docs/tls.md for production.
+
+    Without --node and --client it makes one for localhost and one for a client. Run it again with other names: they are
+    of the same CA. Keep ca-key.pem to yourself, and give each machine only ca.pem and its own two files. Needs
+    polonaise[tls].
+    """
+    from polonaise.admin import certificates
+
+    holders = [certificates.node(each) for each in node or ()] + [certificates.client(each) for each in client or ()]
+    if not holders:
+        holders = [certificates.node("localhost"), certificates.client("client")]
+    made = certificates.make(directory, holders, days=days, renew=renew)
+    rows = []
+    for each in made:
+        fields = {
+            "name": each.holder.name,
+            "roles": ",".join(each.holder.roles),
+            "hosts": ",".join(each.holder.hosts),
+            "expires": each.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "certificate": str(each.certificate),
+            "key": str(each.key),
+        }
+        rows.append(list(fields.values()))
+        if as_json:
+            say_json(fields)
+    if not as_json:
+        print_table(["name", "roles", "hosts", "expires", "certificate", "key"], rows)
+
+
+@tls.command(epilog=EXIT_STATUS)
+@with_tls
+def check(as_json: Json = False) -> None:
+    """Check the TLS files of --tls-ca, --tls-certificate and --tls-key as a node or client would at its start.
+
+    Prints the certificate's name, its roles and its last day.
+    """
+    import os
+    import time
+
+    from polonaise.host.tls import TlsIdentity, files_in
+
+    files = files_in(os.environ)
+    if files is None:
+        raise BadOption("no TLS files are named: give --tls-ca, --tls-certificate and --tls-key")
+    own = TlsIdentity(files).own
+    for role in sorted(own.roles):
+        TlsIdentity(files, role)  # without a role, the extended key usage that roles need is not checked
+    expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(own.expires_s))
+    if as_json:
+        say_json({"name": own.name, "roles": sorted(own.roles), "expires": expires})
+    else:
+        say(f"{own.name} is for {own.may_be}, until {expires}")

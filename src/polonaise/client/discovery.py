@@ -1,0 +1,56 @@
+"""The port through which a client learns its cluster's key, partitions and assignment, and gets a unique id.
+
+Adapters: `coordination.Coordinator`, which asks the coordinator itself, and `client.serverdiscovery.ServerDiscovery`,
+which asks servers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from polonaise.coordination.values import Assignment, Versioned
+
+
+class Described(Protocol):
+    """The part of a cluster's description that a client needs."""
+
+    @property
+    def key(self) -> bytes:
+        """The cluster key, 16 bytes."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+
+
+class ClusterShape(NamedTuple):
+    """The key of a cluster and the number of its partitions, as a server told them."""
+
+    key: bytes
+    """The cluster key, 16 bytes."""
+    partitions: int
+
+
+class Discovery(Protocol):
+    """The source from which a client learns about its cluster.
+
+    Every call may raise `PolonaiseError`, and may be repeated after that.
+    """
+
+    async def describe(self) -> Described:
+        """Return the cluster's description."""
+
+    async def unique_id(self) -> int:
+        """Return a number that nobody in the cluster was given before."""
+
+    async def assignment(self) -> Versioned[Assignment]:
+        """Return the assignment as currently known, which may be older than one that was returned before."""
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        """Wait until the assignment's version is above `version`, and return the assignment.
+
+        Waits for ever unless the caller sets a deadline.
+        """
+
+    async def close(self) -> None:
+        """Release all connections and other resources. No method may be called after this one."""

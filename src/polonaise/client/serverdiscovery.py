@@ -1,0 +1,361 @@
+"""Find a cluster by asking its servers, without a coordinator: addresses such as `polonaise://HOST:PORT,HOST:PORT`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from polonaise.client.discovery import ClusterShape
+from polonaise.client.settings import ClientSettings
+from polonaise.coordination.values import Assignment, Owner, Versioned
+from polonaise.errors import (
+    Closed,
+    ConnectionLost,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    ProtocolError,
+    ServersUnavailable,
+    UnsupportedVersion,
+    WrongClusterKey,
+    WrongRole,
+)
+from polonaise.host import Host
+from polonaise.link import connection as link
+from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.wire.assignments import AssignedPartition, parse_assignment
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    DISCOVERY_VERSION,
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    GetAssignment,
+    GetUniqueId,
+    UniqueIdIs,
+)
+
+M = TypeVar("M", bound=Message)
+R = TypeVar("R")
+
+_log = logging.getLogger("polonaise.client")
+
+_MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
+"""The errors which show that an address should not be in the list of servers."""
+_STALE_SHARE: Final = 1 / 3
+"""The share of `coordinator_s_max` above which an assignment's age counts as stale, and for which a server may let a
+request for a newer assignment wait."""
+_STALE_S_MIN: Final = 2.0
+"""The lower bound of the stale age, in seconds: twice the time from one of a server's reads of the assignment to the
+next. With less, every answer would seem stale, and clients would go from server to server for ever."""
+_STALE_S_MAX: Final = 60.0
+"""The upper bound of the stale age and of that wait, in seconds."""
+_FIRST_S: Final = 1.0
+"""Seconds that a server which has just started gets to read the assignment, before it has to answer without one."""
+
+
+class _ToldAssignment(NamedTuple):
+    """An assignment as a server told it, with its rows checked."""
+
+    version: int
+    age_s: float
+    """Seconds since the server read the assignment from the coordinator."""
+    trouble: str
+    """Why the server can't read the assignment at present; empty if it can."""
+    rows: list[AssignedPartition]
+
+
+class ServerDiscovery:
+    """The discovery that asks one server at a time over a separate connection, and the next when one does not answer.
+
+    Servers are tried in random order, so that clients spread over them: first those that did not fail when last tried,
+    and among these the listed ones before those that only the assignment names. Owners that the assignment names stand
+    in when the list is out of date; listed servers are tried again even if all of them were gone.
+
+    Each call tries every server at most once, and raises `ServersUnavailable` if none answered. If all of them failed
+    with the same one of the errors which show that an address should not be in the list, it raises that error.
+
+    The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
+    """
+
+    def __init__(self, host: Host, addresses: Sequence[str], settings: ClientSettings) -> None:
+        self._host = host
+        self._listed = tuple(addresses)
+        self._learnt: tuple[str, ...] = ()
+        """The addresses of the owners in the newest assignment, without those in the list."""
+        self._version = -1
+        """The version of the newest assignment; -1 before the first."""
+        self._failed: set[str] = set()
+        """The addresses whose last request got no answer, or an invalid one."""
+        self._warned: set[str] = set()
+        """The addresses that were already logged as mistakes in the list."""
+        self._key = ANY_CLUSTER
+        self._settings = settings
+        self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
+        self._stale_s = max(_STALE_S_MIN, self._wait_s)
+        self._current: tuple[str, Connection] | None = None
+        self._connecting = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._readings = 0
+        """How many times `assignment` has begun to ask servers."""
+        self._latest: tuple[int, Versioned[Assignment]] | None = None
+        """The number of the last such reading that succeeded, with its result; None before the first."""
+        self._closed = False
+
+    # ------------------------------------------------------------------ the port
+
+    async def describe(self) -> ClusterShape:
+        """Return the cluster's key and the number of its partitions."""
+        _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
+        return ClusterShape(self._key, partitions)
+
+    async def unique_id(self) -> int:
+        """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
+        _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})
+        return unique_id
+
+    async def assignment(self) -> Versioned[Assignment]:
+        """Return the assignment as a server knows it; if that is stale, the newest one that any server knows.
+
+        Concurrent calls share their results: however many there are, as when all partitions of a server have moved, at
+        most two of them ask servers.
+        """
+        begun_before = self._readings
+        async with self._reading:
+            # A reading that began after this call had begun is as good as one of its own.
+            if self._latest is not None and self._latest[0] > begun_before:
+                return self._latest[1]
+            self._readings += 1
+            number, read = self._readings, await self._assignment_now()
+            self._latest = number, read
+            return read
+
+    async def _assignment_now(self) -> Versioned[Assignment]:
+        """Ask servers until one has a fresh assignment, and return that one, or else the newest of the stale ones.
+
+        Raises `ServersUnavailable` if no server answers.
+        """
+        troubles: dict[str, PolonaiseError] = {}
+        best: _ToldAssignment | None = None
+        while True:
+            try:
+                request = GetAssignment(-1, int(_FIRST_S * 1000))
+                address, told = await self._ask(request, AssignmentIs, _assignment_in, troubles, _FIRST_S)
+            except ServersUnavailable:
+                if best is None:
+                    raise
+                break
+            if best is None or told.version > best.version:
+                best = told
+            stale = self._staleness(address, told)
+            if stale is None:
+                break
+            troubles[address] = stale
+        return self._learn(best)
+
+    async def assignment_after(self, version: int) -> Versioned[Assignment]:
+        """Wait until a server knows an assignment newer than `version`, and return it.
+
+        Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
+        another server first.
+        """
+        wait_s = self._wait_s
+        while True:
+            request = GetAssignment(version, int(wait_s * 1000))
+            address, told = await self._ask(request, AssignmentIs, _assignment_in, {}, wait_s)
+            if told.version > version:
+                return self._learn(told)
+            stale = self._staleness(address, told)
+            if stale is not None:
+                self._leave(address, stale)
+                raise stale
+
+    async def close(self) -> None:
+        """Close the connection, and open no other one."""
+        self._closed = True
+        if self._current is not None:
+            self._current[1].close()
+
+    # ------------------------------------------------------------------ how fresh an assignment is
+
+    def _staleness(self, address: str, told: _ToldAssignment) -> CoordinatorUnavailable | None:
+        """Return an error that says why a told assignment may be out of date; None if it is fresh.
+
+        It may be out of date if its server can't read it at present, or last read it more than `_stale_s` seconds ago.
+        """
+        if told.age_s <= self._stale_s and not told.trouble:
+            return None
+        because = f": {told.trouble}" if told.trouble else ""
+        return CoordinatorUnavailable(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
+
+    def _learn(self, told: _ToldAssignment) -> Versioned[Assignment]:
+        """Return the told assignment as the coordinator's values; if it is the newest so far, remember its servers."""
+        if told.version > self._version:
+            self._version = told.version
+            self._learnt = tuple(sorted({each.address for each in told.rows} - {*self._listed}))
+            self._failed &= {*self._listed, *self._learnt}
+        owners = {each.partition: Owner(each.server, each.address, each.generation) for each in told.rows}
+        return Versioned(told.version, Assignment(owners))
+
+    # ------------------------------------------------------------------ asking
+
+    async def _ask(
+        self,
+        request: Message,
+        answer: type[M],
+        read: Callable[[M], R],
+        troubles: dict[str, PolonaiseError],
+        wait_s: float = 0.0,
+    ) -> tuple[str, R]:
+        """Ask one server after another, but none in `troubles`, until one gives a valid answer.
+
+        Return that server's address, and what `read` makes of its answer; `read` raises `ProtocolError` for an invalid
+        one. Servers that fail are added to `troubles`, with the error. `wait_s` is how many seconds the request itself
+        allows the server to wait, beyond the usual deadline.
+        """
+        while True:
+            address, connection = await self._connected(troubles)
+            try:
+                received = await connection.request(request, deadline_s=self._settings.request_s_max + wait_s)
+                if isinstance(received, answer):
+                    found = read(received)
+                    self._failed.discard(address)
+                    return address, found
+                raise ProtocolError(
+                    f"{address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
+                )
+            except PolonaiseError as error:
+                if self._closed:
+                    raise
+                troubles[address] = error
+                self._leave(address, error, connection)
+
+    async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
+        """Return the connection in use, or else a new one to a server that is not in `troubles`.
+
+        Servers that can't be connected to are added to `troubles`. Raises `ServersUnavailable` or one of `_MISTAKES` if
+        no server is left, and `Closed`.
+        """
+        async with self._connecting:
+            if self._current is not None and not self._current[1].closed and self._current[0] not in troubles:
+                return self._current
+            for address in self._in_order():
+                if self._closed:
+                    raise Closed("this client was closed: connect a new one")
+                if address in troubles:
+                    continue
+                try:
+                    connection = await self._connect(address)
+                except PolonaiseError as error:
+                    troubles[address] = error
+                    self._failed.add(address)
+                    continue
+                if self._closed:  # by a call of `close` meanwhile, which could not close this connection
+                    connection.close()
+                    break
+                self._warn_of_mistakes(troubles)
+                if self._current is not None:
+                    self._current[1].close()
+                self._current = address, connection
+                return self._current
+        raise self._none_answers(troubles)
+
+    def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
+        """Log, once for each, the addresses that should not be in the list."""
+        for address, error in troubles.items():
+            if isinstance(error, _MISTAKES) and address not in self._warned:
+                self._warned.add(address)
+                _log.warning("correct the list of servers (the others in it are asked): %s", _reason(address, error))
+
+    def _in_order(self) -> list[str]:
+        """Return the addresses of all known servers, in the order in which to try them."""
+        listed, learnt = list(self._listed), list(self._learnt)
+        self._host.random.shuffle(listed)
+        self._host.random.shuffle(learnt)
+        return sorted([*listed, *learnt], key=self._failed.__contains__)  # stable: only the failed ones move
+
+    async def _connect(self, address: str) -> Connection:
+        """Connect to a server. Raises as `link.connect`."""
+        hello = link.hello(
+            # Names the oldest version that answers discovery requests. Otherwise an older server would refuse because
+            # of the missing cluster key, and the error would not say that the server is too old.
+            ROLE_CLIENT, self._settings.name, cluster_key=self._key, version_min=DISCOVERY_VERSION
+        )  # fmt: skip
+
+        def make() -> Connection:
+            return Connection(
+                self._host,
+                hello=hello,
+                peer_roles=(ROLE_SERVER,),
+                on_message=_refuse_unasked,
+                settings=self._settings.link,
+            )
+
+        connection = await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
+        assert connection.peer is not None
+        if self._key == ANY_CLUSTER:
+            self._key = connection.peer.cluster_key
+        return connection
+
+    def _leave(self, address: str, error: PolonaiseError, connection: Connection | None = None) -> None:
+        """Note that a server failed, so that it is tried last, and close the connection in use if it leads there."""
+        self._failed.add(address)
+        if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
+            return
+        self._current[1].close(ConnectionLost(f"{address} was left for another server: {error}"))
+        self._current = None
+
+    def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
+        """Return the error for a call that no server has answered: it names every server with the reason."""
+        if self._closed:
+            return Closed("this client was closed: connect a new one")
+        told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
+        kinds = {type(error) for error in troubles.values()}
+        if len(kinds) == 1 and issubclass(kind := kinds.pop(), _MISTAKES):
+            return kind(f"no server of this cluster is in the list: {told}")
+        return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
+
+
+def _reason(address: str, error: PolonaiseError) -> str:
+    """Return why a server did not answer, as a phrase that begins with its address."""
+    match error:
+        case WrongRole():
+            return f"{address} is no server: name servers (`polonaise server run --listen …`), not storage nodes"
+        case WrongClusterKey():
+            return f"{address} is a server of another cluster"
+        case UnsupportedVersion():
+            return (
+                f"{address} is of another version: {error.text}; or connect by the coordinator's address, which every "
+                "version takes"
+            )
+    return error.text if address in error.text else f"{address}: {error.text}"
+
+
+def _partitions_in(answer: ClusterIs) -> int:
+    """Return the number of partitions in an answer. Raises `ProtocolError` if it is below 1."""
+    if answer.partitions < 1:
+        raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
+    return answer.partitions
+
+
+def _id_in(answer: UniqueIdIs) -> int:
+    """Return the unique id in an answer. Raises `ProtocolError` if it is below 1."""
+    if answer.id < 1:
+        raise ProtocolError(f"a server gave out the unique id {answer.id}: ids begin at 1")
+    return answer.id
+
+
+def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
+    """Return the assignment in an answer, with its text made printable. Raises `ProtocolError` for invalid rows."""
+    return _ToldAssignment(
+        answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
+    )
+
+
+def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:
+    """Ignore an answer that came after its request's deadline. Raises `ProtocolError` for any other message."""
+    if not request:
+        raise ProtocolError(f"a server sent {type(message).__name__} without being asked")

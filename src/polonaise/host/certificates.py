@@ -1,0 +1,60 @@
+"""Read what a certificate says: the name of its holder, the roles that it vouches for, and when it expires.
+
+A role is a name in the certificate, beside the names of hosts: the URI `urn:polonaise:client`, `urn:polonaise:server`
+or `urn:polonaise:storage` (docs/decisions/0032).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+ROLE_URI: Final = "urn:polonaise:"
+"""The beginning of a role's URI; the role's word follows."""
+CLIENT: Final = "client"
+SERVER: Final = "server"
+STORAGE: Final = "storage"
+ROLE_WORDS: Final = (CLIENT, SERVER, STORAGE)
+_NAME_MAX: Final = 100
+
+PeerCertificate: TypeAlias = Mapping[str, Any]
+"""A verified certificate as `ssl.SSLSocket.getpeercert` returns it, and a transport as `peercert`."""
+
+
+class VouchedFor(NamedTuple):
+    """What a verified certificate says of its holder."""
+
+    name: str
+    """The common name, or else the first alternative name of any kind; shortened and printable."""
+    roles: frozenset[str]
+    """The words of the roles that the certificate vouches for, out of `ROLE_WORDS`."""
+    expires_s: float
+    """When the certificate expires, in seconds since 1970."""
+
+    @property
+    def may_be(self) -> str:
+        """The roles as a phrase, such as `server and storage`."""
+        return " and ".join(word for word in ROLE_WORDS if word in self.roles) or "no role of Polonaise"
+
+
+def said_by(certificate: PeerCertificate) -> VouchedFor:
+    """Return what a certificate says of its holder. The caller must have verified it: nothing is checked here."""
+    names = list(_alternative_names(certificate))
+    common = [
+        str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+    ]  # fmt: skip
+    name = next(iter([*common, *(value for _, value in names)]), "without a name")
+    words = {value.removeprefix(ROLE_URI) for kind, value in names if kind == "URI" and value.startswith(ROLE_URI)}
+    expires = certificate.get("notAfter")
+    return VouchedFor(
+        "".join(letter if letter.isprintable() else "?" for letter in name[:_NAME_MAX]),
+        frozenset(words.intersection(ROLE_WORDS)),
+        float("inf") if expires is None else float(ssl.cert_time_to_seconds(str(expires))),
+    )
+
+
+def _alternative_names(certificate: PeerCertificate) -> Iterator[tuple[str, str]]:
+    """Yield the kind (DNS, IP Address, URI) and the value of each subject alternative name."""
+    for kind, value in certificate.get("subjectAltName", ()):
+        yield str(kind), str(value)

@@ -1,0 +1,458 @@
+"""A process's TLS identity: contexts of Python's `ssl` from three files, which are read again whenever they change.
+
+Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import stat
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+
+from polonaise.errors import BadOption, CertificateUnusable
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, VouchedFor, said_by
+from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
+
+_log = logging.getLogger(__name__)
+
+VARIABLES: Final = {
+    "ca": "POLONAISE_TLS_CA",
+    "certificate": "POLONAISE_TLS_CERTIFICATE",
+    "key": "POLONAISE_TLS_KEY",
+}
+"""The environment variable of each file."""
+EXPIRY_WARNING_S: Final = 14 * 86_400.0
+"""The last seconds of its certificate's life in which a process warns in its log, once a day."""
+_DAY_S: Final = 86_400.0
+RETRY_S: Final = 30.0
+"""Seconds after which files that could not be used are tried again even though they did not change."""
+_PATH_MAX: Final = 4096
+"""The most characters of a path, which is Linux's limit."""
+
+failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
+"""The errors of the handshake that was begun in this context. The event loop itself reports only a lost connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The paths of a process's three TLS files in PEM: the CAs that it trusts, its certificate, and its private key.
+
+    ::
+
+        tls = TlsFiles(ca="tls/ca.pem", certificate="tls/client.pem", key="tls/client-key.pem")
+        log = await polonaise.connect("polonaise://server1:7000", tls=tls)
+
+    The files are read again when they change; connections that are open stay. Relative paths are made absolute. Raises
+    `BadOption` for a value that is no path.
+    """
+
+    ca: str
+    """The file with the certificates of all trusted CAs."""
+    certificate: str
+    """The file with this process's certificate, followed by those between it and the CA, if there are any."""
+    key: str
+    """The file with the certificate's private key, without a password."""
+
+    def __post_init__(self) -> None:
+        for name in VARIABLES:
+            object.__setattr__(self, name, os.path.abspath(_path(name, getattr(self, name))))
+
+
+def _path(name: str, value: object) -> str:
+    """Return `value` as a path. Raises `BadOption`, which does not show the value: it may be the private key itself."""
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path:
+        raise BadOption(f"invalid TLS file {name} (of type {type(value).__name__}): give the path of a file in PEM")
+    if "-----BEGIN" in path or any(mark in path for mark in "\n\r\0") or len(path) > _PATH_MAX:
+        raise BadOption(
+            f"invalid TLS file {name} ({VARIABLES[name]} in the environment): it looks like the contents of a file and "
+            "not like its path: give the path"
+        )
+    return path
+
+
+def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
+    """Return the TLS files that an environment names; None if it names none. Raises `BadOption` if some are missing."""
+    given = {name: environment.get(variable, "") for name, variable in VARIABLES.items()}
+    return files_of(given)
+
+
+def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
+    """Return the TLS files given as `ca`, `certificate` and `key`; None if none is given.
+
+    Raises `BadOption` if some are missing.
+    """
+    there = {name: path for name in VARIABLES if (path := given.get(name))}
+    if not there:
+        return None
+    missing = [name for name in VARIABLES if name not in there]
+    if missing:
+        raise BadOption(
+            f"TLS needs all of {OPTIONS}: {' and '.join(missing)} not given "
+            f"({', '.join(VARIABLES[name] for name in missing)} in the environment)"
+        )
+    return TlsFiles(**there)
+
+
+_Version: TypeAlias = tuple[Any, ...]
+"""The state of the three files: CAs, certificate, key. Differs once one of them has been written or replaced."""
+
+
+class _Contexts(NamedTuple):
+    """The contexts made from one version of the files, and what this process's certificate says."""
+
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext
+    own: VouchedFor
+
+
+class TlsIdentity:
+    """The `ssl` contexts of a process's TLS files, made anew when the files change.
+
+    If changed files can't be used, that is logged, at once and then daily, and the contexts before stay in use: so
+    certificate and key may be replaced one after the other. The files are tried again when they change, and every
+    `RETRY_S` seconds: a certificate may not be valid yet, and a file may be unreadable for a moment.
+    """
+
+    def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
+        """Read the files. Raises `CertificateUnusable` if they can't be used, or if the certificate is not for `role`.
+
+        With a role, files that replace these must be for that role, too. `wall_s` returns seconds since 1970.
+        """
+        self.files = files
+        self._role = role
+        self._wall_s = wall_s
+        self._seen = _version(files)
+        """The version of the files that was last read, with or without success."""
+        self._used = self._seen
+        """The version of the files that is in use."""
+        self._contexts = _contexts(files, role)
+        self._read_s = self._told_s = wall_s()
+        self.trouble: CertificateUnusable | None = None
+        """Why the present version of the files can't be used; None if it is in use."""
+        self._warned_s = -_DAY_S
+        self._warn_of_expiry()
+
+    @property
+    def own(self) -> VouchedFor:
+        """The name, roles and expiry of this process's certificate."""
+        return self._contexts.own
+
+    def accepting(self) -> ssl.SSLContext:
+        """Return the context for an accepted connection."""
+        return self._current().accepting
+
+    def dialling(self) -> ssl.SSLContext:
+        """Return the context for a connection to another node, whose host name is checked."""
+        return self._current().dialling
+
+    def _current(self) -> _Contexts:
+        """Return the contexts, made anew if a file has changed."""
+        version, now_s = _version(self.files), self._wall_s()
+        # A clock that was set back is no reason to wait longer.
+        if version != self._seen or (self.trouble is not None and not 0 <= now_s - self._read_s < RETRY_S):
+            self._read(version, now_s)
+        self._warn_of_expiry()
+        return self._contexts
+
+    def _read(self, version: _Version, now_s: float) -> None:
+        """Read the files and take them into use, or else log why they can't be used, and keep those in use."""
+        changed = version != self._seen
+        self._seen, self._read_s = version, now_s
+        try:
+            self._contexts, self._used = _contexts(self.files, self._role), version
+        except CertificateUnusable as error:
+            kept = "those before stay in use"
+            if self._take_authorities(version):
+                kept = "the CAs are taken as they are now, and this process's certificate stays in use"
+            if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
+                self._told_s = now_s
+                _log.warning("the TLS files have changed and can't be used; %s: %s", kept, error)
+            self.trouble = error
+        else:
+            self.trouble = None
+            _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
+
+    def _take_authorities(self, version: _Version) -> bool:
+        """Trust the CAs of a changed CA file, even if this process's own certificate was issued by none of them.
+
+        Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate. It is
+        done only if certificate and key are those in use. Return whether it was done.
+        """
+        if version[0] == self._used[0] or version[1:] != self._used[1:]:
+            return False
+        try:
+            accepting = _loaded(self.files, ssl.PROTOCOL_TLS_SERVER)
+            dialling = _loaded(self.files, ssl.PROTOCOL_TLS_CLIENT)
+        except CertificateUnusable:
+            return False
+        self._contexts, self._used = _Contexts(accepting, dialling, self.own), version
+        return True
+
+    def warning(self) -> str:
+        """Return what is wrong with the files, or soon will be, for health documents; empty if nothing is."""
+        self._current()
+        if self.trouble is not None:
+            return f"the TLS files can't be used, and earlier ones are in use: {self.trouble}"
+        return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
+
+    def _expiry(self) -> str:
+        """Return the warning of a certificate that expires soon or has expired."""
+        return (
+            f"the certificate {self.files.certificate!r} "
+            f"{'expires' if self.own.expires_s > self._wall_s() else 'has expired'} on {_day(self.own.expires_s)}: "
+            "replace the file, which is read again by itself"
+        )
+
+    def _warn_of_expiry(self) -> None:
+        """Warn, once a day, of a certificate that expires soon or has expired."""
+        now_s = self._wall_s()
+        if self.own.expires_s - now_s < EXPIRY_WARNING_S and now_s - self._warned_s >= _DAY_S:
+            self._warned_s = now_s
+            _log.warning("%s", self._expiry())
+
+
+def _day(seconds: float) -> str:
+    """Return a time as a day in UTC."""
+    return "no day" if seconds == float("inf") else time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
+    """Return the identity of these files, or else of those that the environment names; None if it names none.
+
+    Raises `BadOption` if some of the files are missing, and `CertificateUnusable`, also if the certificate is not for
+    `role`.
+    """
+    files = files_in(os.environ) if files is None else files
+    if files is None:
+        return None
+    return TlsIdentity(files, role)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _version(files: TlsFiles) -> _Version:
+    """Return the files' present version, with one item for each file, which differs once it is written or replaced."""
+    version: list[Any] = []
+    for path in (files.ca, files.certificate, files.key):
+        try:
+            status = os.stat(path)
+            version.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+        except OSError as error:
+            version.append(error.errno)
+    return tuple(version)
+
+
+def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
+    """Read the files and return their contexts.
+
+    Raises `CertificateUnusable` if they can't be used, or don't fit each other or the role.
+    """
+    _check_text(files.ca, "CERTIFICATE-----", "certificate")
+    _check_text(files.certificate, "CERTIFICATE-----", "certificate")
+    _check_text(files.key, "PRIVATE KEY-----", "private key")
+    accepting, dialling = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
+    own = said_by(_own_certificate(files))
+    if not own.roles:
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
+            f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
+        )
+    if role is not None and role not in own.roles:
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} of {own.name!r} is for {own.may_be}, and this process needs one "
+            f"for {role}: issue one with the URI {ROLE_URI}{role}"
+        )
+    if role is not None:
+        _check_use(files, role)
+    return _Contexts(accepting, dialling, own)
+
+
+def _check_text(path: str, mark: str, kind: str) -> None:
+    """Raise `CertificateUnusable` unless the file can be read and holds `mark`, which PEM has for this kind.
+
+    Also warn in the log of a private key that other users may read.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+            status = os.fstat(file.fileno())
+    except FileNotFoundError:
+        raise CertificateUnusable(f"no file {path!r}: correct the path of the {kind}") from None
+    except OSError as error:
+        raise CertificateUnusable(
+            f"{path!r} can't be read: {error.strerror}: let the user of this process read it"
+        ) from error
+    if mark.encode() not in text:
+        raise CertificateUnusable(f"{path!r} holds no {kind} in PEM: name a file with one")
+    if kind != "private key":
+        return
+    if status.st_mode & stat.S_IROTH:
+        _log.warning("everybody on this machine may read the private key %r: chmod 600 it", path)
+    # A key of root's that a group may read is how systems hand keys to services: that is no mistake.
+    elif status.st_mode & stat.S_IRGRP and status.st_uid != 0:
+        _log.warning("a whole group may read the private key %r: chmod 600 it", path)
+
+
+def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
+    """Return a context of the files for one side, accepting or dialling. Raises `CertificateUnusable`."""
+    context = _TellingContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.hostname_checks_common_name = False  # hosts are alternative names; the common name is for people
+    if side is ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # connections are never resumed, so that each shows its certificate
+    try:
+        context.load_verify_locations(files.ca)
+    except (ssl.SSLError, OSError) as error:
+        raise CertificateUnusable(
+            f"{files.ca!r} holds no readable certificates ({_reason(error)}): name a file with those of the CAs, in PEM"
+        ) from None
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_refuse_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise CertificateUnusable(
+                f"the key {files.key!r} does not belong to the certificate {files.certificate!r}: give those that were "
+                "made together"
+            ) from None
+        raise CertificateUnusable(
+            f"certificate {files.certificate!r} and key {files.key!r} can't be used ({_reason(error)}): give a "
+            "certificate and its private key, both in PEM"
+        ) from None
+    except OSError as error:
+        raise CertificateUnusable(
+            f"{files.certificate!r} or {files.key!r} can't be read: {error.strerror}: let the user of this process "
+            "read both"
+        ) from error
+    except _Encrypted:
+        raise CertificateUnusable(
+            f"the key {files.key!r} is encrypted: give one without a password, in a file that only the user of this "
+            "process may read"
+        ) from None
+    return context
+
+
+class _Encrypted(Exception):
+    """Raised when OpenSSL asks for a password because the key is encrypted."""
+
+
+def _refuse_password() -> NoReturn:
+    """Raise `_Encrypted`. Without this, OpenSSL would ask for the password at the terminal, and wait."""
+    raise _Encrypted
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
+
+
+_AS_CLIENT: Final = (ssl.PROTOCOL_TLS_SERVER, "client")
+_AS_SERVER: Final = (ssl.PROTOCOL_TLS_CLIENT, "server")
+_USES: Final = {CLIENT: (_AS_CLIENT,), SERVER: (_AS_SERVER, _AS_CLIENT), STORAGE: (_AS_SERVER,)}
+"""For each role, the sides that verify its certificate, each with the use of TLS that the certificate must allow for.
+A process that dials is a client of TLS, whatever its role."""
+
+
+def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
+    """Return this process's certificate, verified by its own CAs in a handshake with itself.
+
+    Raises `CertificateUnusable`. A certificate for one use of TLS is enough here: `_check_use` checks the uses.
+    """
+    error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
+        error = _verified(files, ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        raise CertificateUnusable(f"this process's certificate {files.certificate!r} {why_untrusted(error)}") from None
+    if isinstance(error, ssl.SSLError):
+        raise CertificateUnusable(
+            f"the certificate {files.certificate!r} can't be used ({_reason(error)}): issue another one"
+        ) from None
+    return error
+
+
+def _check_use(files: TlsFiles, role: str) -> None:
+    """Raise `CertificateUnusable` unless the certificate's extended key usage allows for what the role does."""
+    for verifier, use in _USES[role]:
+        error = _verified(files, verifier)
+        if isinstance(error, ssl.SSLError):
+            raise CertificateUnusable(
+                f"the certificate {files.certificate!r} was not issued for the use as a {use} of TLS, which a {role} "
+                f"needs: issue one whose extended key usage has {use}Auth ({_reason(error)})"
+            ) from None
+
+
+def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:
+    """Do a handshake in memory with the same files on both sides; return the certificate as `verifier` verified it.
+
+    Return the error instead if the handshake fails. `verifier` is the `ssl.PROTOCOL_…` of the side that verifies.
+    """
+    server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    (client if verifier is ssl.PROTOCOL_TLS_SERVER else server).verify_mode = ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    accepting = server.wrap_bio(to_server, to_client, server_side=True)
+    dialling = client.wrap_bio(to_client, to_server)
+    for _ in range(3):  # hello, certificates, verification
+        for side in (dialling, accepting):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError as waiting:
+                if isinstance(waiting.__cause__, ssl.SSLError):
+                    return waiting.__cause__
+            except ssl.SSLError as error:
+                return error
+    return (accepting if verifier is ssl.PROTOCOL_TLS_SERVER else dialling).getpeercert() or {}
+
+
+# ---------------------------------------------------------------------- handshakes that tell why they fail
+
+
+class _TellingHandshake(ssl.SSLObject):
+    """An `SSLObject` whose failed handshake is told to the peer.
+
+    When a handshake fails, asyncio and uvloop drop the alert that OpenSSL has written for the peer, which would not
+    learn the reason. So `do_handshake` first reports a wait for more bytes, before which the event loop sends what is
+    written, and raises the failure when it is called again.
+    """
+
+    unsent: ssl.MemoryBIO | None = None
+    """The bytes that the event loop will send; None if failures are not to be told to the peer."""
+    _failure: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            failures.get([]).append(error)
+            if self.unsent is None or not self.unsent.pending:
+                raise
+            self._failure = error
+            raise ssl.SSLWantReadError from error
+
+
+class _TellingContext(ssl.SSLContext):
+    """A context whose accepted connections tell the peer why they are refused.
+
+    Dialled connections do not: they fail at once, without waiting for the peer once more.
+    """
+
+    sslobject_class = _TellingHandshake
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False, *rest: Any, **options: Any
+    ) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, server_side, *rest, **options)
+        if server_side and isinstance(made, _TellingHandshake):
+            made.unsent = outgoing
+        return made

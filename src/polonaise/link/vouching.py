@@ -1,0 +1,95 @@
+"""Check the role in a peer's hello against its TLS certificate, and tell peers that speak TLS to a node without it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Any, Final
+
+from polonaise.errors import CertificateRefused, FrameTooLarge, PolonaiseError, ProtocolError, TlsNotSpoken
+from polonaise.host import Clock
+from polonaise.host.address import HostPort
+from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, said_by
+from polonaise.host.tlsfaults import OPTIONS
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
+
+_log = logging.getLogger(__name__)
+
+ROLE_NAMES: Final = {
+    ROLE_CLIENT: "client",
+    ROLE_SERVER: "server",
+    ROLE_STORAGE: "storage node",
+    ROLE_OPERATOR: "operator",
+}
+_ROLE_WORDS: Final = {ROLE_CLIENT: CLIENT, ROLE_SERVER: SERVER, ROLE_STORAGE: STORAGE, ROLE_OPERATOR: CLIENT}
+"""The role that a certificate must have, by the role in the hello. Operators, who only ask for health, are clients."""
+_TLS_RECORD: Final = b"\x16\x03"
+"""The first bytes of a TLS connection. Read as the length of a frame, they are too large for a hello."""
+_WARNING_S: Final = 10.0
+"""The least time, in seconds, between two warnings: anybody may connect, as often as they like."""
+_warned_s = float("-inf")
+
+
+def dialled_wrongly(
+    transport: asyncio.BaseTransport, roles: Collection[int], clock: Clock
+) -> CertificateRefused | None:
+    """Return the fault, and log it, if a dialled peer's certificate is for none of these roles; None otherwise.
+
+    To be called before this side sends its hello, which has the cluster key in it.
+    """
+    faults = [_refusal(transport, role) for role in roles]
+    first = faults[0] if faults and all(faults) else None
+    if first is not None:
+        _warn(first, clock, transport.get_extra_info("peername"))
+    return first
+
+
+def certificate_refused(transport: asyncio.BaseTransport | None, role: int, clock: Clock) -> CertificateRefused | None:
+    """Return the fault, and log it, if the peer's certificate is not for the role in its hello; None otherwise.
+
+    Without TLS there is no certificate, and the hello is believed; with TLS, a peer without a certificate is refused.
+    """
+    fault = _refusal(transport, role)
+    if fault is not None and transport is not None:
+        _warn(fault, clock, transport.get_extra_info("peername"))
+    return fault
+
+
+def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
+    """Return the fault if the connection has TLS and the peer's certificate is not for this role; None otherwise."""
+    if transport is None or transport.get_extra_info("sslcontext") is None:
+        return None
+    certificate = transport.get_extra_info("peercert")
+    if not certificate:
+        return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: give it one with {OPTIONS}")
+    holder = said_by(certificate)
+    if _ROLE_WORDS[role] in holder.roles:
+        return None
+    return CertificateRefused(
+        f"the certificate of {holder.name!r} is for {holder.may_be}, and not for a {ROLE_NAMES[role]}: use one with "
+        f"the URI {ROLE_URI}{_ROLE_WORDS[role]}"
+    )
+
+
+def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
+    """Return the fault, and log it, if `error` was caused by a peer that began with TLS; None otherwise.
+
+    `data` holds the first bytes of the connection.
+    """
+    if not isinstance(error, FrameTooLarge) or not data.startswith(_TLS_RECORD):
+        return None
+    fault = TlsNotSpoken(
+        f"a peer speaks TLS, and this node does not: start this node with {OPTIONS}, or connect without them"
+    )
+    _warn(fault, clock, None)
+    return fault
+
+
+def _warn(fault: PolonaiseError, clock: Clock, peer: Any) -> None:
+    """Log that a peer was refused, at most once in `_WARNING_S` seconds."""
+    global _warned_s
+    if clock.monotonic_s() - _warned_s >= _WARNING_S:
+        _warned_s = clock.monotonic_s()
+        where = f" of {HostPort(*peer[:2])}" if isinstance(peer, tuple) else ""
+        _log.warning("refused a connection%s: %s", where, fault)

@@ -1,0 +1,150 @@
+"""Judge the condition of partitions, servers and storage nodes by their health documents.
+
+All reports of health rest on this one judgement: `polonaise log health`, `polonaise cluster status`, and the nodes'
+`/health` and `/ready`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId
+
+
+class HealthStatus(enum.StrEnum):
+    """The health of a node or a log, in one word."""
+
+    OK = "ok"
+    """Nothing is wrong."""
+    DEGRADED = "degraded"
+    """All that should be ready is ready, but something is wrong: one more loss may be too many."""
+    NOT_READY = "not_ready"
+    """Something that should be ready is not."""
+
+
+class Condition(NamedTuple):
+    """The condition of a partition, according to the server that owns it."""
+
+    partition: PartitionId
+    server: int
+    ready: bool
+    committed_high_water_mark: TransactionId | None
+    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
+    engaged: list[str]
+    """The engaged storage nodes. A commit needs a majority of all members."""
+    left_out: dict[str, str]
+    """Why storage nodes are left out, by name: those that are not connected and, while the partition is ready, those
+    that are not engaged."""
+    waits_for: str
+    """The reason why the partition is not ready; empty if it is."""
+    scrub: dict[str, dict[str, Any]]
+    """Reports of the storage nodes' scrubs, by the node's name; their `damages` are those found in this partition."""
+    fragments_scrub: dict[str, Any] | None
+    """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
+    has no store, or does not scrub it."""
+    coordinator: str
+    """What the server can't do at the coordinator at present, and why; empty if nothing."""
+    generation: Generation
+    """The generation that the server serves the partition under."""
+    session: SessionId | None
+    """The session in which the server writes to replicas; None while there is none."""
+    unreachable: list[str]
+    """The storage nodes of `left_out` that the server has no connection to. It is connected to the others, which are
+    behind."""
+    tls: str = ""
+    """What is wrong with the server's TLS files; empty if nothing."""
+
+    @property
+    def behind(self) -> dict[str, str]:
+        """The storage nodes that the server reaches and that are not engaged, each with the reason."""
+        return {name: why for name, why in self.left_out.items() if name not in self.unreachable}
+
+    @property
+    def out(self) -> dict[str, str]:
+        """The storage nodes that the server does not reach, each with the reason."""
+        return {name: self.left_out[name] for name in self.unreachable}
+
+    @property
+    def troubles(self) -> list[str]:
+        """All that is wrong, line by line; empty if nothing is."""
+        lines = [self.waits_for] if self.waits_for else []
+        lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
+        lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
+        if self.fragments_scrub is not None:
+            if self.fragments_scrub["trouble"]:
+                lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
+            for damage in self.fragments_scrub["damages"]:
+                if not damage["repaired_us"]:
+                    lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
+        if self.tls:
+            lines.append(self.tls)
+        return lines + _without_coordinator(self.coordinator)
+
+
+def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
+    """Return the health of several partitions, taken together."""
+    if not all(condition.ready for condition in conditions):
+        return HealthStatus.NOT_READY
+    return HealthStatus.DEGRADED if any(condition.troubles for condition in conditions) else HealthStatus.OK
+
+
+def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
+    """Return the conditions in a server's health document, by partition."""
+    return {int(number): condition_of(int(number), answer, health) for number, health in answer["partitions"].items()}
+
+
+def server_troubles(health: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
+    return _without_coordinator(health.get("coordinator", ""))
+
+
+def _without_coordinator(why: str) -> list[str]:
+    """Return a line on why a server does without its coordinator; none if `why` is empty."""
+    return [f"the server goes on without its coordinator: {why}"] if why else []
+
+
+def storage_troubles(health: Mapping[str, Any]) -> list[str]:
+    """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
+    lines = [each for each in (health.get("gone"), health.get("tls")) if each]
+    lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
+    return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
+
+
+def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
+    """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
+    unrepaired = [damage for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
+    if not unrepaired:
+        return []
+    more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
+    return [f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet"]
+
+
+def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
+    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
+    engaged = health.get("engaged", [])
+    late = health.get("late", {})
+    left_out = {
+        name: node["error"]
+        or node.get("unavailable", {}).get(str(partition))
+        or late.get(name)
+        or ("being brought up to date" if node["connected"] else "not tried yet")
+        for name, node in answer["storage"].items()
+        if (health["ready"] and name not in engaged) or not node["connected"]
+    }
+    waits_for = "" if health["ready"] else health["waits_for"]
+    scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
+    fragments = answer.get("fragments_scrub")
+    committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
+    return Condition(
+        partition, answer["server"], health["ready"], committed, list(engaged), left_out, waits_for, scrub,
+        None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
+        health["generation"], health.get("session"),
+        [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
+    )  # fmt: skip
+
+
+def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
+    """Return a scrub's report with only the damages of one partition."""
+    return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}

@@ -1,0 +1,75 @@
+"""Write samples as text in the formats that Prometheus reads. The only file that imports prometheus_client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, cast
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from polonaise.node.monitoring.metriclist import METRICS, Metric, MetricKind
+from polonaise.node.monitoring.samples import HistogramSample, Samples
+
+_INFINITE: Final = "+Inf"
+
+
+class _Exposed(Collector):
+    """A collector that gives the samples of one answer to prometheus_client."""
+
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics that have samples, in the order of `METRICS`."""
+        for metric in METRICS:
+            if metric in self._samples:
+                yield _family(metric, self._samples)
+
+
+def _family(metric: Metric, samples: Samples) -> Family:
+    """Return a metric with its samples as an object of prometheus_client."""
+    if metric.kind is MetricKind.HISTOGRAM:
+        histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
+        for labels, value in samples[metric]:
+            bounds, counts, total = cast(HistogramSample, value)
+            upper = [*map(repr, bounds), _INFINITE]
+            histogram.add_metric(labels, list(zip(upper, map(float, accumulate(counts)), strict=True)), total)
+        return histogram
+    make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
+    family = make(metric.name, metric.meaning, labels=metric.labels)
+    for labels, value in samples[metric]:
+        family.add_metric(labels, cast(float, value))
+    return family
+
+
+class Exposition:
+    """Writes samples as text, followed by the metrics of the process.
+
+    `text` may take long, and is to be called in another thread than the event loop's. Nothing is global: several nodes
+    in one process do not share metrics.
+    """
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry(auto_describe=False)
+        self._of_the_process = (
+            ProcessCollector(registry=registry),
+            GCCollector(registry=registry),
+            PlatformCollector(registry=registry),
+        )
+
+    def text(self, samples: Samples, accept: str) -> tuple[bytes, str]:
+        """Return the text and its content type, in the format that the header `accept` prefers."""
+        encode, content_type = choose_encoder(accept)
+        registry = CollectorRegistry(auto_describe=False)
+        for collector in (_Exposed(samples), *self._of_the_process):
+            registry.register(collector)
+        return encode(registry), content_type

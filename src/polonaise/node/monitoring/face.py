@@ -1,0 +1,232 @@
+"""Answer the HTTP requests of operators: `/live`, `/ready`, `/health` and `/metrics` of one node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol
+
+from polonaise.errors import BadOption, PolonaiseError
+from polonaise.histogram import Histogram
+from polonaise.host import Clock, DiskSpace, Host
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_troubles, storage_troubles
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail, detail_in
+from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
+from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.servermetrics import server_samples
+from polonaise.node.monitoring.storagemetrics import storage_samples
+from polonaise.redaction import redacted
+from polonaise.server.node import Server
+from polonaise.storage.node import StorageNode
+from polonaise.terms import PartitionId
+
+_JSON: Final = "application/json"
+_NAMED_MAX: Final = 8
+"""The most partitions that a reason names; it only counts the others."""
+_VERDICT_S: Final = 1.0
+"""Seconds for which a verdict on readiness stands, so that frequent requests don't keep the node busy."""
+_SPACE_S: Final = 1.0
+"""Seconds that the disk gets to tell its free space: a disk that hangs must not hold up the other metrics."""
+
+TextOf = Callable[[Samples, str], tuple[bytes, str]]
+"""A function that returns samples as text, and the text's content type, given the header `Accept`."""
+
+
+class ObservedNode(Protocol):
+    """The methods of a node that the paths need."""
+
+    def labels(self) -> tuple[str, str]:
+        """Return the node's role and its name, as values of labels."""
+
+    def not_ready(self) -> str:
+        """Return why the node is not ready; empty if it is."""
+
+    async def health(self) -> dict[str, Any]:
+        """Return the node's health document, with `status`, `ready` and `problems` first."""
+
+    async def samples(self, detail: Detail) -> Samples:
+        """Read the node's metrics."""
+
+
+class ObservedServer:
+    """A server as an `ObservedNode`."""
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+
+    def labels(self) -> tuple[str, str]:
+        return "server", str(self._server.id)
+
+    def not_ready(self) -> str:
+        """Return why the server is not ready; empty if it is. A server without partitions is ready to take over."""
+        if not self._server.followed:
+            return "the server has not read the assignment yet, or it is stopping"
+        # The health document is not used: for thousands of partitions it takes tens of milliseconds of the event loop.
+        now_s, waits = self._clock.monotonic_s(), {}
+        for partition, served in self._server.partitions.items():
+            readiness = served.owner.readiness
+            trouble = readiness.trouble(now_s)
+            if trouble or served.owner.session is None:
+                waits[partition] = trouble or readiness.waits_for
+        return _not_ready(waits)
+
+    async def health(self) -> dict[str, Any]:
+        document = await self._server.checked_health() if self._server.followed else self._server.health()
+        conditions = conditions_in(document)
+        problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
+        if not conditions and (own := server_troubles(document)):
+            problems["server"] = own
+        status = health_status_of(conditions.values())
+        if not self._server.followed:
+            status = HealthStatus.NOT_READY
+        elif document["coordinator"] and status is HealthStatus.OK:
+            status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
+        return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
+
+    async def samples(self, detail: Detail) -> Samples:
+        return await server_samples(self._server, self._clock, detail)
+
+
+def _not_ready(waits: Mapping[PartitionId, str]) -> str:
+    """Return why partitions are not ready, given what each waits for; empty if all are."""
+    if not waits:
+        return ""
+    waiting = sorted(waits)
+    named = ", ".join(map(str, waiting[:_NAMED_MAX]))
+    more = f" and {len(waiting) - _NAMED_MAX} more" if len(waiting) > _NAMED_MAX else ""
+    return f"partition {named}{more}: {waits[waiting[0]]}"
+
+
+class ObservedStorage:
+    """A storage node as an `ObservedNode`, with the space of its disk."""
+
+    def __init__(self, node: StorageNode, host: Host, directory: str) -> None:
+        self._node = node
+        self._host = host
+        self._directory = directory
+        self._asking: asyncio.Task[None] | None = None
+        self._space: DiskSpace | None = None
+
+    def labels(self) -> tuple[str, str]:
+        return "storage", ""
+
+    def not_ready(self) -> str:
+        """Return why the storage node is not ready; empty if it is.
+
+        A node with replicas that can't be used is ready all the same: it tells servers which, and why.
+        """
+        if self._node.serving:
+            return ""
+        return self._node.health()["gone"] or "the storage node has not opened its directory yet, or it is stopping"
+
+    async def health(self) -> dict[str, Any]:
+        document = self._node.health()
+        problems, not_ready = storage_troubles(document), self.not_ready()
+        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
+        return {"status": status.value, "ready": not not_ready, "problems": problems, **document}
+
+    async def samples(self, detail: Detail) -> Samples:
+        return await storage_samples(self._node, await self._ask_space(), detail)
+
+    async def _ask_space(self) -> DiskSpace | None:
+        """Return the space of the disk; None if unknown after `_SPACE_S`. A disk that hangs is not asked again."""
+        if self._asking is None:
+            self._asking = self._host.spawn(self._read_space(), f"space of {self._directory}")
+            self._space = None
+        await asyncio.wait([self._asking], timeout=_SPACE_S)
+        return self._space
+
+    async def _read_space(self) -> None:
+        """Ask the disk for its space, and keep the answer in `_space`."""
+        try:
+            self._space = await self._host.disk.space(self._directory)
+        except PolonaiseError:
+            self._space = None  # a new node has no directory yet
+        finally:
+            self._asking = None
+
+
+class HttpFace:
+    """Answers the requests of operators about one node."""
+
+    def __init__(self, node: ObservedNode, clock: Clock, text: TextOf, loop_delays: Histogram, version: str) -> None:
+        self._node = node
+        self._clock = clock
+        self._text = text
+        self._loop_delays = loop_delays
+        self._version = version
+        self._reading = asyncio.Lock()
+        """Held while health or metrics are read and written as text, so that many requests don't do so at once."""
+        self._reason = ""
+        self._judged_s: float | None = None
+        """When `_reason` was found, in monotonic seconds; None for never."""
+
+    async def answer(self, asked: HttpRequest) -> HttpAnswer:
+        """Answer a request. Raises what the node raises."""
+        match asked.path:
+            case "/live":
+                # At once, and without a thread: supervisors restart a node that does not answer in time.
+                return HttpAnswer(200, _JSON, b'{"live": true}\n')
+            case "/health":
+                async with self._reading:
+                    return await _json(200, await self._node.health())
+            case "/ready":
+                reason = self._not_ready()
+                return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
+            case "/metrics":
+                return await self._metrics(asked)
+            case "/":
+                return HttpAnswer(200, "text/plain; charset=utf-8", b"/live /ready /health /metrics\n")
+        return await _json(404, {"error": "there are /live, /ready, /health and /metrics"})
+
+    def _not_ready(self) -> str:
+        """Return why the node is not ready, by a verdict at most `_VERDICT_S` old; empty if it is ready."""
+        now_s = self._clock.monotonic_s()
+        if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
+            self._reason, self._judged_s = self._node.not_ready(), now_s
+        return self._reason
+
+    async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
+        try:
+            detail = detail_in(asked.query)
+        except BadOption as error:
+            return await _json(400, {"error": error.text})
+        async with self._reading:
+            samples = await self._node.samples(detail)
+            self._add_node(samples)
+            # In a thread: writing thousands of lines would hold the event loop up. It is safe because samples share
+            # nothing with the node's state.
+            body, content_type = await asyncio.to_thread(self._text, samples, asked.accept)
+        return HttpAnswer(200, content_type, body)
+
+    def _add_node(self, samples: Samples) -> None:
+        """Add the metrics that every node has."""
+        role, name = self._node.labels()
+        samples.add(metrics.NODE_INFO, 1, role, self._version, name)
+        samples.add(metrics.NODE_READY, int(not self._not_ready()))
+        samples.add(metrics.NODE_TASKS, len(asyncio.all_tasks()))
+        samples.add_histogram(metrics.NODE_LOOP_DELAY, self._loop_delays)
+
+
+async def _json(status: int, document: Mapping[str, Any]) -> HttpAnswer:
+    """Return a JSON document as an answer. It is written in a thread: with thousands of partitions it is large."""
+    return HttpAnswer(status, _JSON, await asyncio.to_thread(partial(_encode, document)))
+
+
+def _encode(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(_without_secrets(document), ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a JSON value with each text redacted: errors of coordinators and stores may have addresses in them."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: _without_secrets(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(each) for each in value]
+    return value

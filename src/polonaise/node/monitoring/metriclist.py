@@ -1,0 +1,284 @@
+"""Every metric that nodes expose, with its meaning. `docs/monitoring.md` has the same list; a test compares them."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final, NamedTuple
+
+PARTITION: Final = "partition"
+CLIENT: Final = "client"
+STORAGE: Final = "storage"
+
+
+class MetricKind(enum.Enum):
+    """The kind of a metric; the values are Prometheus' words."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    """A metric: its name, kind, meaning and labels."""
+
+    name: str
+    kind: MetricKind
+    meaning: str
+    """One sentence, with the unit where the name has none."""
+    labels: tuple[str, ...] = ()
+
+
+_ALL: Final[list[Metric]] = []
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Metric:
+    _ALL.append(Metric(f"polonaise_{name}_total", MetricKind.COUNTER, meaning, labels))
+    return _ALL[-1]
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Metric:
+    _ALL.append(Metric(f"polonaise_{name}", MetricKind.GAUGE, meaning, labels))
+    return _ALL[-1]
+
+
+def _histogram(name: str, meaning: str) -> Metric:
+    _ALL.append(Metric(f"polonaise_{name}", MetricKind.HISTOGRAM, meaning))
+    return _ALL[-1]
+
+
+# ---------------------------------------------------------------------- each node
+
+NODE_INFO: Final = _gauge(
+    "node_info", "Always 1: the node's role, its version, and a server's id.", "role", "version", "node"
+)
+NODE_READY: Final = _gauge("node_ready", "1 if `/ready` answers with 200, else 0.")
+NODE_LOOP_DELAY: Final = _histogram(
+    "node_loop_delay_seconds",
+    "How late a timer of the node's event loop went off, measured once a second: how long the loop was busy or "
+    "stopped.",
+)
+NODE_TASKS: Final = _gauge("node_tasks", "Tasks of the node's event loop.")
+
+# ---------------------------------------------------------------------- a server as a whole
+
+TRANSACTIONS: Final = _counter("server_committed_transactions", "Transactions committed.")
+BATCHES: Final = _counter(
+    "server_committed_batches", "Batches committed: each is one sync on each engaged replica, or a part of one."
+)
+BYTES: Final = _counter("server_committed_bytes", "Bytes of the batches committed.")
+APPEND_SECONDS: Final = _histogram(
+    "server_append_seconds",
+    "Time from the receipt of an append to its commit, as the server sees it; one observation for each batch: that of "
+    "the oldest append in it.",
+)
+FAILED: Final = _counter("server_failed_appends", "Appends that clients were told have failed, by reason.", "reason")
+VOID: Final = _counter("server_void_appends", "Appends dropped because their client had left or mounted anew.")
+REFUSED: Final = _counter(
+    "server_refused_requests", "Frames and requests of clients refused, by the error's code.", "code"
+)
+CONFLICTS: Final = _counter(
+    "server_lock_conflicts",
+    "Appends refused because of a lock. `certain`: the lock was raised by another append. `before_session`: nothing in "
+    "the session raised it, and what did before is not known. `table`: in the lock table, where locks share places. "
+    "The last two may be false.",
+    "certainty",
+)
+LOCKS: Final = _gauge("server_locks", "Locks kept one by one, of all partitions without a lock table.")
+LOCK_TABLES: Final = _gauge("server_lock_tables", "Partitions that keep their locks in a table of fixed size.")
+SESSIONS: Final = _counter("server_sessions_started", "Sessions started.")
+FAULTS: Final = _counter("server_session_faults", "Sessions ended by the fault of a replica.")
+PARTITIONS: Final = _gauge(
+    "server_partitions",
+    "Partitions owned, by state: `ready`; `starting` (between sessions); `failing` (sessions end before they commit); "
+    "`blocked` (an operator has to act); `stopped`.",
+    "state",
+)
+OWNED: Final = _gauge(
+    "server_owned_partitions", "Partitions owned, by the first 8 digits of the cluster's key.", "cluster"
+)
+CLUSTER_PARTITIONS: Final = _gauge(
+    "server_cluster_partitions", "Partitions of the cluster, owned or not, by the same 8 digits.", "cluster"
+)
+UNDER_REPLICATED: Final = _gauge(
+    "server_under_replicated_partitions", "Partitions with a session in which not all members are engaged."
+)
+LISTED: Final = _gauge(
+    "server_partitions_listed", "1 if this answer has the metrics of each partition, 0 if only totals."
+)
+INBOX: Final = _gauge("server_inbox_entries", "Append frames and requests that wait to be ordered.")
+INBOX_BYTES: Final = _gauge("server_inbox_bytes", "Bytes of the appends that wait to be ordered.")
+IN_FLIGHT: Final = _gauge(
+    "server_in_flight_batches", "Batches and barriers sent to replicas that no quorum has synced yet."
+)
+MOUNTS: Final = _gauge("server_mounts", "Mounts of clients, each of one partition.")
+MOUNTS_BEHIND: Final = _gauge("server_mounts_behind", "Mounts that were not fed all that is committed.")
+FEED_LAG: Final = _gauge(
+    "server_feed_lag_transactions_max", "The most transactions that a mount is behind what is committed."
+)
+REPLICA_PARTITIONS: Final = _gauge(
+    "server_replicas",
+    "Partitions with a session, by storage node and whether its replica is `engaged` or `late`.",
+    STORAGE,
+    "state",
+)
+REPLICA_LAG: Final = _gauge(
+    "server_replica_lag_transactions_max",
+    "The most transactions that a replica on this storage node is behind what was sent, as far as known; all, if it "
+    "was away from the start.",
+    STORAGE,
+)
+CONNECTED: Final = _gauge("server_storage_connected", "1 if the storage node is connected, else 0.", STORAGE)
+CACHE_HITS: Final = _counter("server_tail_cache_hits", "Batches that were asked for and found in memory.")
+CACHE_MISSES: Final = _counter(
+    "server_tail_cache_misses", "Batches that were asked for and had to be read from a replica or a fragment."
+)
+CACHE_BYTES: Final = _gauge("server_tail_cache_bytes", "Bytes of recent batches in memory.")
+CONNECTIONS: Final = _gauge("server_connections", "Connections of clients.")
+CONNECTIONS_BYTES: Final = _gauge(
+    "server_connections_bytes", "Bytes held for clients: unfinished frames and untaken answers."
+)
+CUT_OFF: Final = _counter("server_connections_cut_off", "Connections cut off because all together held too much.")
+REQUESTS: Final = _gauge(
+    "server_unanswered_requests", "Reads and other requests beside appends that are not answered yet."
+)
+COORDINATOR_TROUBLE: Final = _gauge(
+    "server_coordinator_trouble",
+    "1 if the assignment can't be read or the lease can't be renewed, else 0; `/health` says why.",
+)
+COORDINATOR_ERRORS: Final = _counter(
+    "server_coordinator_errors", "Failed attempts to read the assignment or to renew the lease."
+)
+FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
+FRAGMENTS_DONE: Final = _gauge(
+    "server_fragment_scrub_done", "Fragments that the present round, or the last one, is done with."
+)
+FRAGMENTS_OF: Final = _gauge("server_fragment_scrub_of", "Fragments in the present round, or the last one.")
+FRAGMENTS_DAMAGED: Final = _counter("server_fragments_damaged", "Fragments found damaged.")
+FRAGMENTS_REPAIRED: Final = _counter("server_fragments_repaired", "Fragments found damaged and repaired.")
+FRAGMENTS_UNREPAIRED: Final = _gauge(
+    "server_fragments_unrepaired", "Fragments in the store that were found damaged and are not repaired."
+)
+FRAGMENTS_TROUBLE: Final = _gauge("server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0.")
+
+# ---------------------------------------------------------------------- each partition, at its owner
+
+PARTITION_READY: Final = _gauge(
+    "partition_ready", "1 if the partition commits appends, else 0; `/health` says why not.", PARTITION
+)
+PARTITION_GENERATION: Final = _gauge("partition_generation", "The owner's generation.", PARTITION)
+PARTITION_SESSION: Final = _gauge("partition_session", "The present session; -1 between sessions.", PARTITION)
+PARTITION_MARK: Final = _gauge("partition_committed_id", "The committed high-water mark; -1 for none.", PARTITION)
+PARTITION_TRANSACTIONS: Final = _counter(
+    "partition_committed_transactions", "Transactions committed by this owner.", PARTITION
+)
+PARTITION_BYTES: Final = _counter(
+    "partition_committed_bytes", "Bytes of the batches committed by this owner.", PARTITION
+)
+PARTITION_FAILED: Final = _counter("partition_failed_appends", "Appends that clients were told have failed.", PARTITION)
+PARTITION_CONFLICTS: Final = _counter("partition_lock_conflicts", "Appends refused because of a lock.", PARTITION)
+PARTITION_SESSIONS: Final = _counter("partition_sessions_started", "Sessions started by this owner.", PARTITION)
+PARTITION_INBOX_BYTES: Final = _gauge(
+    "partition_inbox_bytes", "Bytes of the appends that wait to be ordered.", PARTITION
+)
+PARTITION_IN_FLIGHT: Final = _gauge(
+    "partition_in_flight_batches", "Batches and barriers that no quorum has synced yet.", PARTITION
+)
+PARTITION_ENGAGED: Final = _gauge("partition_engaged_replicas", "Replicas engaged in the present session.", PARTITION)
+PARTITION_MEMBERS: Final = _gauge(
+    "partition_members", "Members of the present session: replicas that should be engaged.", PARTITION
+)
+PARTITION_MOUNTS: Final = _gauge("partition_mounts", "Mounts of clients.", PARTITION)
+PARTITION_FEED_LAG: Final = _gauge(
+    "partition_feed_lag_transactions_max", "The most transactions that a mount is behind what is committed.", PARTITION
+)
+PARTITION_REPLICA_LAG: Final = _gauge(
+    "partition_replica_lag_transactions",
+    "Transactions sent that a member has not acknowledged; of one that is late, those that its copy lacks, as far as "
+    "known; all, if it was away from the start.",
+    PARTITION,
+    STORAGE,
+)
+CLIENT_LAG: Final = _gauge(
+    "client_feed_lag_transactions", "Transactions committed that a mount was not fed yet.", PARTITION, CLIENT
+)
+
+# ---------------------------------------------------------------------- a storage node as a whole
+
+STORED_TRANSACTIONS: Final = _counter("storage_stored_transactions", "Transactions stored and synced.")
+STORED_BATCHES: Final = _counter("storage_stored_batches", "Batches stored and synced.")
+STORED_BYTES: Final = _counter("storage_stored_bytes", "Bytes of the batches stored and synced.")
+SYNC_SECONDS: Final = _histogram(
+    "storage_sync_seconds",
+    "Time to write and sync (fdatasync) what arrived for a partition in a run, with the wait for a thread; one "
+    "observation for each sync.",
+)
+STORAGE_REFUSED: Final = _counter("storage_refused_messages", "Messages of servers refused, reads not counted.")
+STORAGE_PARTITIONS: Final = _gauge(
+    "storage_partitions",
+    "Partitions with files here, by state: `usable`; `unusable` (`/health` says why); `unopened` (not used since the "
+    "node started).",
+    "state",
+)
+STORAGE_QUEUE: Final = _gauge("storage_queue_entries", "Messages that wait in the queues of all partitions.")
+STORAGE_QUEUE_BYTES: Final = _gauge("storage_queue_bytes", "Memory that the messages in all queues take, in bytes.")
+STORAGE_CONNECTIONS: Final = _gauge("storage_connections", "Connections of servers: two for each.")
+STORAGE_CONNECTIONS_BYTES: Final = _gauge(
+    "storage_connections_bytes", "Bytes held for servers: unfinished frames and untaken answers."
+)
+STORAGE_READS: Final = _gauge("storage_unanswered_reads", "Reads that are not answered yet.")
+SEGMENTS: Final = _gauge("storage_segments", "Segment files of all usable partitions.")
+LOG_BYTES: Final = _gauge("storage_log_bytes", "Bytes of the segment files of all usable partitions.")
+OPEN_FILES: Final = _gauge("storage_open_files", "Files of the log that are open.")
+OPEN_FILES_MAX: Final = _gauge("storage_open_files_max", "The most files of partitions that stay open.")
+DISK_BYTES: Final = _gauge("storage_disk_bytes", "Size of the file system that the directory is on, in bytes.")
+DISK_FREE: Final = _gauge("storage_disk_free_bytes", "Free bytes of that file system that the node may use.")
+DIRECTORY_GONE: Final = _gauge(
+    "storage_directory_gone", "1 if the node has lost its directory, and so stores nothing, else 0."
+)
+SCRUB_RATE: Final = _gauge(
+    "storage_scrub_bytes_per_second", "The rate at which the scrub reads; 0 if it is switched off."
+)
+SCRUB_ROUNDS: Final = _counter("storage_scrub_rounds", "Rounds of the scrub that have ended.")
+SCRUB_DONE: Final = _gauge("storage_scrub_done", "Partitions that the present round, or the last one, is done with.")
+SCRUB_OF: Final = _gauge("storage_scrub_of", "Partitions in the present round, or the last one.")
+SCRUB_BYTES: Final = _gauge("storage_scrub_bytes", "Bytes read and found good in the present round, or the last one.")
+SCRUB_FINISHED: Final = _gauge(
+    "storage_scrub_finished_timestamp_seconds", "When a round ended last, in seconds since 1970; 0 for never."
+)
+SCRUB_FOUND: Final = _counter("storage_damages_found", "Damages found by the scrub.")
+SCRUB_REPAIRED: Final = _counter(
+    "storage_damages_repaired", "Damages found by the scrub whose copy was made whole again."
+)
+SCRUB_UNREPAIRED: Final = _gauge(
+    "storage_damages_unrepaired", "Damages found, the latest 100 at most, whose copy is not whole again."
+)
+
+# ---------------------------------------------------------------------- each replica, on its storage node
+
+REPLICA_USABLE: Final = _gauge(
+    "replica_usable", "1 if the replica's files can be used, else 0; `/health` says why not.", PARTITION
+)
+REPLICA_SESSION: Final = _gauge("replica_session", "The session that the replica obeys; -1 for none.", PARTITION)
+REPLICA_LAST: Final = _gauge("replica_last_id", "The last id that the replica holds, synced; -1 for none.", PARTITION)
+REPLICA_CONFIRMED: Final = _gauge(
+    "replica_confirmed_id", "The highest id that the replica knows to be committed; -1 for none.", PARTITION
+)
+REPLICA_SEGMENTS: Final = _gauge("replica_segments", "Segment files.", PARTITION)
+REPLICA_BYTES: Final = _gauge("replica_log_bytes", "Bytes of the segment files.", PARTITION)
+REPLICA_QUEUE_BYTES: Final = _gauge("replica_queue_bytes", "Memory that waiting messages take, in bytes.", PARTITION)
+
+METRICS: Final = tuple(_ALL)
+"""All metrics, in the order of this file."""
+FROM_THE_LIBRARY: Final = {
+    "process_virtual_memory_bytes": "Virtual memory of the process.",
+    "process_resident_memory_bytes": "Resident memory of the process.",
+    "process_start_time_seconds": "When the process started, in seconds since 1970.",
+    "process_cpu_seconds_total": "Processor time of the process.",
+    "process_open_fds": "Open file descriptors, sockets included.",
+    "process_max_fds": "The most file descriptors that the process may open.",
+    "python_gc_objects_collected_total": "Objects collected by Python's garbage collector, by `generation`.",
+    "python_gc_objects_uncollectable_total": "Objects that the garbage collector could not free, by `generation`.",
+    "python_gc_collections_total": "Collections by the garbage collector, by `generation`.",
+    "python_info": "Always 1: the version of Python.",
+}
+"""The metrics of the process, which prometheus_client reads from the system. Those of `process_` are there on Linux."""

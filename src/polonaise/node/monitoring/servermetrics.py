@@ -1,0 +1,225 @@
+"""Read the metrics of a server from its state, on request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from polonaise.host import Clock
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.samples import Samples
+from polonaise.server.measures import add_totals
+from polonaise.server.node import Server
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.servedpartition import ServedPartition
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, ClientId, FailureReason, StorageId
+
+_TURN_PARTITIONS: Final = 100
+_TURN_PARTITIONS_LISTED: Final = 25
+"""The most partitions that are read in one turn of the event loop, without and with metrics of each one: other tasks
+run between these turns."""
+STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
+"""The states of a partition, which are values of the label `state`."""
+
+
+class _SeenPartition(NamedTuple):
+    """The figures of one partition at one moment, which are told one by one or summed up for the server."""
+
+    state: str
+    waiting: tuple[int, int]
+    in_flight: int
+    engaged: list[StorageId]
+    late: list[StorageId]
+    replica_lag: dict[StorageId, int]
+    feed_lag: dict[ClientId, int]
+
+
+def state_of(owner: PartitionOwner, now_s: float) -> str:
+    """Return the state of a partition: one of `STATES`. It is `ready` exactly if the partition's health says so."""
+    if owner.stopped is not None:
+        return "stopped"
+    if owner.readiness.blocked is not None:
+        return "blocked"
+    if owner.session is None:
+        return "starting"
+    return "failing" if owner.readiness.trouble(now_s) else "ready"
+
+
+def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
+    """Return the figures of a partition at this moment."""
+    session = owner.session
+    engaged = list(session.engaged) if session is not None else []
+    late = [name for name in session.value.members if name not in session.engaged] if session is not None else []
+    lag: dict[StorageId, int] = {}
+    if session is not None:
+        sent = session.sent
+        lag = {name: sent - session.reached(name) for name in engaged}
+        reached = owner.readiness.reached
+        lag |= {name: max(0, sent - reached.get(name, NO_TRANSACTION)) for name in late}
+    return _SeenPartition(
+        state_of(owner, now_s),
+        owner.waiting,
+        session.in_flight if session is not None else 0,
+        engaged,
+        late,
+        lag,
+        {client: max(0, owner.committed + 1 - mount.next_id) for client, mount in owner.feeds.mounts.items()},
+    )
+
+
+async def server_samples(server: Server, clock: Clock, detail: Detail) -> Samples:
+    """Read the metrics of a server."""
+    samples = Samples()
+    totals = server.past_totals
+    partitions = list(server.partitions.values())
+    # All of these are counted, even those that leave while this runs: `past_totals`, read above, lacks their totals.
+    listed = detail.partitions.lists(len(partitions))
+    samples.add(metrics.LISTED, int(listed))
+    mounts = sum(len(served.owner.feeds.mounts) for served in partitions)
+    clients_listed = detail.clients.lists(mounts)
+    turn = _TURN_PARTITIONS_LISTED if listed else _TURN_PARTITIONS
+    sums = _Sums()
+    for number, served in enumerate(partitions, 1):
+        seen = _look_at(served.owner, clock.monotonic_s())
+        sums.add(served, seen)
+        add_totals(totals, served.totals())
+        if listed:
+            _add_partition(samples, served, seen)
+        if clients_listed:
+            for client, lag in seen.feed_lag.items():
+                samples.add(metrics.CLIENT_LAG, lag, served.partition, client)
+        if number % turn == 0:
+            await asyncio.sleep(0)
+    _add_totals(samples, server, totals)
+    sums.add_to(samples)
+    return samples
+
+
+def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> None:
+    """Add the metrics of the server as a whole that are not sums over its present partitions."""
+    measures = server.measures(totals)
+    add = samples.add
+    add(metrics.TRANSACTIONS, totals["committed_transactions"])
+    add(metrics.BATCHES, totals["committed_batches"])
+    add(metrics.BYTES, totals["committed_bytes"])
+    samples.add_histogram(metrics.APPEND_SECONDS, measures.latencies)
+    for reason in FailureReason:
+        add(metrics.FAILED, totals[f"failed_{reason.name.lower()}"], reason.name.lower())
+    add(metrics.VOID, totals["void_appends"])
+    for code, count in sorted(measures.refused.items()):
+        add(metrics.REFUSED, count, code)
+    unsure = {"before_session": totals["conflicts_before_session"], "table": totals["conflicts_by_table"]}
+    add(metrics.CONFLICTS, totals["conflicts"] - sum(unsure.values()), "certain")
+    for certainty, count in unsure.items():
+        add(metrics.CONFLICTS, count, certainty)
+    add(metrics.SESSIONS, totals["sessions"])
+    add(metrics.FAULTS, totals["faults"])
+    add(metrics.CACHE_HITS, totals["cache_hits"])
+    add(metrics.CACHE_MISSES, totals["cache_misses"])
+    add(metrics.CONNECTIONS, measures.connections)
+    add(metrics.CONNECTIONS_BYTES, measures.connections_bytes)
+    add(metrics.CUT_OFF, measures.connections_cut_off)
+    add(metrics.REQUESTS, measures.requests)
+    for name, connected in measures.storage_connected.items():
+        add(metrics.CONNECTED, int(connected), name)
+    add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
+    add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
+    if measures.cluster is not None:
+        add(metrics.OWNED, len(server.partitions), measures.cluster.label)
+        add(metrics.CLUSTER_PARTITIONS, measures.cluster.partitions, measures.cluster.label)
+    scrub = measures.fragments_scrub
+    if scrub is not None:
+        add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
+        add(metrics.FRAGMENTS_DONE, scrub["fragments"])
+        add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
+        add(metrics.FRAGMENTS_DAMAGED, scrub["found"])
+        add(metrics.FRAGMENTS_REPAIRED, scrub["repaired"])
+        add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
+        add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
+
+
+class _Sums:
+    """Sums and maxima over the partitions that a server owns at this moment."""
+
+    def __init__(self) -> None:
+        self._states: Counter[str] = Counter()
+        self._under_replicated = self._inbox = self._inbox_bytes = self._in_flight = 0
+        self._mounts = self._mounts_behind = self._feed_lag = 0
+        self._engaged: Counter[StorageId] = Counter()
+        self._late: Counter[StorageId] = Counter()
+        self._behind: dict[StorageId, int] = {}
+        self._cache_bytes = self._locks = self._lock_tables = 0
+
+    def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
+        """Add the figures of a partition."""
+        self._states[seen.state] += 1
+        self._under_replicated += bool(seen.late)
+        self._inbox += seen.waiting[0]
+        self._inbox_bytes += seen.waiting[1]
+        self._in_flight += seen.in_flight
+        for lag in seen.feed_lag.values():
+            self._mounts += 1
+            self._mounts_behind += lag > 0
+            self._feed_lag = max(self._feed_lag, lag)
+        for name in seen.engaged:
+            self._engaged[name] += 1
+        for name in seen.late:
+            self._late[name] += 1
+        for name, lag in seen.replica_lag.items():
+            self._behind[name] = max(lag, self._behind.get(name, 0))
+        self._cache_bytes += served.owner.cache.bytes
+        if served.owner.session is not None:
+            table = served.owner.session.order.locks
+            self._locks += table.size if table.exact else 0
+            self._lock_tables += not table.exact
+
+    def add_to(self, samples: Samples) -> None:
+        """Add the sums to samples."""
+        add = samples.add
+        for state in STATES:
+            add(metrics.PARTITIONS, self._states[state], state)
+        add(metrics.UNDER_REPLICATED, self._under_replicated)
+        add(metrics.INBOX, self._inbox)
+        add(metrics.INBOX_BYTES, self._inbox_bytes)
+        add(metrics.IN_FLIGHT, self._in_flight)
+        add(metrics.MOUNTS, self._mounts)
+        add(metrics.MOUNTS_BEHIND, self._mounts_behind)
+        add(metrics.FEED_LAG, self._feed_lag)
+        for name in sorted({*self._engaged, *self._late}):
+            add(metrics.REPLICA_PARTITIONS, self._engaged[name], name, "engaged")
+            add(metrics.REPLICA_PARTITIONS, self._late[name], name, "late")
+            if name in self._behind:
+                add(metrics.REPLICA_LAG, self._behind[name], name)
+        add(metrics.CACHE_BYTES, self._cache_bytes)
+        add(metrics.LOCKS, self._locks)
+        add(metrics.LOCK_TABLES, self._lock_tables)
+
+
+def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:
+    """Add the metrics of one partition."""
+    owner, session, number = served.owner, served.owner.session, served.partition
+    counts = owner.counts
+
+    def add(metric: metrics.Metric, value: float) -> None:
+        samples.add(metric, value, number)
+
+    add(metrics.PARTITION_READY, int(seen.state == "ready"))
+    add(metrics.PARTITION_GENERATION, owner.generation)
+    add(metrics.PARTITION_SESSION, NO_SESSION if session is None else session.id)
+    add(metrics.PARTITION_MARK, owner.committed)
+    add(metrics.PARTITION_TRANSACTIONS, counts["committed_transactions"])
+    add(metrics.PARTITION_BYTES, counts["committed_bytes"])
+    add(metrics.PARTITION_FAILED, sum(served.failures_told))
+    add(metrics.PARTITION_CONFLICTS, counts["conflicts"])
+    add(metrics.PARTITION_SESSIONS, counts["sessions"])
+    add(metrics.PARTITION_INBOX_BYTES, seen.waiting[1])
+    add(metrics.PARTITION_IN_FLIGHT, seen.in_flight)
+    add(metrics.PARTITION_ENGAGED, len(seen.engaged))
+    add(metrics.PARTITION_MEMBERS, len(seen.engaged) + len(seen.late))
+    add(metrics.PARTITION_MOUNTS, len(seen.feed_lag))
+    add(metrics.PARTITION_FEED_LAG, max(seen.feed_lag.values(), default=0))
+    for name, lag in seen.replica_lag.items():
+        samples.add(metrics.PARTITION_REPLICA_LAG, lag, number, name)

@@ -1,0 +1,227 @@
+"""Answer clients' requests about the cluster (partitions, unique ids, assignment), so that they need no coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import Assignment, Versioned
+from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, error_of
+from polonaise.host import Host
+from polonaise.server.settings import ServerSettings
+from polonaise.terms import ServerId
+from polonaise.wire.assignments import AssignedPartition, encode_assignment
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import (
+    AssignmentIs,
+    ClusterIs,
+    DescribeCluster,
+    GetAssignment,
+    GetUniqueId,
+    UniqueIdIs,
+)
+
+_AGE_MS_MAX: Final = 2**32 - 1
+_TROUBLE_S: Final = 1.0
+"""Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
+a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
+from one server to the next without a pause."""
+
+_IDS_BURST_S: Final = 2.0
+"""The length of the longest burst: ids that the pace allowed in this many idle seconds may be given out at once."""
+
+Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
+"""The coroutine that makes an answer, and one to await before it, or None. While the latter waits, it takes nothing
+from other requests."""
+
+
+class ClusterAnswers:
+    """The part of a server that answers clients' requests about the cluster, whatever partitions the server owns.
+
+    Anybody who reaches a server's port may ask, even a stranger: a client that has not named the cluster key. Strangers
+    are told only the error code of trouble with the coordinator, because the text names addresses and paths.
+
+    The assignment is told as this server knows it, with its version and age, even while the coordinator can't be
+    reached: the client decides whether that is good enough. Requests that wait for a newer one are answered as soon as
+    `learn` is called. An assignment is encoded once for all clients, and not sent any more once it was replaced.
+    """
+
+    def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._settings = settings
+        self.server: ServerId = 0
+        """The id of this server, for messages."""
+        self.partitions = 0
+        """The number of partitions of the cluster."""
+        self._assignment: Versioned[Assignment] | None = None
+        self._encoded: AssignmentIs | None = None
+        """The message with the rows of the assignment; None until a client asks for it."""
+        self._read_s = 0.0
+        """When the assignment was last read, in monotonic seconds."""
+        self._trouble = ""
+        """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        self._trouble_s = 0.0
+        """When that trouble began, in the event loop's seconds."""
+        self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        """The futures of waiting requests, which are done when the assignment changes, or trouble begins or ends."""
+
+    def learn(self, read: Versioned[Assignment]) -> None:
+        """Take note of an assignment that was just read or written. If it is newer, answer the waiting requests."""
+        changed, self._trouble = bool(self._trouble), ""
+        self._read_s = self._host.clock.monotonic_s()
+        if self._assignment is None or read.version > self._assignment.version:
+            self._assignment, self._encoded = read, None
+            changed = True
+        if changed:
+            self._wake()
+
+    def note_trouble(self, trouble: str) -> None:
+        """Take note of why the assignment could not be read. Waiting requests are told if that lasts `_TROUBLE_S`."""
+        begins, self._trouble = not self._trouble, trouble
+        if begins:
+            self._trouble_s = asyncio.get_running_loop().time()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake all waiting requests, so that they check again what to wait for."""
+        waiting, self._waiting = self._waiting, {}
+        for woken in waiting:
+            if not woken.done():
+                woken.set_result(None)
+
+    def answering(self, message: Message, *, stranger: bool = False) -> Answering | None:
+        """Return the coroutines that answer a request about the cluster; None for any other message.
+
+        `stranger` is whether the client has not named the cluster key.
+        """
+        match message:
+            case DescribeCluster():
+                return self._describe(), None
+            case GetUniqueId():
+                ids: list[int] = []
+                return self._tell_id(ids), self._take_id(ids, stranger)
+            case GetAssignment():
+                return self._tell_assignment(message, stranger), self._wait_for_newer(message)
+            case _:
+                return None
+
+    # ------------------------------------------------------------------ description and unique ids
+
+    async def _describe(self) -> ClusterIs:
+        return ClusterIs(self.partitions)
+
+    async def _take_id(self, ids: list[int], stranger: bool) -> None:
+        """Get a unique id from the coordinator, and append it to `ids`.
+
+        Raises `CoordinatorUnavailable`: another server may reach it. Raises `Overloaded` if more ids are asked for than
+        this server's pace allows: each id is a write at the coordinator, and anybody who reaches the port may ask. An
+        id that is lost on its way here or to the client stays unused.
+        """
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max):
+                await self._ids.turn()
+                ids.append(await self._coordinator.unique_id())
+        except TimeoutError:
+            raise CoordinatorUnavailable(
+                f"the coordinator gave server {self.server} no unique id within "
+                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
+            ) from None
+        except Overloaded:
+            raise
+        except PolonaiseError as error:
+            if not stranger:
+                raise
+            text = f"server {self.server} was given no unique id by the coordinator: its log and health say why"
+            raise error_of(error.code, text) from None
+
+    async def _tell_id(self, ids: list[int]) -> UniqueIdIs:
+        return UniqueIdIs(ids[0])
+
+    # ------------------------------------------------------------------ the assignment
+
+    async def _wait_for_newer(self, request: GetAssignment) -> None:
+        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows.
+
+        Once the assignment can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
+        """
+        if not request.wait_ms:
+            return
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        ends_s = begun_s + min(request.wait_ms / 1000, self._settings.read_wait_s_max)
+        while self._version <= request.version_known:
+            told_s = max(begun_s, self._trouble_s) + _TROUBLE_S if self._trouble else ends_s
+            woken: asyncio.Future[None] = loop.create_future()
+            self._waiting[woken] = None
+            try:
+                async with asyncio.timeout_at(min(told_s, ends_s)):
+                    await woken
+            except TimeoutError:
+                return
+            finally:
+                self._waiting.pop(woken, None)
+
+    @property
+    def _version(self) -> int:
+        return -1 if self._assignment is None else self._assignment.version
+
+    async def _tell_assignment(self, request: GetAssignment, stranger: bool) -> AssignmentIs:
+        """Return the newest assignment known now. Raises `CoordinatorUnavailable` if none was read yet."""
+        trouble = _code_in(self._trouble) if stranger else self._trouble
+        if self._assignment is None:
+            because = f": {trouble}" if trouble else ""
+            raise CoordinatorUnavailable(f"server {self.server} has not read the assignment yet{because}")
+        age_ms = min(int((self._host.clock.monotonic_s() - self._read_s) * 1000), _AGE_MS_MAX)
+        if self._assignment.version <= request.version_known:
+            return replace(encode_assignment(self._version, ()), age_ms=age_ms, trouble=trouble)
+        if self._encoded is None:
+            self._encoded = encode_assignment(
+                self._version,
+                (
+                    AssignedPartition(partition, owner.server, owner.address, owner.generation)
+                    for partition, owner in self._assignment.value.owners.items()
+                ),
+            )
+        return replace(self._encoded, age_ms=age_ms, trouble=trouble)
+
+
+class _Pace:
+    """A rate limit: gives turns `per_s` times a second on average, in the order in which they were asked for."""
+
+    def __init__(self, per_s: float, wait_s_max: float) -> None:
+        """Begin with no turn taken. Callers that would have to wait longer than `wait_s_max` seconds are refused."""
+        self._per_s = per_s
+        self._waiting_max = per_s * wait_s_max
+        self._waiting = 0
+        self._next_s = float("-inf")
+        """When the next turn would be due if turns came evenly, in the event loop's seconds."""
+        self._turn = asyncio.Lock()
+
+    async def turn(self) -> None:
+        """Wait for a turn. Raises `Overloaded` if too many callers wait already."""
+        if self._waiting > self._waiting_max:
+            raise Overloaded(
+                f"this server gives out at most {self._per_s:g} unique ids per second: ask another server, or ask later"
+            )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                now_s = asyncio.get_running_loop().time()
+                self._next_s = max(self._next_s, now_s - _IDS_BURST_S)
+                if self._next_s > now_s:
+                    await asyncio.sleep(self._next_s - now_s)
+                self._next_s += 1 / self._per_s
+        finally:
+            self._waiting -= 1
+
+
+def _code_in(trouble: str) -> str:
+    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble."""
+    code = re.match(r"\[\w+\]", trouble)
+    return code[0] if code else trouble and "[coordinator_unavailable]"

@@ -1,0 +1,61 @@
+"""Storage nodes' addresses from the cluster's description, which is read again when a node can't be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.terms import StorageId
+
+_log = logging.getLogger(__name__)
+_APART_S: Final = 1.0
+"""The least time between two reads of the description, in seconds, for all nodes together."""
+
+
+class StorageAddresses:
+    """The addresses of storage nodes by name, as this server last read them.
+
+    An address is needed only to connect, so the description is read only when a connection could not be made: a server
+    that reaches all of its nodes does not ask the coordinator at all.
+    """
+
+    def __init__(self, host: Host, coordinator: Coordinator, description: ClusterDescription) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._description = description
+        self._reading: asyncio.Task[None] | None = None
+        self._read_s = float("-inf")
+
+    def of(self, name: StorageId) -> str:
+        """Return the address of a storage node, as this server last read it."""
+        return self._description.address_of(name)
+
+    def look_again(self) -> None:
+        """Start to read the description again, once a second at most, in the background: the coordinator may hang."""
+        now_s = self._host.clock.monotonic_s()
+        if self._reading is None and now_s - self._read_s >= _APART_S:
+            self._read_s = now_s
+            self._reading = self._host.spawn(self._read(), "addresses of the storage nodes")
+
+    def close(self) -> None:
+        """Cancel a read that is under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self) -> None:
+        """Read the description, and log the addresses that have changed. Without the coordinator nothing changes."""
+        before = self._description
+        try:
+            self._description = await self._coordinator.describe()
+        except PolonaiseError:
+            return  # other reads of the coordinator report its trouble; the known addresses may still be right
+        finally:
+            self._reading = None
+        for name, address in self._description.nodes.items():
+            if address != before.address_of(name):
+                _log.info("storage node %s has moved from %s to %s", name, before.address_of(name), address)

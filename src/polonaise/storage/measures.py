@@ -1,0 +1,59 @@
+"""Measurements of a storage node, and of each of its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from polonaise.histogram import Histogram
+from polonaise.storage.protocol.scrubschedule import Scrubbed
+from polonaise.terms import PartitionId, SessionId, TransactionId
+
+
+class ReplicaMeasures(NamedTuple):
+    """Measurements of one replica at one moment."""
+
+    partition: PartitionId
+    usable: bool
+    """Whether the replica's files are open and can be used."""
+    session: SessionId
+    """The session that the replica obeys; -1 for none, or while its files are not open."""
+    last: TransactionId
+    """The last id that the replica holds, synced; -1 for none."""
+    confirmed: TransactionId
+    """The highest id that the replica knows to be committed; -1 for none."""
+    segments: int
+    """The number of the replica's segment files."""
+    log_bytes: int
+    """The size of these files, in bytes."""
+    queue_entries: int
+    """The number of messages that wait in the replica's queue."""
+    queue_bytes: int
+    """The memory that these messages take, in bytes."""
+
+
+class StorageMeasures(NamedTuple):
+    """Measurements of a storage node as a whole at one moment. Totals count from its start, and never fall."""
+
+    totals: Mapping[str, int]
+    """The sums of `PartitionReplica.counts` over all partitions."""
+    syncs: Histogram
+    """The times to write and sync what arrived for a replica at once: one for each sync."""
+    gone: bool
+    """Whether the storage directory does not belong to this node any more, so that nothing is stored."""
+    partitions_known: int
+    """The number of partitions that have files in the storage directory."""
+    connections: int
+    """The number of servers' connections: two for each server."""
+    connections_bytes: int
+    """The bytes held for these connections: unfinished frames and answers not taken yet."""
+    reads: int
+    """The number of unanswered reads."""
+    open_files: int
+    """The number of files of the log that are open."""
+    open_files_max: int
+    """The most files of the log that stay open."""
+    scrub_bytes_per_s: int
+    """The rate of the scrub, in bytes per second; 0 if it is switched off."""
+    scrubbed: Scrubbed
+    """What the scrub has done and found."""

@@ -1,0 +1,75 @@
+"""The file in which a storage node keeps its name, so that the name stays with the disk, wherever the node is run.
+
+One line: `polonaise-storage-name 1 <CRC, 8 hexadecimal digits> <name>`. The CRC is that of the name in UTF-8. The file
+is replaced whole, and never written in place.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from polonaise.checksum import crc32
+from polonaise.errors import NotFound, ProtocolError, StorageNameDamaged, UnsupportedFormat
+from polonaise.host import Disk
+from polonaise.host.wholefiles import write_whole
+from polonaise.terms import StorageId
+
+NAME_FILE: Final = "polonaise-storage-name"
+FORMAT: Final = 1
+NAME_BYTES_MAX: Final = 512
+"""The longest name, in bytes: a name may be an address, such as the path of a Unix socket."""
+
+
+def check_name(name: StorageId) -> None:
+    """Raise `ProtocolError` for a name that the file can't hold: an empty or long one, or one with control characters.
+
+    The server that makes a cluster checks more than this.
+    """
+    if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
+        raise ProtocolError(
+            f"invalid name of a storage node: {name[:NAME_BYTES_MAX]!r}: a name has 1 to {NAME_BYTES_MAX} bytes, and "
+            "no control characters"
+        )
+
+
+async def read_name(disk: Disk, directory: str) -> StorageId | None:
+    """Return the name in a storage directory; None if it has none. Raises `StorageNameDamaged`, `UnsupportedFormat`."""
+    path = posixpath.join(directory, NAME_FILE)
+    try:
+        raw = await disk.load(path)
+    except NotFound:
+        return None
+    return decode_name(raw, path)
+
+
+async def write_name(disk: Disk, directory: str, name: StorageId) -> None:
+    """Write a storage directory's name, durably: after a crash the file has its old or its new contents, whole."""
+    await write_whole(disk, directory, NAME_FILE, [encode_name(name)])
+
+
+def encode_name(name: StorageId) -> bytes:
+    """Return the contents of the file for a name."""
+    encoded = name.encode()
+    return f"{NAME_FILE} {FORMAT} {crc32(encoded):08x} ".encode() + encoded + b"\n"
+
+
+def decode_name(raw: bytes, path: str) -> StorageId:
+    """Return the name in the file's contents. Raises `StorageNameDamaged` or `UnsupportedFormat`, which name `path`."""
+    words = raw.split(b" ", 3)
+    if words[0] == NAME_FILE.encode() and len(words) > 1 and words[1].isdigit() and words[1] != str(FORMAT).encode():
+        raise UnsupportedFormat(
+            f"{path} is of format {words[1].decode()[:20]}; this version of Polonaise reads format {FORMAT}: run the "
+            "version that wrote it, or a newer one"
+        )
+    try:
+        name = words[3].removesuffix(b"\n").decode()
+        if encode_name(name) != raw:
+            raise ValueError
+    except (ValueError, IndexError):
+        raise StorageNameDamaged(
+            f"{path} is damaged, and so the node does not know its name. If you know that this directory belongs to "
+            "the storage node at this address, remove the file, and the node takes the name by which a server reaches "
+            "it; otherwise wipe the directory, and the node is filled from the other replicas"
+        ) from None
+    return name

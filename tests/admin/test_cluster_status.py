@@ -1,0 +1,224 @@
+"""The status of a cluster: who is there, who is not and why, and what follows for each partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from polonaise.admin.cluster import (
+    ClusterObserver,
+    ClusterStatus,
+    Wellness,
+    _is_known,
+    _storage_status,
+    describe_partition,
+)
+from polonaise.coordination.values import Registration
+from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
+from rigs.town import Town, in_a_town
+
+T = TypeVar("T")
+PARTITIONS = 3
+TIMEOUT_S = 2.0
+
+
+async def observed(town: Town, do: Callable[[ClusterObserver], Awaitable[T]]) -> T:
+    """Have an operator look, on a machine of its own."""
+    return await town.operator(
+        lambda host, coordinator: do(ClusterObserver(host, coordinator, "the coordinator", TIMEOUT_S))
+    )
+
+
+async def status_of(town: Town) -> ClusterStatus:
+    return await observed(town, lambda observer: observer.look())
+
+
+async def until(town: Town, holds: Callable[[ClusterStatus], bool]) -> ClusterStatus:
+    async with asyncio.timeout(120):
+        while not holds(status := await status_of(town)):
+            await asyncio.sleep(0.5)
+    return status
+
+
+async def well(town: Town) -> ClusterStatus:
+    return await until(town, lambda status: status.wellness is Wellness.WELL)
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_cluster_that_is_well_says_so_of_everything(town: Town) -> None:
+    await town.application("writer", lambda log: log.append(b"first", 0))
+    status = await until(town, lambda each: not each.wellness and all(node.free_bytes for node in each.storage))
+    (server,) = status.servers
+    assert (server.registered, server.partitions, server.troubles) == (True, PARTITIONS, [])
+    assert [node.troubles for node in status.storage] == [[], [], []]
+    assert [node.partitions for node in status.storage] == [PARTITIONS] * 3
+    assert [each.state for each in status.partitions] == ["ready"] * PARTITIONS
+    first = status.partitions[0].condition
+    assert first is not None
+    assert (first.committed_high_water_mark, first.generation, len(first.engaged)) == (0, 1, 3)
+    assert (first.behind, first.out) == ({}, {})
+    document = status.document()
+    assert document["wellness"] == "well"
+    assert document["partitions"][0]["owner"] == {"server": server.server, "address": server.address}
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_storage_node_that_is_gone_is_a_row_with_its_reason(town: Town) -> None:
+    await well(town)
+    gone = town.cluster.storage[1]
+    gone.hold_down()
+    gone.crash()
+    name = town.cluster.storage_id(gone)
+    status = await until(town, lambda status: all(each.state == "degraded" for each in status.partitions))
+    assert status.wellness is Wellness.DEGRADED
+    row = next(each for each in status.storage if each.name == name)
+    assert "connection_lost" in row.trouble
+    assert list(row.not_connected) == [status.servers[0].server]
+    for each in status.partitions:
+        assert each.condition is not None
+        assert list(each.condition.out) == [name]
+    ((trouble, count),) = status.common_troubles(1)
+    assert name in trouble
+    assert count == PARTITIONS
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_without_an_owner_that_answers_nobody_knows_how_a_partition_is(town: Town) -> None:
+    await well(town)
+    (server,) = town.cluster.servers
+    server.hold_down()
+    server.crash()
+    status = await status_of(town)
+    assert status.wellness is Wellness.FAILED
+    assert [each.state for each in status.partitions] == ["unknown"] * PARTITIONS
+    assert "does not answer" in status.partitions[0].troubles[0]
+    assert [node.trouble for node in status.storage] == ["", "", ""], "storage nodes are asked, servers or not"
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_registered_server_that_does_not_answer_is_told_of_and_harms_no_partition(town: Town) -> None:
+    await well(town)
+
+    async def look(observer: ClusterObserver) -> ClusterStatus:
+        await observer._coordinator.register(Registration(4711, "nobody:1"))
+        return await observer.look()
+
+    status = await observed(town, look)
+    silent = next(each for each in status.servers if each.server == 4711)
+    assert silent.trouble
+    assert status.wellness is Wellness.DEGRADED
+    assert {each.state for each in status.partitions} == {"ready"}
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_another_server_at_the_address_of_one_that_ended_is_not_taken_for_it(town: Town) -> None:
+    status = await well(town)
+    address = status.servers[0].address
+
+    async def look(observer: ClusterObserver) -> ClusterStatus:
+        await observer._coordinator.register(Registration(4711, address))
+        return await observer.look()
+
+    found = next(each for each in (await observed(town, look)).servers if each.server == 4711)
+    assert "this one has ended" in found.trouble
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: Town) -> None:
+    await well(town)
+
+    async def look(observer: ClusterObserver) -> tuple[ClusterStatus, ClusterStatus]:
+        first = await observer.look()
+
+        async def silent() -> None:
+            await asyncio.sleep(3_600)
+
+        observer._coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        return first, await observer.look()
+
+    first, second = await observed(town, look)
+    assert "did not answer within 2 s" in second.coordinator_trouble
+    assert second.wellness is Wellness.FAILED
+    assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whatever_it_owns(town: Town) -> None:
+    await well(town)
+    (server,) = town.cluster.running_servers
+    server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    status = await status_of(town)
+    (row,) = status.servers
+    assert row.wellness is Wellness.DEGRADED
+    (trouble,) = row.troubles
+    assert trouble.startswith("the server goes on without its coordinator: ")
+    assert "no answer" in trouble
+    server._trouble.succeeded("the lease can't be renewed")
+    await well(town)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"server": 1, "partitions": {"0": {}}, "storage": {}},
+        {"server": 1, "partitions": {"0": None}, "storage": {}},
+        {"server": 1, "partitions": {"x": {}}, "storage": {}},
+        {"server": 1, "partitions": {}, "storage": {"a": {"connected": True}}},
+        {"server": 1, "partitions": {}, "storage": {"a": 3}},
+    ],
+)
+def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, object]) -> None:
+    assert not _is_known(document)
+
+
+def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
+    document = {"disk": {"free_bytes": 0, "total_bytes": 2**40}}
+    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
+    assert trouble.startswith("its disk is full: ")
+    document["disk"]["free_bytes"] = 2**30
+    assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
+
+
+def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:
+    damage = {"partition": 3, "what": "no frame", "found_us": 1, "repaired_us": 0}
+    document = {
+        "directory": "/d",
+        "gone": "[directory_gone] /d is not the node's any more",
+        "unavailable": {"7": "its files are damaged"},
+        "scrub": {"damages": [damage, {**damage, "repaired_us": 2}]},
+    }
+    assert _storage_status("a", "a:1", document, {}).troubles == [
+        "[directory_gone] /d is not the node's any more",
+        "partition 7 can't be used: its files are damaged",
+        "the scrub of /d found no frame: not repaired yet",
+    ]
+    assert _storage_status("a", "a:1", {}, {}).troubles == [], "one of an older version"
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_place_without_a_cluster_is_an_error_and_no_status(town: Town) -> None:
+    async def look(observer: ClusterObserver) -> ClusterStatus:
+        async def nothing() -> None:
+            raise NotInitialized("no cluster here")
+
+        observer._coordinator.describe = nothing  # type: ignore[method-assign,assignment]
+        return await observer.look()
+
+    with pytest.raises(NotInitialized):
+        await observed(town, look)
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_replicas(town: Town) -> None:
+    await town.application("writer", lambda log: log.append(b"first", 1))
+    await well(town)
+    found = await observed(town, lambda observer: describe_partition(observer, 1))
+    assert [each.name for each in found.replicas] == list(found.value.members)
+    assert {each.state for each in found.replicas} == {"engaged"}
+    assert {each.session for each in found.replicas} == {found.value.session}
+    assert found.document()["coordinator"]["members"] == list(found.value.members)
+    with pytest.raises(UnknownPartition):
+        await observed(town, lambda observer: describe_partition(observer, PARTITIONS))

@@ -1,0 +1,179 @@
+"""What is said wrongly of storage nodes, their names and addresses: each mistake has its own error, and changes
+nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from polonaise.admin.storagemoves import move_storage
+from polonaise.coordination.values import ClusterDescription, Versioned
+from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongStorageNode
+from polonaise.host.real import RealHost
+from polonaise.node.addresses import storage_nodes_of
+from polonaise.node.processes import check_storage_nodes
+from polonaise.storage.node import StorageNode
+from polonaise.storage.settings import StorageSettings
+from rigs.shell import Shell
+from rigs.town import Town, in_a_town
+
+NODES = {"a": "h:1", "b": "h:2", "h:3": "h:3"}
+DESCRIPTION = ClusterDescription.new(bytes(16), 1, NODES)
+
+
+# ---------------------------------------------------------------------- --storage
+
+
+def test_names_and_addresses_as_they_are_written() -> None:
+    assert storage_nodes_of(["a=h:1", "b=h:2", "h:3"], "--storage") == NODES
+    assert storage_nodes_of(["unix:/run/a=b"], "--storage") == {"unix:/run/a=b": "unix:/run/a=b"}
+    assert storage_nodes_of(["x.Y_z-1=unix:/run/a=b"], "--storage") == {"x.Y_z-1": "unix:/run/a=b"}
+
+
+@pytest.mark.parametrize(
+    ("given", "naming"),
+    [
+        (["a=h:1", "a=h:2"], "has a twice"),
+        (["h:1", "h:1"], "has h:1 twice"),
+        (["a=h:1", "b=h:1"], "has the address h:1 twice"),
+        (["a=h:2", "h:2"], "has the address h:2 twice"),
+        (["h:2", "a=h:1", "b=h:2"], "has the address h:2 twice"),
+        (["a=h:0"], "port 0"),
+        (["a=h"], "not an address"),
+        (["a="], "not an address"),
+        (["a"], "not an address"),
+        (["=h:1"], "invalid name of a storage node ''"),
+        (["a b=h:1"], "invalid name of a storage node 'a b'"),
+        (["ä=h:1"], "invalid name of a storage node"),
+        (["a/b=h:1"], "invalid name of a storage node"),
+        (["a" * 64 + "=h:1"], "1 to 63 letters"),
+    ],
+)
+def test_a_list_of_storage_nodes_that_is_none(given: list[str], naming: str) -> None:
+    with pytest.raises(BadOption, match=naming):
+        storage_nodes_of(given, "--storage")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        NODES,
+        {"h:1": "h:1", "h:2": "h:2", "h:3": "h:3"},
+        {"c": "h:3", "b": "h:2", "a": "h:1"},
+        {"a": "elsewhere:1", "b": "h:2", "h:3": "h:3"},
+    ],
+    ids=["the same", "by address", "an unnamed node with a name", "moved since"],
+)
+def test_storage_nodes_that_the_cluster_has(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    check_storage_nodes(DESCRIPTION, given)
+    assert ("polonaise storage move" in caplog.text) == ("elsewhere:1" in given.values())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": "h:1", "b": "h:2"},
+        {**NODES, "d": "h:4"},
+        {"a": "h:1", "b": "h:2", "c": "h:4"},
+        {"a": "h:1", "b": "h:2", "c": "h:2"},
+        {"h:1": "h:1", "a": "h:5", "b": "h:2"},
+        {**NODES, "h:1": "h:1"},
+    ],
+    ids=["one missing", "one more", "another one", "one twice", "one by name and by address", "all, and one twice"],
+)
+def test_storage_nodes_that_the_cluster_does_not_have(given: dict[str, str]) -> None:
+    with pytest.raises(BadOption, match=r"a=h:1, b=h:2, h:3, but --storage has .*polonaise storage move"):
+        check_storage_nodes(DESCRIPTION, given)
+
+
+def test_a_node_that_is_elsewhere_by_the_option_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    check_storage_nodes(DESCRIPTION, NODES)
+    assert caplog.text == ""
+    check_storage_nodes(DESCRIPTION, {**NODES, "a": "h:9"})
+    assert "polonaise storage move a h:9" in caplog.text
+
+
+# ---------------------------------------------------------------------- storage move
+
+
+async def _move(town: Town, name: str, address: str) -> None:
+    await town.operator(lambda host, coordinator: move_storage(host, coordinator, name, address, 2.0))
+
+
+@in_a_town
+async def test_a_move_that_can_not_be(town: Town) -> None:
+    before = town.cluster.service.snapshot()["description"]
+    mistakes: list[tuple[str, str, type[PolonaiseError], str]] = [
+        ("storage-9", "storage-1:9001", UnknownStorageNode, "storage-0:9000, storage-1:9000, storage-2:9000"),
+        ("storage-1:9000", "storage-2:9000", BadOption, "is the address of storage node storage-2:9000"),
+        ("storage-1:9000", "storage-2", BadOption, "not an address"),
+        ("storage-1:9000", "storage-2:0", BadOption, "port 0"),
+    ]
+    for name, address, kind, naming in mistakes:
+        with pytest.raises(kind, match=naming):
+            await _move(town, name, address)
+    assert town.cluster.service.snapshot()["description"] == before
+
+
+@in_a_town
+async def test_a_move_to_where_another_node_answers(town: Town) -> None:
+    await town.application("writer", lambda log: log.append(b"1", 0))
+    town.cluster.places["storage-2"] = "storage-2:9001"
+    town.cluster.storage[2].crash()
+    await asyncio.sleep(5)
+    before = town.cluster.service.snapshot()["description"]
+    with pytest.raises(WrongStorageNode, match="storage node storage-2:9000 answers at storage-2:9001"):
+        await _move(town, "storage-1:9000", "storage-2:9001")
+    assert town.cluster.service.snapshot()["description"] == before
+
+
+@in_a_town
+async def test_a_description_that_two_operators_edit_at_once_has_both_changes(town: Town) -> None:
+    await asyncio.gather(
+        _move(town, "storage-1:9000", "storage-1:9001"), _move(town, "storage-2:9000", "storage-2:9002")
+    )
+    described = await town.operator(lambda _, coordinator: coordinator.description())
+    assert described == Versioned(
+        2, town.cluster.description.moved("storage-1:9000", "storage-1:9001").moved("storage-2:9000", "storage-2:9002")
+    )
+
+
+async def test_a_move_to_a_node_with_another_clusters_disk(tmp_path: Path) -> None:
+    from polonaise.coordination.file import coordinator_in
+
+    host = RealHost()
+    settings = StorageSettings(str(tmp_path / "disk"), cluster_key=b"o" * 16)
+    node = StorageNode(host, settings)
+    await node.start()
+    coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
+    try:
+        await coordinator.initialize(DESCRIPTION)
+        with pytest.raises(WrongClusterKey):
+            await move_storage(host, coordinator, "a", node.address, 5.0)
+        assert await coordinator.description() == Versioned(0, DESCRIPTION)
+    finally:
+        await coordinator.close()
+        await node.close()
+        host.close()
+
+
+def test_a_move_in_no_cluster_and_by_no_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd)
+    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
+        monkeypatch.delenv(name, raising=False)
+    shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="no cluster is named: give --coordinator")
+    where = ("--coordinator", f"file:{tmp_path / 'none'}")
+    shell.refuses("storage", "move", "a", "h:1", *where, code="not_initialized", naming="no cluster")
+
+
+def test_a_storage_node_with_a_name_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shell = Shell(monkeypatch, capfd)
+    run = ("storage", "run", "--directory", tmp_path / "disk", "--name", "no name")
+    shell.refuses(*run, code="bad_option", naming="invalid name of a storage node 'no name'")
+    assert not (tmp_path / "disk").exists()

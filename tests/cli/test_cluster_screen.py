@@ -1,0 +1,163 @@
+"""The screen of `cluster status`: bounded, what is not well first, and true to the exit status."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+import rich.console
+from rich.console import Console
+
+from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+from polonaise.cli.cluster import _watch
+from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
+from polonaise.cli.looking import size
+from polonaise.cli.output import table_of
+from polonaise.coordination.values import ClusterDescription, Owner
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.node.condition import Condition
+
+NAMES = ["a:1", "b:1", "c:1"]
+
+
+def partition(number: int, *, ready: bool = True, out: str = "") -> PartitionStatus:
+    left_out = {out: "[connection_lost] gone"} if out else {}
+    engaged = [name for name in NAMES if name != out] if ready else []
+    waits_for = "" if ready else "two replicas are missing"
+    condition = Condition(number, 1, ready, 41, engaged, left_out, waits_for, {}, None, "", 2, 7, list(left_out))
+    return PartitionStatus(number, Owner(1, "s:1", 2), condition)
+
+
+def cluster(partitions: list[PartitionStatus], error: CoordinatorUnavailable | None = None) -> ClusterStatus:
+    description = ClusterDescription(bytes(16), len(partitions), tuple(NAMES))
+    servers = [ServerStatus(1, "s:1", True, len(partitions)), ServerStatus(2, "t:1", True, 0, "[connection_lost] gone")]
+    storage = [StorageStatus(name, f"{name}:1", "", "/d", 7, 2**30, 2**40) for name in NAMES]
+    return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, 0.1)
+
+
+def text_of(parts: list[object], width: int = 200) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
+    for part in parts:
+        console.print(part)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+def test_thousands_of_partitions_make_a_screen_with_those_that_are_not_well_first() -> None:
+    partitions = [partition(number) for number in range(5_000)]
+    partitions[4_321] = partition(4_321, ready=False)
+    partitions[17] = partition(17, out="b:1")
+    lines = text_of(list(screen_of(cluster(partitions))))
+    assert len(lines) < 45
+    assert "5,000 partitions: 4,998 ready, 1 degraded, 1 not ready" in lines
+    rows = [line.split()[:2] for line in lines if line.split()[:1] and line.split()[0] in ("4321", "17", "0")]
+    assert rows == [["4321", "NOT"], ["17", "degraded"], ["0", "ready"]]
+    assert f"and {5_000 - ROWS_MAX:,} partitions more, all of them well (--all shows all)" in lines
+
+
+def test_all_rows_are_shown_when_they_are_asked_for() -> None:
+    lines = text_of(list(screen_of(cluster([partition(number) for number in range(300)]), None)))
+    assert sum(" ready " in line for line in lines) == 300
+    assert not any("more" in line for line in lines)
+
+
+def test_what_many_partitions_suffer_from_is_summed_up() -> None:
+    lines = text_of(list(screen_of(cluster([partition(number, out="b:1") for number in range(100)]))))
+    assert "  100 of them: b:1 is not engaged: [connection_lost] gone" in lines
+    assert any("80 of them not well" in line for line in lines)
+
+
+def test_on_a_narrow_terminal_reasons_are_cut_and_addresses_are_not() -> None:
+    screen = screen_of(cluster([partition(number, out="b:1") for number in range(3)]))
+    lines = text_of(list(screen), 80)
+    row = next(line for line in lines if line.strip().startswith("0  degraded"))
+    assert "2, 1 out" in row
+    assert " b:1 is" in row
+    assert row.endswith("…")
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 66, 70, 80, 120])
+def test_on_a_terminal_of_any_width_numbers_are_whole_and_what_is_cut_is_marked(width: int) -> None:
+    names = [f"storage-{number}.a-rather-long-domain.example.com:17100" for number in range(3)]
+    whole = Condition(1234, 2, True, 123_456_789_012, names, {}, "", {}, None, "", 4321, 8765, [])
+    status = cluster([PartitionStatus(1234, Owner(77, "s:1", 4321), whole), partition(1, out="b:1")])
+    status = replace(status, storage=[StorageStatus(name, name, "no answer") for name in names])
+    lines = text_of(list(screen_of(status)), width)
+    row = next(line for line in lines if line.split()[:1] == ["1234"]).split()
+    assert {"1234", "77", "4321", "8765", "123456789012"} <= set(row)
+    tables = [line for line in lines if not line.startswith(("cluster", "coordinator", "2 partitions"))]
+    assert all(len(line) <= width for line in tables)
+    for name in names:
+        shown = next(line.split()[0] for line in tables if line.split()[:1] and line.startswith(name[:9]))
+        assert shown == name or (shown.endswith("…") and name.startswith(shown[:-1]))
+
+
+def test_where_not_even_the_numbers_fit_they_are_marked_as_cut() -> None:
+    row = ("a", 123_456_789_012, "b")
+    (_, line) = text_of([table_of(["name", "count", "why"], [row], right=(1,), lines=True)], 14)
+    assert line.split() == ["a", "12…", "b"]
+
+
+def test_the_key_of_a_cluster_is_not_shown_whole() -> None:
+    assert text_of(list(screen_of(cluster([partition(0)]))))[0] == "cluster 00000000: DEGRADED"
+
+
+def test_a_table_that_fits_is_not_cut() -> None:
+    lines = text_of(
+        [table_of(["name", "count", "why"], [("a", 1, "b"), ("c", 22, "d" * 20)], right=(1,), lines=True)], 33
+    )
+    assert [line.rstrip() for line in lines] == ["name  count  why", "a         1  b", "c        22  " + "d" * 20]
+
+
+async def test_what_a_node_says_does_not_steer_the_terminal_that_is_watched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Ended(Exception):
+        pass
+
+    class Observer:
+        looks = 0
+
+        async def look(self) -> ClusterStatus:
+            self.looks += 1
+            if self.looks > 1:
+                raise Ended
+            return cluster([partition(0)], CoordinatorUnavailable("\x1b]0;owned\x07 [bold]gone"))
+
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(rich.console.Console, "is_terminal", True)
+    with pytest.raises(Ended):
+        await _watch(Observer(), 0.0, all_rows=False, as_json=False)  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    assert "\x1b]0;" not in printed
+    assert "\x07" not in printed
+    assert r"\x1b]0;owned\x07 [bold]gone" in printed
+
+
+@pytest.mark.parametrize("height", [12, 24, 50])
+def test_a_screen_fits_the_terminal(height: int) -> None:
+    screen = fitting(cluster([partition(number) for number in range(1_000)]), height, 200)
+    if height > 15:
+        assert len(text_of(list(screen))) <= height
+
+
+def test_lines_that_are_wrapped_count_as_often_as_they_are_drawn() -> None:
+    error = CoordinatorUnavailable("a reason that takes many words and more than one line " * 6)
+    screen = fitting(cluster([partition(number) for number in range(1_000)], error), 30, 60)
+    assert len(text_of(list(screen), 60)) <= 30
+
+
+def test_a_coordinator_that_is_not_read_is_said_at_the_top() -> None:
+    status = cluster([partition(0)], CoordinatorUnavailable("gone"))
+    lines = text_of(list(screen_of(status)))
+    assert "FAILED" in lines[0]
+    assert "[coordinator_unavailable] gone" in lines[1]
+    assert "said last" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (2**40, "1.0 TiB"), (300 * 2**30, "300 GiB")]
+)
+def test_sizes_are_written_for_people(count: int, text: str) -> None:
+    assert size(count) == text

@@ -1,0 +1,33 @@
+"""A node ends with its parent, whatever state it is in."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+from rigs.programs import run_polonaise, run_python
+
+ENDS = "from polonaise.cli.running import stop_when_stdin_ends; import signal, threading; "
+
+
+def test_a_node_whose_loop_hangs_is_killed_when_its_parent_has_ended() -> None:
+    hangs = ENDS + "signal.signal(signal.SIGTERM, lambda *_: None); stop_when_stdin_ends(0.2)\nwhile True: pass"
+    ended = run_python("-c", hangs, stdin=subprocess.DEVNULL)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_the_fault_that_ends_a_node_is_told_in_the_format_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    ended = run_polonaise("storage", "run", "--directory", tmp_path / "file", "--log-format", "json")
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    told = json.loads(line)
+    assert told["level"] == "critical"
+    assert told["message"].startswith("the node ends: [not_a_directory] ")
+
+
+def test_a_node_that_works_stops_by_itself_when_its_parent_has_ended() -> None:
+    works = ENDS + "signal.signal(signal.SIGTERM, lambda *_: exit(7)); stop_when_stdin_ends()\nwhile True: pass"
+    assert run_python("-c", works, stdin=subprocess.DEVNULL).returncode == 7

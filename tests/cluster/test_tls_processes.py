@@ -1,0 +1,218 @@
+"""A cluster of processes with TLS on everything: what it takes, what it refuses, and certificates that are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polonaise
+import polonaise.blocking
+from polonaise.errors import CertificateRefused, CertificateUnusable, PolonaiseError, TlsNotSpoken, TlsRequired
+from polonaise.host.certificates import SERVER, STORAGE
+from polonaise.host.tls import TlsFiles
+from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+from rigs.cluster import running
+from rigs.health import until_engaged
+from rigs.tls import Authority, replace
+from rigs.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+QUICK_S = 8.0
+"""Less than any deadline after which somebody would give up by itself."""
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ours"))
+
+
+@pytest.fixture(scope="module")
+def cluster(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running(tmp_path_factory.mktemp("cluster"), tls=ours.node()) as cluster:
+        yield cluster
+
+
+async def append_refused(cluster: LocalCluster, tls: TlsFiles | None, kind: type[PolonaiseError], naming: str) -> None:
+    """Check that an append is refused with this error, and at once."""
+    began_s = time.monotonic()
+    with pytest.raises(PolonaiseError) as caught:
+        async with polonaise.connect(cluster.coordinator, tls=tls) as log:
+            await log.append(b"never", partition=0)
+    told = f"{caught.value} {caught.value.__cause__}"
+    assert f"[{kind.code}]" in told
+    assert naming in told
+    assert time.monotonic() - began_s < QUICK_S
+    began_s = time.monotonic()
+    with pytest.raises(kind, match=r"."):
+        async with polonaise.connect(cluster.coordinator, tls=tls) as log:
+            await log.high_water_mark(0)
+    assert time.monotonic() - began_s < QUICK_S
+
+
+async def test_a_cluster_with_tls_on_everything_appends_and_reads(cluster: LocalCluster, ours: Authority) -> None:
+    async with polonaise.connect(cluster.coordinator, tls=ours.client("app")) as log:
+        ids = [(await log.append(b"%d" % number, partition=0)).id for number in range(20)]
+        big = await log.append(bytes(1_000_000), partition=0)
+        assert big.id == ids[-1] + 1
+        await until_engaged(log, 3)
+        assert [tx.id async for tx in log.read(0, after=-1)] == [*ids, big.id]
+
+
+def test_the_blocking_face_takes_tls_files(cluster: LocalCluster, ours: Authority) -> None:
+    with polonaise.blocking.connect(cluster.coordinator, tls=ours.client("thread")) as log:
+        assert log.append(b"from a thread", partition=0).result().id >= 0
+
+
+def run(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "polonaise.cli", *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+
+
+def options_of(files: TlsFiles) -> list[str]:
+    return ["--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key]
+
+
+def test_commands_take_the_files_as_options_or_from_the_environment(cluster: LocalCluster, ours: Authority) -> None:
+    files = ours.client("shell")
+    done = run("log", "append", cluster.coordinator, "by options", *options_of(files))
+    assert (done.returncode, done.stderr) == (0, "")
+    variables = {
+        "POLONAISE_TLS_CA": files.ca, "POLONAISE_TLS_CERTIFICATE": files.certificate, "POLONAISE_TLS_KEY": files.key,
+    }  # fmt: skip
+    done = run("log", "tail", cluster.coordinator, "-n", 1, "--json", environment=variables)
+    assert json.loads(done.stdout)["data"] == "by options"
+    done = run("log", "health", cluster.coordinator)
+    assert done.returncode == 1
+    assert "[tls_required]" in done.stderr
+    assert "--tls-ca" in done.stderr
+
+
+async def test_a_plain_client_is_told_at_once(cluster: LocalCluster) -> None:
+    await append_refused(cluster, None, TlsRequired, "takes TLS only")
+
+
+async def test_a_client_of_another_ca_is_told_at_once(cluster: LocalCluster, ours: Authority, tmp_path: Path) -> None:
+    theirs = Authority(tmp_path).client("stranger")
+    await append_refused(cluster, theirs, CertificateRefused, "is not of a CA that this process trusts")
+
+
+async def test_a_client_with_a_nodes_certificate_is_refused(cluster: LocalCluster, ours: Authority) -> None:
+    with pytest.raises(CertificateUnusable, match="needs one for client"):
+        async with polonaise.connect(cluster.coordinator, tls=ours.node("as-client")):
+            pass
+
+
+async def test_a_client_with_tls_is_told_by_a_plain_cluster_at_once(ours: Authority, tmp_path: Path) -> None:
+    with running(tmp_path, storage=1) as plain:
+        await append_refused(plain, ours.client("hopeful"), TlsNotSpoken, "speaks no TLS")
+        assert plain.server is not None
+        assert "a peer speaks TLS, and this node does not" in plain.server.log
+
+
+def test_a_node_with_files_that_can_not_be_used_does_not_start(ours: Authority, tmp_path: Path) -> None:
+    def refusal(files: TlsFiles) -> str:
+        command = ["storage", "run", "--directory", str(tmp_path / "disk"), *options_of(files)]
+        node = ChildNode("storage", command, tmp_path / "log")
+        with pytest.raises(StartFailed) as caught:
+            node.start()
+        return str(caught.value)
+
+    node = ours.node("starts-not")
+    assert "this process needs one for storage" in refusal(ours.client("not-a-node"))
+    assert "does not belong to the certificate" in refusal(TlsFiles(node.ca, node.certificate, ours.node("two").key))
+    assert "no file" in refusal(TlsFiles(node.ca, node.certificate, f"{node.key}.gone"))
+    done = run("storage", "run", "--directory", tmp_path / "disk", "--tls-ca", node.ca)
+    assert "[bad_option] TLS needs all of --tls-ca, --tls-certificate and --tls-key" in done.stderr
+    assert not (tmp_path / "disk").exists()
+
+
+class Separate(LocalCluster):
+    """A cluster whose nodes have certificates of their own, in one role each."""
+
+    def __init__(self, directory: Path, ours: Authority, **options: Any) -> None:
+        self.files = ours.issue("server", SERVER)
+        super().__init__(directory, tls=ours.issue("disk", STORAGE), **options)
+        self._server_options = [*options_of(self.files)]
+
+
+async def appending(log: polonaise.Log) -> None:
+    """Append one thing after the other, until cancelled."""
+    while True:
+        await log.append(b"load", partition=0)
+
+
+async def test_certificates_are_replaced_under_load_and_an_old_ca_is_taken_out(ours: Authority, tmp_path: Path) -> None:
+    new = Authority(tmp_path / "new")
+    files = Authority(tmp_path / "old")
+    trusted = tmp_path / "trusted.pem"
+    client = files.client()
+    trusted.write_bytes(Path(client.ca).read_bytes())
+
+    def trusting(given: TlsFiles) -> TlsFiles:
+        return TlsFiles(str(trusted), given.certificate, given.key)
+
+    with Separate(tmp_path / "cluster", files, storage=3) as cluster:
+        # The nodes believe what is in the CA's file of the old authority: that one is replaced below.
+        assert cluster.tls is not None
+        assert cluster.server is not None
+        async with polonaise.connect(cluster.coordinator, tls=trusting(client)) as log:
+            await log.append(b"before", partition=0)
+            loading = asyncio.create_task(appending(log))
+            theirs = new.client()
+            both = Path(client.ca).read_text() + Path(theirs.ca).read_text()
+            for ca in (str(trusted), client.ca):
+                (tmp_path / "both").write_text(both)
+                replace(ca, str(tmp_path / "both"))
+            await log.append(b"both CAs", partition=0)
+            for old, renewed in (
+                (cluster.files, new.issue("server", SERVER)),
+                (cluster.tls, new.issue("disk", STORAGE)),
+            ):
+                replace(old.certificate, renewed.certificate)
+                replace(old.key, renewed.key)
+            await log.append(b"new certificates", partition=0)
+            # A node that starts, and who connects to it, use what is there now.
+            await asyncio.to_thread(cluster.storage[0].kill)
+            await asyncio.to_thread(cluster.storage[0].start)
+            await until_engaged(log, 3)
+            replace(client.ca, theirs.ca)
+            await log.append(b"the old CA is gone, and this connection is open", partition=0)
+            loading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await loading  # an append that had failed would be raised here
+        async with polonaise.connect(cluster.coordinator, tls=theirs) as log:
+            await log.append(b"new client", partition=0)
+        await append_refused(cluster, trusting(client), CertificateRefused, "its CA is not among those")
+        await wait_until(lambda: cluster.server is not None and "is not of a CA" in cluster.server.log)
+
+
+async def test_a_client_that_runs_waits_for_a_certificate_to_be_mended(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    good, bad = options_of(ours.node()), options_of(theirs.node())
+    with running(tmp_path / "cluster", storage=1, tls=ours.node("all")) as cluster:
+        server = cluster.server
+        assert server is not None
+        common = server._arguments
+        async with polonaise.connect(cluster.coordinator, tls=ours.client()) as log:
+            await log.append(b"before", partition=0)
+            await asyncio.to_thread(server.kill)
+            server._arguments = [*common, *bad]  # of an option that is given twice the last one holds
+            receipt = log.append(b"while it is wrong", partition=0)
+            await asyncio.to_thread(server.start)
+            await wait_until(lambda: "refused a connection" in server.log)
+            await asyncio.to_thread(server.kill)
+            server._arguments = [*common, *good]
+            await asyncio.to_thread(server.start)
+            assert (await receipt).id == 1

@@ -1,0 +1,372 @@
+"""Each metric of a server and of storage nodes moves when it should, in a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+import polonaise
+from polonaise.client.log import Log
+from polonaise.coordination.values import Assignment
+from polonaise.errors import CoordinatorUnavailable, ExpectationFailed, LockConflict, UnknownPartition
+from polonaise.histogram import BOUNDS_S, Histogram
+from polonaise.node.condition import conditions_in
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring import servermetrics
+from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
+from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
+from polonaise.node.monitoring.samples import Samples
+from polonaise.server.protocol.recovery import quorum
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Node
+from polonaise.terms import NO_SESSION
+from polonaise.wire.messages import Flush
+from rigs.town import Town, in_a_town, in_an_application
+from rigs.waiting import wait_until
+
+
+async def of_server(town: Town) -> Samples:
+    (server,) = town.cluster.running_servers
+    return await ObservedServer(server, server._host.clock).samples(Detail())
+
+
+def lose(node: Node) -> None:
+    """Kill a node, and do not start it again until it is let up."""
+    node.hold_down()
+    node.crash()
+
+
+async def of_storage(town: Town, number: int = 0) -> Samples:
+    node = town.cluster.stores[town.cluster.storage[number].name]
+    return await ObservedStorage(node, node._host, node._settings.directory).samples(Detail())
+
+
+@in_an_application
+async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    server._refused["not_owner"] += 1
+    seen = {**await of_server(town), **await of_storage(town)}
+    of_every_node = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_node_")}
+    of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name}
+    assert set(metrics.METRICS) - set(seen) == of_every_node | of_a_store
+    assert pickle.loads(pickle.dumps(seen)) == seen
+    for metric, samples in seen.items():
+        assert samples, metric.name
+        assert all(len(labels) == len(metric.labels) for labels, _ in samples), metric.name
+
+
+@in_an_application
+async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    cluster = server._description.key.hex()[:8]
+    partitions = server._description.partitions
+    seen = await of_server(town)
+    assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
+    server._follow(Assignment())
+    seen = await of_server(town)
+    assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
+
+
+@in_an_application
+async def test_a_replica_of_which_nothing_is_known_lacks_everything(town: Town, log: Log) -> None:
+    await log.append(b"all there", 0)
+    away = town.cluster.storage[0]
+    name = town.cluster.storage_id(away)
+    lose(away)
+    (server,) = town.cluster.running_servers
+    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    await log.append(b"without one", 0)
+    server.partitions[0].owner.readiness.reached.pop(name, None)  # as after a start while it was away
+    assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 2
+    away.let_up()
+
+
+@in_a_town(partitions=4)
+async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the_bound(town: Town) -> None:
+    async def main(log: Log) -> None:
+        for partition in range(4):
+            await log.append(b"first", partition)
+        (server,) = town.cluster.running_servers
+        turns, read_in = 0, []
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        for served in server.partitions.values():
+
+            def totals(own: Callable[[], dict[str, int]] = served.totals) -> dict[str, int]:
+                read_in.append(turns)
+                return own()
+
+            served.totals = totals  # type: ignore[method-assign,assignment]
+        counting = asyncio.create_task(count())
+        before, servermetrics._TURN_PARTITIONS_LISTED = servermetrics._TURN_PARTITIONS_LISTED, 1
+        try:
+            seen = await of_server(town)
+        finally:
+            servermetrics._TURN_PARTITIONS_LISTED = before
+            counting.cancel()
+        assert len(set(read_in)) == len(read_in) == 4
+        assert seen.value(metrics.TRANSACTIONS) == 4
+
+    await town.application("client", main)
+
+
+@in_an_application
+async def test_whether_a_server_is_ready_is_not_read_from_its_health_document(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    observed = ObservedServer(server, server._host.clock)
+    server.health = None  # type: ignore[method-assign,assignment]
+    try:
+        assert observed.not_ready() == ""
+    finally:
+        del server.health
+
+
+@in_an_application
+async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(town: Town, log: Log) -> None:
+    locks = [polonaise.Lock("account", 1)]
+    await log.append(b"first", 0, locks=locks)
+    refused = [log.append(b"stale", 0, locks=locks, high_water_mark=-1) for _ in range(3)]
+    expected = log.append(b"no", 0, expectations=[polonaise.Expectation.position(7)])
+    fates = await asyncio.gather(*refused, expected, return_exceptions=True)
+    assert [type(fate) for fate in fates] == [LockConflict] * 3 + [ExpectationFailed]
+    seen = await of_server(town)
+    assert seen.value(metrics.FAILED, "lock_conflict") == 3
+    assert seen.value(metrics.FAILED, "expectation_failed") == 1
+    assert seen.value(metrics.CONFLICTS, "certain") == 3
+    assert seen.value(metrics.CONFLICTS, "before_session") == 0
+    assert seen.value(metrics.PARTITION_FAILED, 0) == 4
+    assert seen.value(metrics.PARTITION_CONFLICTS, 0) == 3
+    assert seen.value(metrics.LOCKS) == 1
+    assert seen.value(metrics.LOCK_TABLES) == 0
+
+
+@in_an_application
+async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log: Log) -> None:
+    (server,) = town.cluster.running_servers
+    await log.append(b"first", 0)
+    connection, *_ = server._connections
+    with pytest.raises(UnknownPartition):
+        server._on_message(connection, Flush(), 1, 7)
+    assert (await of_server(town)).value(metrics.REFUSED, "unknown_partition") == 1
+
+
+@in_an_application
+async def test_a_storage_node_that_is_away_lags_by_what_it_has_not_acknowledged(town: Town, log: Log) -> None:
+    for _ in range(3):
+        await log.append(b"all there", 0)
+    (server,) = town.cluster.running_servers
+    away = town.cluster.storage[0]
+    name = town.cluster.storage_id(away)
+    assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 0
+    lose(away)
+    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    for _ in range(5):
+        await log.append(b"without one", 0)
+    seen = await of_server(town)
+    assert seen.value(metrics.PARTITION_REPLICA_LAG, 0, name) == 5
+    assert seen.value(metrics.REPLICA_LAG, name) == 5
+    assert seen.value(metrics.UNDER_REPLICATED) == 1
+    assert seen.value(metrics.PARTITION_ENGAGED, 0) == quorum(range(3))
+    assert seen.value(metrics.PARTITION_MEMBERS, 0) == 3
+    assert seen.value(metrics.FAULTS) == 1
+    away.let_up()
+
+    async def engaged() -> bool:
+        return (await of_server(town)).value(metrics.PARTITION_ENGAGED, 0) == 3
+
+    await wait_until(engaged, within_s=300.0, every_s=0.5)
+    seen = await of_server(town)
+    assert seen.value(metrics.PARTITION_REPLICA_LAG, 0, name) == 0
+    assert seen.value(metrics.UNDER_REPLICATED) == 0
+
+
+@in_an_application
+async def test_without_a_quorum_a_partition_is_not_ready_and_its_inbox_fills(town: Town, log: Log) -> None:
+    await log.append(b"all there", 0)
+    for node in town.cluster.storage[:2]:
+        lose(node)
+    (server,) = town.cluster.running_servers
+    waiting = [log.append(bytes(1000), 0) for _ in range(2)]
+    await wait_until(lambda: server.partitions[0].owner.session is None, within_s=60.0, every_s=0.1)
+    more = log.append(bytes(1000), 0)
+    await wait_until(lambda: server.partitions[0].owner.waiting[1] >= 1000, within_s=60.0, every_s=0.1)
+    seen = await of_server(town)
+    assert seen.value(metrics.PARTITIONS, "ready") == 0
+    assert seen.value(metrics.PARTITIONS, "starting") == 1
+    assert seen.value(metrics.PARTITION_READY, 0) == 0
+    assert seen.value(metrics.PARTITION_SESSION, 0) == NO_SESSION
+    assert seen.value(metrics.INBOX) == 1
+    assert seen.value(metrics.INBOX_BYTES) == seen.value(metrics.PARTITION_INBOX_BYTES, 0)
+    observed = ObservedServer(server, server._host.clock)
+    assert observed.not_ready() == f"partition 0: {conditions_in(server.health())[0].waits_for}"
+    for node in town.cluster.storage[:2]:
+        node.let_up()
+    await asyncio.gather(*waiting, more, return_exceptions=True)
+    assert (await of_server(town)).value(metrics.PARTITIONS, "ready") == 1
+    assert observed.not_ready() == ""
+
+
+@in_an_application
+async def test_the_lag_of_a_client_that_does_not_read_is_told(town: Town, log: Log) -> None:
+    await log.append(b"mounted", 0)
+    (server,) = town.cluster.running_servers
+    (mount,) = server.partitions[0].owner.feeds.mounts.values()
+    mount.credit = 0
+    writes = [log.append(b"more", 0) for _ in range(4)]
+    await wait_until(lambda: server.partitions[0].owner.committed == 4)
+    seen = await of_server(town)
+    assert seen.value(metrics.CLIENT_LAG, 0, log.client_id) == 4
+    assert seen.value(metrics.FEED_LAG) == seen.value(metrics.PARTITION_FEED_LAG, 0) == 4
+    assert (seen.value(metrics.MOUNTS), seen.value(metrics.MOUNTS_BEHIND)) == (1, 1)
+    mount.credit = 10**9
+    await log.append(b"last", 0)
+    await asyncio.gather(*writes)
+    assert (await of_server(town)).value(metrics.MOUNTS_BEHIND) == 0
+
+
+@in_an_application
+async def test_reads_from_memory_are_hits_and_older_ones_misses(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    before = await of_server(town)
+    assert [tx.data async for tx in log.read(0)] == [b"first"]
+    after = await of_server(town)
+    hits = [each.value(metrics.CACHE_HITS) for each in (before, after)]
+    assert hits[1] > hits[0]  # type: ignore[operator]
+    (server,) = town.cluster.running_servers
+    server.partitions[0].owner.cache.clear()
+    assert (await log.transaction(0, 0)).data == b"first"
+    assert (await of_server(town)).value(metrics.CACHE_MISSES) == 1
+    assert (await of_server(town)).value(metrics.CACHE_BYTES) == 0
+
+
+@in_an_application
+async def test_totals_never_fall_when_a_partition_goes(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    before = server.measures().totals
+    server._follow(Assignment())
+    assert not server.partitions
+    after = server.measures().totals
+    assert before["committed_transactions"] == 1
+    assert dict(after) == dict(before)
+
+
+@in_an_application
+async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 0
+    server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    seen = await of_server(town)
+    assert seen.value(metrics.COORDINATOR_TROUBLE) == 1
+    assert seen.value(metrics.COORDINATOR_ERRORS) == 1
+    health = await ObservedServer(server, server._host.clock).health()
+    assert health["status"] == "degraded"
+    (problem,) = health["problems"]["0"]
+    assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
+    server._follow(Assignment())
+    health = await ObservedServer(server, server._host.clock).health()
+    assert health["status"] == "degraded"
+    assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
+    server._trouble.succeeded("the lease can't be renewed")
+    seen = await of_server(town)
+    assert (seen.value(metrics.COORDINATOR_TROUBLE), seen.value(metrics.COORDINATOR_ERRORS)) == (0, 1)
+
+
+@in_an_application
+async def test_a_coordinator_that_cannot_be_reached_is_trouble_until_it_can(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    (server,) = town.cluster.running_servers
+    town.cluster.cut_off.add("server-0")
+    await wait_until(lambda: str(server._trouble), within_s=60.0, every_s=0.1)
+    assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 1
+    town.cluster.cut_off.clear()
+    await wait_until(lambda: not str(server._trouble), within_s=60.0, every_s=0.1)
+
+
+@in_a_town
+async def test_a_server_that_owns_nothing_is_ready_to_take_over(town: Town) -> None:
+    async def main(log: Log) -> None:
+        await log.append(b"first", 0)
+        (server,) = town.cluster.running_servers
+        observed = ObservedServer(server, server._host.clock)
+        server.partitions.clear()
+        assert observed.not_ready() == ""
+        assert (await observed.health())["status"] == "ok"
+        server.followed = False
+        assert "has not read the assignment" in observed.not_ready()
+        assert (await observed.health())["status"] == "not_ready"
+        server.followed = True
+
+    await town.application("client", main)
+
+
+@in_an_application
+async def test_a_replica_that_cannot_be_used_is_told_by_its_node(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    node = town.cluster.stores[town.cluster.storage[0].name]
+    (replica,) = node.replicas()
+    replica.unavailable = polonaise.errors.PartitionUnavailable("its files are damaged")
+    seen = await of_storage(town)
+    assert seen.value(metrics.REPLICA_USABLE, 0) == 0
+    assert seen.value(metrics.REPLICA_LAST, 0) is None
+    assert seen.value(metrics.STORAGE_PARTITIONS, "unusable") == 1
+    health = await ObservedStorage(node, node._host, node._settings.directory).health()
+    assert health["status"] == "degraded"
+    assert health["problems"] == ["partition 0 can't be used: [partition_unavailable] its files are damaged"]
+    assert health["ready"], "servers are told which replica, and why"
+    replica.unavailable = None
+
+
+def test_latencies_are_those_of_the_virtual_clock() -> None:
+    async def story(town: Town) -> None:
+        async def main(log: Log) -> None:
+            began_s = town.world.now
+            await log.append(b"first", 0)
+            took_s = town.world.now - began_s
+            (server,) = town.cluster.running_servers
+            latencies = server.measures().latencies
+            assert sum(latencies.counts) == 1
+            assert 0 < latencies.total < took_s
+            syncs = town.cluster.stores[town.cluster.storage[0].name].measures().syncs
+            assert sum(syncs.counts) == 1
+            assert 0 < syncs.total < latencies.total
+
+        await town.application("client", main)
+
+    Town(1, server=ServerSettings()).run(story)
+
+
+def test_a_histogram_counts_each_duration_once_bounds_included() -> None:
+    histogram = Histogram()
+    for seconds in (0.0, BOUNDS_S[0], 0.003, 60.0):
+        histogram.observe(seconds)
+    assert histogram.counts[0] == 2
+    assert histogram.counts[BOUNDS_S.index(0.005)] == 1
+    assert histogram.counts[-1] == 1
+    assert sum(histogram.counts) == 4
+    assert histogram.total == pytest.approx(60.0032)
+
+
+@pytest.mark.parametrize(
+    ("listing", "count", "lists"),
+    [
+        (SeriesListed.AUTO, AUTO_MAX, True),
+        (SeriesListed.AUTO, AUTO_MAX + 1, False),
+        (SeriesListed.ALL, 10_000, True),
+        (SeriesListed.NONE, 1, False),
+    ],
+)
+def test_thousands_are_listed_only_when_asked_for(listing: SeriesListed, count: int, lists: bool) -> None:
+    assert listing.lists(count) is lists

@@ -1,0 +1,91 @@
+"""A cluster whose nodes serve HTTP: the nodes of production in this process, on its real disk and network."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polonaise
+from polonaise.host.real import RealHost
+from polonaise.node.processes import Http, run_server, run_storage
+from polonaise.server.settings import ServerSettings
+from polonaise.storage.settings import StorageSettings
+from rigs.waiting import PATIENCE_S
+
+ANY_PORT = "127.0.0.1:0"
+
+
+class ObservedRun(NamedTuple):
+    """One node that runs in a task of its own."""
+
+    address: str
+    http: str
+    task: asyncio.Task[None]
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+class ObservedCluster(NamedTuple):
+    """Storage nodes, and a server."""
+
+    coordinator: str
+    storage: list[ObservedRun]
+    server: ObservedRun
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[polonaise.Log]:
+        async with polonaise.connect(self.coordinator) as log:
+            yield log
+
+
+async def started(run: Callable[..., Coroutine[Any, Any, None]]) -> ObservedRun:
+    """Start `run(host, ready, http)` as a task, and return when it serves. Raises what it raises."""
+    host, said = RealHost(), asyncio.Queue[str]()
+
+    async def main() -> None:
+        try:
+            await run(host, said.put_nowait, Http(ANY_PORT, said.put_nowait))
+        finally:
+            host.close()
+
+    task = asyncio.create_task(main())
+    first = asyncio.create_task(said.get())
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([task, first], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            first.cancel()
+            task.result()
+        return ObservedRun(await first, await said.get(), task)
+
+
+async def started_storage(directory: Path, **settings: Any) -> ObservedRun:
+    """Start a storage node."""
+    how = StorageSettings(str(directory), **settings)
+    return await started(lambda host, ready, http: run_storage(host, how, ready, http))
+
+
+@contextlib.asynccontextmanager
+async def observed_cluster(
+    directory: Path, *, storage: int = 3, partitions: int = 1, **settings: Any
+) -> AsyncIterator[ObservedCluster]:
+    """Run a cluster in a directory."""
+    runs: list[ObservedRun] = []
+    try:
+        for number in range(storage):
+            runs.append(await started_storage(directory / f"storage-{number}"))
+        nodes = {run.address: run.address for run in runs}
+        coordinator = f"file:{directory / 'coordinator'}"
+        how = ServerSettings(**settings)
+        server = await started(
+            lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http)
+        )
+        runs.append(server)
+        yield ObservedCluster(coordinator, runs[:storage], server)
+    finally:
+        for run in reversed(runs):
+            await run.stop()

@@ -1,0 +1,191 @@
+"""Storage nodes are known by name: one that comes back at another address is found there, and no other is taken for
+it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polonaise.admin.storagemoves import StorageMove, move_storage
+from polonaise.client.log import Log
+from polonaise.errors import BadOption, WrongStorageNode
+from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
+from polonaise.wire.messages import Identified, Identify
+from rigs.health import until_engaged
+from rigs.storage import FixedAddresses
+from rigs.town import Town, in_a_town
+from rigs.waiting import time_passes, wait_until
+
+TIMEOUT_S = 2.0
+
+
+async def moved(town: Town, number: int, address: str) -> StorageMove:
+    name = town.cluster.storage_id(town.cluster.storage[number])
+    return await town.operator(lambda host, coordinator: move_storage(host, coordinator, name, address, TIMEOUT_S))
+
+
+async def told_by_hand(town: Town, number: int, address: str) -> None:
+    """Change the description as an operator does who is not kept from mistakes."""
+    name = town.cluster.storage_id(town.cluster.storage[number])
+
+    async def change(_: Any, coordinator: Any) -> None:
+        current = await coordinator.description()
+        assert await coordinator.set_description(current.value.moved(name, address), current.version) is not None
+
+    await town.operator(change)
+
+
+def links(town: Town) -> dict[str, Any]:
+    (server,) = town.cluster.running_servers
+    told: dict[str, Any] = server.health()["storage"]
+    return told
+
+
+async def append(town: Town, body: bytes, engaged: int) -> None:
+    async def main(log: Log) -> None:
+        await log.append(body, 0)
+        await until_engaged(log, engaged)
+
+    await town.application("writer", main)
+
+
+@in_a_town
+async def test_a_node_that_comes_back_at_another_address_is_found_there_once_the_cluster_is_told(town: Town) -> None:
+    await append(town, b"1", 3)
+    node, name = town.cluster.storage[1], town.cluster.storage_id(town.cluster.storage[1])
+    town.cluster.places[node.name] = "storage-1:9001"
+    node.crash()
+    await append(town, b"2", 2)
+    assert not links(town)[name]["connected"]
+    await time_passes(5)  # until it runs again
+    assert await moved(town, 1, "storage-1:9001") == StorageMove(name, name, "storage-1:9001", "")
+    await append(town, b"3", 3)
+    assert (links(town)[name]["address"], links(town)[name]["error"]) == ("storage-1:9001", "")
+    assert await town.log() == [b"1", b"2", b"3"]
+    assert (await moved(town, 1, "storage-1:9001")).changed is False
+
+
+@in_a_town
+async def test_a_connection_that_stands_is_left_alone_until_it_breaks(town: Town) -> None:
+    await append(town, b"1", 3)
+    node, name = town.cluster.storage[1], town.cluster.storage_id(town.cluster.storage[1])
+    told = await moved(town, 1, "storage-1:9001")
+    assert (told.changed, "connection_lost" in told.trouble) == (True, True), "nobody is there yet"
+    await time_passes(10)
+    assert links(town)[name]["connected"]
+    town.cluster.places[node.name] = "storage-1:9001"
+    node.crash()
+    await append(town, b"2", 3)
+    assert links(town)[name]["address"] == "storage-1:9001"
+
+
+@in_a_town
+async def test_a_disk_that_is_reached_as_another_node_is_kept_out_and_the_server_goes_on_with_the_others(
+    town: Town,
+) -> None:
+    await append(town, b"1", 3)
+    names = [town.cluster.storage_id(node) for node in town.cluster.storage]
+    await told_by_hand(town, 1, names[2])
+    town.cluster.storage[1].crash()
+    await wait_until(lambda: "wrong_storage_node" in links(town)[names[1]]["error"])
+    for each in (names[1], names[2], "polonaise storage move"):
+        assert each in links(town)[names[1]]["error"]
+    await append(town, b"2", 2)
+    assert links(town)[names[2]]["connected"], "its own connection is not harmed"
+    await told_by_hand(town, 1, names[1])
+    await append(town, b"3", 3)
+    assert await town.log() == [b"1", b"2", b"3"]
+
+
+@in_a_town
+async def test_two_nodes_whose_addresses_were_exchanged_store_nothing_for_each_other(town: Town) -> None:
+    await append(town, b"1", 3)
+    names = [town.cluster.storage_id(node) for node in town.cluster.storage]
+    await told_by_hand(town, 0, names[1])
+    await told_by_hand(town, 1, names[0])
+    for number in (0, 1):
+        town.cluster.storage[number].crash()
+    for number in (0, 1):
+        await wait_until(lambda number=number: "wrong_storage_node" in links(town)[names[number]]["error"])  # type: ignore[misc]
+    for number in (0, 1):
+        await told_by_hand(town, number, names[number])
+    await append(town, b"2", 3)
+
+
+@in_a_town
+async def test_while_all_nodes_are_connected_the_description_is_not_read(town: Town) -> None:
+    await append(town, b"1", 3)
+    reads: list[str] = []
+    read = town.cluster.service.read
+    town.cluster.service.read = lambda key: (reads.append(key), read(key))[1]  # type: ignore[method-assign]
+    await time_passes(60)
+    assert reads
+    assert "description" not in reads
+    town.cluster.storage[1].hold_down()
+    town.cluster.storage[1].crash()
+    await time_passes(60)
+    assert 20 <= reads.count("description") <= 62, "and once a second at most while one is not"
+
+
+@in_a_town
+async def test_a_server_goes_on_with_the_addresses_that_it_knows_while_the_coordinator_is_gone(town: Town) -> None:
+    await append(town, b"1", 3)
+    town.cluster.cut_off.add("server-0")
+    name = town.cluster.storage_id(town.cluster.storage[1])
+    town.cluster.storage[1].crash()
+    await wait_until(lambda: not links(town)[name]["connected"])
+    await wait_until(lambda: links(town)[name]["connected"])
+    town.cluster.cut_off.clear()
+    await append(town, b"2", 3)
+
+
+# ---------------------------------------------------------------------- a node of the version before names
+
+
+class _Peer(SimpleNamespace):
+    async def request(self, message: object, **_: object) -> object:
+        self.asked.append(message)
+        return Identified("a:1")
+
+
+def linked(name: str, others: dict[str, StorageLink], *, version: int, node: int) -> tuple[StorageLink, Any]:
+    link = StorageLink(None, name, 1, b"k" * 16, ServerSettings(), others, FixedAddresses())  # type: ignore[arg-type]
+    others[name] = link
+    closed: list[object] = []
+    peer = SimpleNamespace(version_max=version, node=node)
+    return link, _Peer(peer=peer, asked=[], closed=closed, close=closed.append)
+
+
+async def test_a_node_that_knows_of_no_names_is_not_asked_and_kept_from_being_linked_twice() -> None:
+    others: dict[str, StorageLink] = {}
+    first, connection = linked("a:1", others, version=1, node=7)
+    await first._check_name(connection)
+    assert connection.asked == []
+    first.session = connection
+    second, again = linked("b:1", others, version=1, node=7)
+    with pytest.raises(BadOption, match="a:1 are the same storage node"):
+        await second._check_name(again)
+    assert len(again.closed) == 1
+    third, distinct = linked("c:1", others, version=1, node=8)
+    await third._check_name(distinct)
+
+
+async def test_a_node_that_knows_its_name_is_asked_and_closed_when_it_has_another() -> None:
+    link, connection = linked("a:1", {}, version=2, node=7)
+    await link._check_name(connection)
+    (asked,) = connection.asked
+    assert isinstance(asked, Identify)
+    assert asked.name == "a:1"
+
+    async def refuse(*_: object, **__: object) -> object:
+        await asyncio.sleep(0)
+        raise WrongStorageNode("this is b:1")
+
+    connection.request = refuse
+    with pytest.raises(WrongStorageNode):
+        await link._check_name(connection)
+    assert len(connection.closed) == 1
