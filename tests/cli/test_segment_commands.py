@@ -277,7 +277,7 @@ def test_replicas_are_compared(shell: Shell, storage: Path, tmp_path: Path) -> N
     assert f"{storage}  b " in shell.run("segment", "compare", storage, least).output
     empty = [make_storage(tmp_path / name, batches=0) for name in ("none", "nothing")]
     (empty[0] / NAME_FILE).write_bytes(b"not a name")
-    assert "is damaged, so that nobody knows which" in shell.run("segment", "compare", *empty).output
+    assert "is damaged, and so the node does not know its name" in shell.run("segment", "compare", *empty).output
     assert "partition 0: none of these directories holds" in shell.run("segment", "compare", *empty).output
     shell.refuses("segment", "compare", storage, code="bad_option", naming="two storage directories")
 

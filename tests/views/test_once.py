@@ -83,7 +83,9 @@ async def test_after_a_lost_answer_the_key_says_what_became_of_it(sqlite_url: st
                 await log.once(f"key {number}", pay, number, timeout=0.3)
             log.faults.reconnect()
             told = await log.once(f"key {number}", pay, number, timeout=10)
-            assert (told.repeated, told.value) == (committed, {"paid": number})
+            assert told.value == {"paid": number}
+            # What was not committed is sent again, and is perhaps in the log before the second attempt's own append.
+            assert told.repeated or not committed
         assert [tx.data for tx in log.transactions()] == [body(0), body(1)]
 
 
