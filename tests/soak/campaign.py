@@ -33,8 +33,12 @@ EVERY_S: Final = 0.5
 """Seconds between two samples of a process."""
 SEGMENTS_CACHED: Final = 40
 """The number of segments that the campaign fills first: more than a storage node keeps open."""
-ROLES: Final = ("storage 0", "storage 1", "storage 2", "server, owner", "server, standing by", "client a", "client b")
-"""The processes, each of which must be judged in at least one of its lives."""
+ROLES: Final = ("storage 0", "storage 1", "storage 2", f"server of 1 of {PARTITIONS}", "client a", "client b")
+"""The processes, each of which must be judged in at least one of its lives.
+
+A server is judged while it shares the partitions with the other one. After a kill the other one has all of them for a
+while: a stretch of its own, mostly too short.
+"""
 
 
 @dataclass
@@ -195,7 +199,7 @@ class Campaign:
             health = await self._health(process)
             if health is None:
                 return
-            role, tasks = "server, owner" if health["partitions"] else "server, standing by", health["tasks"]
+            role, tasks = f"server of {len(health['partitions'])} of {PARTITIONS}", health["tasks"]
         sample = look(pid, time.monotonic(), tasks) if process.pid == pid else None
         if sample is not None:
             which = f"{role} life {life}" if role == process.name else f"{role} life {process.name[-1]}.{life}"
@@ -223,7 +227,7 @@ class Campaign:
     # ------------------------------------------------------------------ disturbing
 
     async def _kill_servers(self) -> None:
-        """Kill the owner, then its successor, and so on; leave the last one running long enough to be judged."""
+        """Kill one server, then the other one, and so on; leave the last one running long enough to be judged."""
         for kill in range(max(1, round(self._seconds / self._server_every_s) - 1)):
             await asyncio.sleep(self._server_every_s)
             victim = self._servers[kill % 2]
