@@ -35,7 +35,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
-test: check ## all that a newcomer should see pass: about 40 minutes on 2 cores
+test: check ## all that a newcomer should see pass: about 50 minutes on 2 cores
 	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and alone'
 
