@@ -30,6 +30,15 @@ def answers(coordinator: Any = None, **settings: Any) -> ClusterAnswers:
     return ClusterAnswers(MemoryHost(), coordinator, ServerSettings(**settings))
 
 
+async def one_that_waits() -> tuple[ClusterAnswers, asyncio.Future[AssignmentIs]]:
+    """Return a server's answers, and a request that waits there for a newer assignment."""
+    told = answers()
+    told.learn(assigned(1))
+    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
+    await time_passes(0)
+    return told, waiting
+
+
 async def answered(by: ClusterAnswers, request: GetAssignment) -> AssignmentIs:
     asked = by.answering(request)
     assert asked is not None
@@ -105,10 +114,7 @@ async def test_who_waits_at_a_server_that_loses_its_coordinator_is_told_so_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(clusteranswers, "_TROUBLE_S", 0.05)
-    told = answers()
-    told.learn(assigned(1))
-    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
-    await time_passes(0)
+    told, waiting = await one_that_waits()
     told.note_trouble("no answer from there")
     answer = await asyncio.wait_for(waiting, 20)
     assert (answer.version, answer.trouble) == (1, "no answer from there")
@@ -118,10 +124,7 @@ async def test_who_waits_at_a_server_that_loses_its_coordinator_is_told_so_soon(
 
 async def test_a_hiccup_of_the_coordinator_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusteranswers, "_TROUBLE_S", 0.05)
-    told = answers()
-    told.learn(assigned(1))
-    waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
-    await time_passes(0)
+    told, waiting = await one_that_waits()
     told.note_trouble("no answer from there")
     told.learn(assigned(1))
     await nothing_happens_for(0.2)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -284,7 +284,7 @@ class ClusterObserver:
         addresses |= registered
         asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
         asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
-        servers, storage = await asyncio.gather(_together(asked_servers), _together(asked_storage))
+        servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         owned = Counter(owner.server for owner in self._assignment.owners.values())
         return ClusterStatus(
@@ -456,12 +456,6 @@ async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterO
     """
     async with opened_coordinator(address) as (host, coordinator):
         yield ClusterObserver(host, coordinator, address, timeout_s)
-
-
-async def _together(
-    asked: list[Coroutine[Any, Any, Told]],
-) -> list[Told]:
-    return list(await asyncio.gather(*asked))
 
 
 def _is_known(answer: Mapping[str, Any]) -> bool:

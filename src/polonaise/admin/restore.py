@@ -36,7 +36,7 @@ from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
-from polonaise.node.addresses import check_storage_address
+from polonaise.node.addresses import check_storage_addresses
 from polonaise.node.embedded import (
     PARTITIONS_MAX,
     SEGMENT_BATCHES_MAX,
@@ -195,10 +195,7 @@ def _storage_nodes(how: HowToRestore) -> Mapping[StorageId, str]:
             raise BadOption(f"invalid number of storage directories {how.storage}: it must be from 1 to {STORAGE_MAX}")
         names = storage_names(how.storage)
         return dict(zip(names, names, strict=True))
-    for address in how.nodes.values():
-        check_storage_address(address)
-        if list(how.nodes.values()).count(address) > 1:
-            raise BadOption(f"the address {address} is given twice: each storage node needs one of its own")
+    check_storage_addresses(how.nodes.values(), "--nodes")
     return how.nodes
 
 

@@ -173,17 +173,25 @@ def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
         if not equals or ":" in name:
             name = address = text
         check_storage_name(name)
-        check_storage_address(address)
         if name in nodes:
             raise BadOption(f"{option} has {redacted(name)} twice: each replica needs a storage node of its own")
-        if address in nodes.values():
-            raise BadOption(
-                f"{option} has the address {redacted(address)} twice: each storage node needs one of its own"
-            )
         nodes[name] = address
+    check_storage_addresses(nodes.values(), option)
     if clash := nodes.keys() & {address for name, address in nodes.items() if address != name}:
         raise BadOption(f"{option} has {redacted(min(clash))} as a node's name and as the address of another node")
     return nodes
+
+
+def check_storage_addresses(addresses: Iterable[str], option: str) -> None:
+    """Raise `BadOption`, which names `option`, for an address of a storage node that is invalid or there twice."""
+    seen: set[str] = set()
+    for address in addresses:
+        check_storage_address(address)
+        if address in seen:
+            raise BadOption(
+                f"{option} has the address {redacted(address)} twice: each storage node needs one of its own"
+            )
+        seen.add(address)
 
 
 def check_storage_name(name: StorageId) -> None:
