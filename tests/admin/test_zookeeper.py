@@ -79,7 +79,7 @@ def test_a_server_that_does_not_come_up_tells_what_it_printed(tmp_path: Path) ->
         (tmp_path / "zookeeper-1" / "data" / "version-2" / "log.1").write_bytes(b"no log of ZooKeeper's")
         with pytest.raises(ZooKeeperEnded, match=r"(?s)server 1 did not start: .*(Exception|ERROR)"):
             ensemble.start(60.0)
-    assert not running_in(tmp_path)
+    block_until(lambda: not running_in(tmp_path), "what watches the server's standard input has ended, too")
 
 
 def test_a_directory_is_one_ensembles(tmp_path: Path) -> None:

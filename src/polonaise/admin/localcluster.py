@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
 from polonaise.host.files import RealLock, try_lock, with_own_errors
+from polonaise.host.stopsignals import StopFlag
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 
 _LOOK_S: Final = 0.1
@@ -83,7 +83,7 @@ class LocalClusterRun:
         self._restart = restart
         self._config = config
         self._verbose = verbose
-        self._stopped = threading.Event()
+        self._stopped = StopFlag()
         self._locks: list[RealLock] = []
         self._cluster: LocalCluster | None = None
         self._watched: list[_Watched] = []

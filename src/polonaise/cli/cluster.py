@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -20,6 +17,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import print_all, renderable, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.host.stopsignals import stop_signals_call
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus
@@ -172,21 +170,7 @@ def cluster_start(
     )  # fmt: skip
     if until_stdin_ends:
         stop_when_stdin_ends(_STOP_S)
-    with _signals_to(run.stop_soon), run:
+    with stop_signals_call(run.stop_soon), run:
         run.start()
         run.wait_ready()
         run.follow()
-
-
-@contextmanager
-def _signals_to(stop: Callable[[], None]) -> Iterator[None]:
-    """Make the signals that end a command call `stop` instead, within the block."""
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)  # ignored means started by nohup, to go on when the terminal is gone
-    before = {number: signal.signal(number, lambda *_: stop()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

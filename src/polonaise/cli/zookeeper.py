@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,7 @@ from typer import Option
 
 from polonaise.cli.running import UntilStdinEnds, say_ready, stop_when_stdin_ends
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.host.stopsignals import StopFlag, stop_signals_call
 
 zookeeper = typer.Typer(help="Run ZooKeeper servers, for a cluster's coordinator.", no_args_is_help=True)
 
@@ -40,13 +39,12 @@ def zookeeper_run(
     from polonaise.admin.zookeeper import ZooKeeperEnsemble
     from polonaise.host.tls import files_in
 
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    stopped = StopFlag()
     if until_stdin_ends:
         stop_when_stdin_ends(_STOP_S * ensemble)
     tls = files_in(os.environ)
-    with ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls) as servers:
+    run = ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls)
+    with stop_signals_call(stopped.set), run as servers:
         servers.start()
         say_ready(servers.hosts)
         while not stopped.wait(_LOOK_S):

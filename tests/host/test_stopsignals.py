@@ -1,0 +1,89 @@
+"""Signals that end a program: a handler never waits for a lock of the thread that it interrupts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from polonaise.host.stopsignals import StopFlag, stop_signals_call
+from rigs.waiting import PATIENCE_S
+
+WAITS = """
+from polonaise.host.stopsignals import StopFlag, stop_signals_call
+flag = StopFlag()
+with stop_signals_call(flag.set):
+    print("waits", flush=True)
+    while not flag.wait(0.05):
+        pass
+print("ends", flush=True)
+"""
+
+
+def stopped_at(step: int) -> bool:
+    """Wait for a flag, and set it from within the thread that waits, at this step of its way; tell if it came so far.
+
+    As a signal handler, which runs between any two steps of the main thread.
+    """
+    flag = StopFlag()
+    steps = 0
+
+    def at_each_line(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            flag.set()
+        return at_each_line
+
+    def wait() -> None:
+        sys.settrace(at_each_line)
+        try:
+            flag.wait(0.001)
+        finally:
+            sys.settrace(None)
+        while not flag.is_set() and steps >= step:
+            pass
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive(), f"the handler waits for the wait that it interrupts, at step {step}"
+    return steps >= step
+
+
+def test_a_flag_may_be_set_within_any_step_of_the_wait_for_it() -> None:
+    step = 1
+    while stopped_at(step):
+        step += 1
+    assert step > 3  # it was tried at more than the wait's first and last step
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_what_waits_for_the_flag(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "ends\n"
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_handlers_from_before_are_back_after_the_block() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    with stop_signals_call(lambda: None):
+        assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+    assert {number: signal.getsignal(number) for number in before} == before
+
+
+def test_sighup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals_call(lambda: None):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
