@@ -46,8 +46,6 @@ def stopped_at(step: int) -> bool:
             flag.wait(0.001)
         finally:
             sys.settrace(None)
-        while not flag.is_set() and steps >= step:
-            pass
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()

@@ -40,11 +40,11 @@ def zookeeper_run(
     from polonaise.host.tls import files_in
 
     stopped = StopFlag()
-    if until_stdin_ends:
-        stop_when_stdin_ends(_STOP_S * ensemble)
     tls = files_in(os.environ)
     run = ZooKeeperEnsemble(directory.absolute(), servers=ensemble, listen=listen, tls=tls)
     with stop_signals_call(stopped.set), run as servers:
+        if until_stdin_ends:
+            stop_when_stdin_ends(_STOP_S * ensemble)
         servers.start()
         say_ready(servers.hosts)
         while not stopped.wait(_LOOK_S):
