@@ -637,6 +637,16 @@ class CoordinatorDamaged(PolonaiseError):
     code = "coordinator_damaged"
 
 
+class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
+    """A value that the coordinator keeps was written by a newer version of Polonaise, in a form that this one can't read.
+
+    To those who need the value it is as one that is damaged: they believe none of it and replace none of it. But
+    nothing is to be restored: the process that met it has to be upgraded.
+    """
+
+    code = "coordinator_newer"
+
+
 class NotInitialized(PolonaiseError):
     """The coordinator, or the directory, holds no cluster or log."""
 

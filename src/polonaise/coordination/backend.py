@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged, UnsupportedFormat
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer
 
 
 class Entry(NamedTuple):
@@ -87,11 +87,16 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     )
 
 
-def unsupported(place: str, found: str, known: int) -> UnsupportedFormat:
+def unsupported(place: str, found: str, known: int) -> CoordinatorNewer:
     """Return the error for an entry of another format than this version reads."""
-    return UnsupportedFormat(
-        f"{place} is of coordinator format {found}; this version of Polonaise reads format {known}: "
-        "run the version that wrote it, or a newer one"
+    return newer(place, f"it is of coordinator format {found}; this version of Polonaise reads format {known}")
+
+
+def newer(place: str, what: str) -> CoordinatorNewer:
+    """Return the error for an entry that a newer version wrote, with what this version does not know of it."""
+    return CoordinatorNewer(
+        f"{place}: {what}. Nothing is damaged, and nothing was changed: run the version that wrote it, or a newer one "
+        "(docs/upgrading.md)"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, missing
+from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.values import (
     ASSIGNMENT,
@@ -25,6 +25,7 @@ from polonaise.errors import (
     BadOption,
     Closed,
     CoordinatorDamaged,
+    CoordinatorNewer,
     DirectoryInUse,
     NotInitialized,
     PolonaiseError,
@@ -92,7 +93,7 @@ class Coordinator:
 
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
     (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
-    write in one session.
+    write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -332,6 +333,8 @@ class Coordinator:
         self._check(key, entry, floor)
         try:
             value = kind.decode(entry.contents)
+        except CoordinatorNewer as error:
+            raise newer(self._backend.place(key), error.text) from error
         except CoordinatorDamaged as error:
             raise damaged(self._backend.place(key), error.text) from error
         self._remember(key, entry, value)

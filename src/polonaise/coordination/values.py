@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from polonaise.errors import CoordinatorDamaged
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer
 from polonaise.terms import (
     NO_SESSION,
     UNRESOLVED,
@@ -40,7 +40,11 @@ def is_key(name: str) -> bool:
 
 
 class CoordinatorValue:
-    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed."""
+    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed.
+
+    A key of the JSON object is the name of a field of the class, so that every version can tell what is damaged from
+    what a newer version has added: decision 39 says how a value may change.
+    """
 
     __slots__ = ()
 
@@ -55,14 +59,32 @@ class CoordinatorValue:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write.
+
+        If the value has keys that this version does not know, that is a `CoordinatorNewer`.
+        """
         try:
-            value = cls._of(json.loads(raw))
+            document = json.loads(raw)
+            cls._check_keys(document)
+            value = cls._of(document)
             if value.encode() != raw:
                 raise ValueError("not in the form in which it is written")
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CoordinatorDamaged(f"it is no valid {cls.__name__}: {error}") from error
         return value
+
+    @classmethod
+    def _check_keys(cls, document: Any) -> None:
+        """Raise `CoordinatorNewer` for an object with keys that are no fields of this version.
+
+        Damage to the bytes is found before, by the backend's checksum: what reads as JSON is what somebody has written.
+        """
+        known = {each.name for each in fields(cast(Any, cls))}
+        if isinstance(document, dict) and (unknown := sorted(document.keys() - known)):
+            raise CoordinatorNewer(
+                f"it has {', '.join(map(repr, unknown))}, which this version of Polonaise does not know: a newer one "
+                "wrote it"
+            )
 
 
 @dataclass(frozen=True, slots=True)

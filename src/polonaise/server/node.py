@@ -17,6 +17,7 @@ from polonaise.coordination.values import Assignment, ClusterDescription, Regist
 from polonaise.errors import (
     Closed,
     CoordinatorDamaged,
+    CoordinatorNewer,
     CoordinatorUnavailable,
     NotOwner,
     PolonaiseError,
@@ -277,8 +278,23 @@ class Server:
                     error,
                     extra=self._fields,
                 )
+                if isinstance(error, CoordinatorNewer):
+                    await self._step_aside()
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+
+    async def _step_aside(self) -> None:
+        """Leave the members, so that servers that can read the coordinator's values take over what this one owns.
+
+        As a member it would be given partitions that it does not learn of. Until another server takes its partitions
+        it goes on with them: if it is the only one, nobody else would. It registers again once it can read the values.
+        """
+        if self._membership is None or self._membership.left:
+            return
+        try:
+            await self._membership.leave()
+        except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+            _log.warning("server %d could not leave the members: %s", self.id, error, extra=self._fields)
 
     async def _assign(
         self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
