@@ -20,6 +20,7 @@ from polonaise.wire import codec
 from polonaise.wire.codec import Message
 
 KEPT = Path(__file__).parent.parent / "upgrades" / "kept"
+VERSIONS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 PARTITIONS = 2
 STORAGE = 3
 SEGMENT_BYTES = 4096

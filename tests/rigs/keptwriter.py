@@ -72,7 +72,15 @@ def followed(cluster: LocalCluster, directory: Path) -> dict[str, Any]:
     with sqlite3.connect(directory / "view.sqlite") as database:
         document["balances"] = database.execute("SELECT account, balance FROM balances ORDER BY 1").fetchall()
         document["marks"] = database.execute("SELECT partition, high_water_mark FROM polonaise_marks").fetchall()
-    archive = [sys.executable, "-m", "polonaise.cli", "archive", "run", cluster.coordinator, str(directory / "fragments")]
+    archive = [
+        sys.executable,
+        "-m",
+        "polonaise.cli",
+        "archive",
+        "run",
+        cluster.coordinator,
+        str(directory / "fragments"),
+    ]
     subprocess.run([*archive, "--rest"], check=True, stdout=subprocess.DEVNULL)
     document["stream_rows"] = read
     return document
