@@ -61,7 +61,7 @@ torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below the
 packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging
 
-bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
+bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md and docs/scale.md
 	$(BIN)/python benchmarks/append.py --write
 	$(BIN)/python benchmarks/one_append.py --write
 	$(BIN)/python benchmarks/embedded.py --write
@@ -69,6 +69,7 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/views.py --write
 	$(BIN)/python benchmarks/fragments.py --write
 	$(BIN)/python benchmarks/spark.py --write
+	$(BIN)/python benchmarks/scale.py --write
 
 bench-peers: $(STAMP) ## the same work at Kafka, PostgreSQL and NATS JetStream: about 8 minutes; writes the tables in docs/why.md
 	$(BIN)/python -m benchmarks.peers --write
