@@ -15,6 +15,7 @@ import polonaise
 from polonaise.errors import PolonaiseError
 from rigs.oldversion import BEFORE, TODAY, NodeOfAVersion, sources_of
 from rigs.waiting import time_passes, wait_until
+from rigs.zookeeper import ensemble, new_root
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,10 @@ APPLICATION = Path(__file__).parent.parent / "rigs" / "oldclient.py"
 
 
 class Cluster:
-    """Three storage nodes and two servers on one coordinator in a directory, all of 0.1 at first."""
+    """Three storage nodes and two servers on one coordinator, all of 0.1 at first."""
 
-    def __init__(self, directory: Path, old: Path) -> None:
-        self.coordinator = f"file:{directory / 'coordinator'}"
+    def __init__(self, directory: Path, coordinator: str, old: Path) -> None:
+        self.coordinator = coordinator
         self._directory = directory
         self.storage = [
             self._node(f"storage-{number}", ["storage", "run", "--directory", str(directory / f"storage-{number}")])
@@ -56,8 +57,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster_of(directory: Path, old: Path) -> Iterator[Cluster]:
-    cluster = Cluster(directory, old)
+def cluster_of(directory: Path, coordinator: str, old: Path) -> Iterator[Cluster]:
+    cluster = Cluster(directory, coordinator, old)
     try:
         yield cluster
         cluster.stop()
@@ -136,10 +137,19 @@ async def change(node: NodeOfAVersion, sources: Path, log: polonaise.Log, load: 
     assert load.failures == []
 
 
-async def test_no_append_fails_while_the_nodes_change_their_version_one_by_one(tmp_path: Path) -> None:
+def coordinator_in(kind: str, directory: Path) -> str:
+    """Return the address of a coordinator of this kind, for a new cluster."""
+    if kind == "directory":
+        return f"file:{directory / 'coordinator'}"
+    return f"zookeeper://{ensemble(1).hosts}{new_root()}"
+
+
+@pytest.mark.parametrize("kind", ["directory", "ZooKeeper"])
+async def test_no_append_fails_while_the_nodes_change_their_version_one_by_one(kind: str, tmp_path: Path) -> None:
     old = await asyncio.to_thread(sources_of, BEFORE)
+    coordinator = await asyncio.to_thread(coordinator_in, kind, tmp_path)
     with contextlib.ExitStack() as stack:
-        cluster = await asyncio.to_thread(lambda: stack.enter_context(cluster_of(tmp_path, old)))
+        cluster = await asyncio.to_thread(lambda: stack.enter_context(cluster_of(tmp_path, coordinator, old)))
         async with (
             polonaise.connect(cluster.coordinator) as log,
             loaded(log) as load,
