@@ -638,7 +638,7 @@ class CoordinatorDamaged(PolonaiseError):
 
 
 class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
-    """A value that the coordinator keeps was written by a newer version of Polonaise, in a form that this one can't read.
+    """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
 
     To those who need the value it is as one that is damaged: they believe none of it and replace none of it. But
     nothing is to be restored: the process that met it has to be upgraded.

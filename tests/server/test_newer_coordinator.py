@@ -15,6 +15,7 @@ from polonaise.coordination.values import (
     ClusterDescription,
     CoordinatorValue,
     PartitionValue,
+    Registration,
     partition_key,
 )
 from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnsupportedFormat
@@ -105,3 +106,10 @@ def test_a_field_that_is_not_known_is_told_from_damage(value: CoordinatorValue) 
     with pytest.raises(CoordinatorDamaged) as damaged:
         type(value).decode(newer.replace(b"hue", b"\xff\xff\xff"))
     assert not isinstance(damaged.value, CoordinatorNewer)
+
+
+@pytest.mark.parametrize("raw", [b'[7, "h:1", [], {"hue": 7}]', b'[7, "h:1", [3], 1, 2]'])
+def test_what_is_added_to_a_registration_is_passed_over(raw: bytes) -> None:
+    registration = Registration.decode(raw)
+    assert (registration.server, registration.address) == (7, "h:1")
+    assert Registration.decode(registration.encode()) == registration
