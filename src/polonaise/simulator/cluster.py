@@ -151,7 +151,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
         retry_s_min=uniform(0.01, 0.05),
         retry_s_max=uniform(0.1, 0.4),
         copy_bytes=choice((200, 800, 4_000, 100_000)),
-        copy_pause_ratio=choice((0.0, 1.0)),
+        copy_share=choice((1.0, 0.5)),
         readmit_transactions=choice((0, 5, 50)),
         readmit_s_min=uniform(0.05, 0.5),
         read_bytes_max=choice((1_000, 100_000)),
