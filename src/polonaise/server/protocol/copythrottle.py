@@ -120,6 +120,8 @@ class CopyProgress:
     def __init__(self) -> None:
         self._least: int | None = None
         self._since_s = self._asked_s = 0.0
+        self.lost = False
+        """What `falls_behind` said last."""
 
     def falls_behind(self, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions the replica lacks now; return whether that got no less for `patience_s` seconds.
@@ -129,7 +131,8 @@ class CopyProgress:
         if self._least is None or missing < self._least or now_s - self._asked_s > patience_s:
             self._least, self._since_s = missing, now_s
         self._asked_s = now_s
-        return now_s - self._since_s > patience_s
+        self.lost = now_s - self._since_s > patience_s
+        return self.lost
 
 
 def _mean(before: float | None, latest: float) -> float:

@@ -84,6 +84,11 @@ class Readiness:
         """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
+    @property
+    def falling_behind(self) -> list[StorageId]:
+        """The late members that came no nearer for too long when they were last copied to."""
+        return [name for name, progress in self._progress.items() if progress.lost]
+
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.
 
