@@ -73,6 +73,8 @@ class Knobs:
     files_max: int
     leases: bool = False
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
+    throttled: bool = False
+    """Whether few bytes a second may be copied to late replicas."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
     asking: float = 0.0
@@ -125,7 +127,7 @@ class Knobs:
         asking = world.random("servers asked")
         throttle = world.random("copy throttle")
         if throttle.random() < _THROTTLE_SHARE:
-            knobs = replace(knobs, server=_throttled(knobs.server, throttle))
+            knobs = replace(knobs, throttled=True, server=_throttled(knobs.server, throttle))
         if asking.random() < _ASKING_SHARE:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
         return knobs
