@@ -1,7 +1,8 @@
 """The program of one client of the smoke test: `python -m polonaise.smoke.client`, with a `ClientJob` in its arguments.
 
-It appends notes, and transfers under locks, while its standard input says `go`; pauses at `pause`; and ends at `end`,
-once it knows the fate of each append and its view has applied all of the log. It ends at once when standard input does.
+It appends notes, and transfers under locks, while its standard input says `go`, and pauses at `pause`. At `quiet` it
+appends nothing more, and says in its journal when it knows the fate of each append; at `end` it ends, once its view has
+applied all of the log: so `end` comes when all clients are quiet. It ends at once when standard input does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from polonaise.smoke.protocol.operations import ACCOUNTS, Operation, Transfer
 
 GO: Final = "go"
 PAUSE: Final = "pause"
+QUIET: Final = "quiet"
 END: Final = "end"
 _TASKS: Final = 24
 """The number of operations that a client has under way at the same time."""
@@ -80,7 +82,8 @@ class Client:
         self._random = random.Random(f"{job.seed}/{job.name}/{job.life}")
         self._count = 0
         self._may_go = asyncio.Event()
-        self._ending = False
+        self._may_end = asyncio.Event()
+        self._quiet = False
 
     def told(self, word: str) -> None:
         """Obey a word from standard input."""
@@ -88,9 +91,13 @@ class Client:
             self._may_go.set()
         elif word == PAUSE:
             self._may_go.clear()
-        elif word == END:
-            self._ending = True
+        elif word == QUIET:
+            self._quiet = True
             self._may_go.set()
+        elif word == END:
+            self._quiet = True
+            self._may_go.set()
+            self._may_end.set()
 
     async def work(self) -> None:
         """Append until told to end; then wait until the view has applied all of the log. Raises what is no fault."""
@@ -98,6 +105,8 @@ class Client:
         async with asyncio.TaskGroup() as group:
             for _ in range(_TASKS):
                 group.create_task(self._append_on_and_on())
+        self._journal.write(Kind.QUIET)
+        await self._may_end.wait()
         for partition in range(self._log.partition_count):
             last = await self._log.high_water_mark(partition, timeout=_LAST_S)
             if last >= 0:
@@ -106,9 +115,9 @@ class Client:
 
     async def _append_on_and_on(self) -> None:
         pause_s = _TASKS / self._job.rate
-        while not self._ending:
+        while not self._quiet:
             await self._may_go.wait()
-            if self._ending:
+            if self._quiet:
                 break
             self._count += 1
             name = f"{self._job.name}.{self._job.life}/{self._count}"

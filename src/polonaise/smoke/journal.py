@@ -29,6 +29,7 @@ class Follower:
         self.acknowledged = 0
         """Acknowledged operations so far."""
         self.opened = False
+        self.quiet = False
         self.ended = False
 
     def follow(self) -> None:
@@ -44,6 +45,7 @@ class Follower:
             kind = line[: line.index(b" ")]
             self.acknowledged += kind == Kind.ACK.encode()
             self.opened |= kind == Kind.OPEN.encode()
+            self.quiet |= kind == Kind.QUIET.encode()
             self.ended |= kind == Kind.END.encode()
 
 

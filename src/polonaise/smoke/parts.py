@@ -185,6 +185,11 @@ class ClientPart(Program):
         return bool(self._followers) and self._followers[-1].opened
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether the present life has no append without an answer, and makes no more."""
+        return bool(self._followers) and self._followers[-1].quiet
+
+    @property
     def is_through(self) -> bool:
         """Whether the present life knows all fates and was fed all."""
         return bool(self._followers) and self._followers[-1].ended and self.status == 0

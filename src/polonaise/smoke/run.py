@@ -19,7 +19,7 @@ from polonaise.admin.localcluster import Told
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
-from polonaise.smoke.client import GO, PAUSE
+from polonaise.smoke.client import GO, PAUSE, QUIET
 from polonaise.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise.smoke.injection import begin, end
 from polonaise.smoke.leftovers import Notes, sweep
@@ -92,6 +92,8 @@ class SmokeRun:
         self._acknowledged_s = 0.0
         self._faulty: set[str] = set()
         self._archive_s = 0.0
+        self._word = PAUSE
+        """What the clients were told last."""
         self._state: SmokeState
         self._town: Town
         self._notes: Notes
@@ -265,9 +267,10 @@ class SmokeRun:
     def _finish(self, report: SmokeReport) -> None:
         """End the clients and the archive, and check the history."""
         town = self._town
+        self._tell_clients(QUIET)
+        self._until(lambda: all(client.is_quiet for client in town.clients), "the clients know all fates", _THROUGH_S)
         for client in town.clients:
             client.stop()
-        self._paused = True
         self._until(lambda: all(client.is_through for client in town.clients), "the clients come to their end", _THROUGH_S)
         self._until_well()
         runs = town.archiver.runs
@@ -301,11 +304,9 @@ class SmokeRun:
 
     # ------------------------------------------------------------------ watching
 
-    _paused = True
-
     def _tell_clients(self, word: str) -> None:
-        if self._paused != (word == PAUSE):
-            self._paused = word == PAUSE
+        if word != self._word:
+            self._word = word
             self._acknowledged_s = time.monotonic()
             for client in self._town.clients:
                 client.tell(word)
@@ -334,7 +335,7 @@ class SmokeRun:
         for client in town.clients:
             client.follow()
         acknowledged = sum(client.acknowledged for client in town.clients)
-        if acknowledged != self._acknowledged or self._paused:
+        if acknowledged != self._acknowledged or self._word != GO:
             self._acknowledged, self._acknowledged_s = acknowledged, now_s
         elif now_s > self._acknowledged_s + PROGRESS_S:
             raise SmokeFailed(f"no append was acknowledged for {PROGRESS_S:g} s, with a quorum up and reachable")

@@ -21,8 +21,10 @@ class Kind(StrEnum):
     """The operation is not in the log, and never will be."""
     UNKNOWN = "unknown"
     """The client was told that nobody knows whether the operation is in the log."""
+    QUIET = "quiet"
+    """The client has no append without an answer, and makes no more."""
     END = "end"
-    """The client has ended cleanly: it has no append without an answer, and was fed all."""
+    """The client has ended cleanly: it was fed all."""
 
 
 class Line(NamedTuple):
