@@ -137,7 +137,7 @@ def test_an_operation_survives_its_body(operation: Operation) -> None:
 
 @pytest.mark.parametrize("body", [b"a 1", b"a 1 2 3 4 x", "ä".encode()])
 def test_other_bodies_are_no_operations(body: bytes) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"numbers|invalid literal|codec"):
         Operation.decode(body)
 
 

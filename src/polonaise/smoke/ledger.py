@@ -63,7 +63,9 @@ class Ledger(SqlView):
         if moved := [each for each in changed if each["at"] in before]:
             db.execute(_SET, moved)
         if transactions:
-            rows = [{"partition": tx.partition, "transaction": tx.id, "digest": digest_of(tx.data)} for tx in transactions]
+            rows = [
+                {"partition": tx.partition, "transaction": tx.id, "digest": digest_of(tx.data)} for tx in transactions
+            ]
             db.execute(fed.insert(), rows)
 
     def seen(self, partition: int, accounts: Sequence[int]) -> list[int]:

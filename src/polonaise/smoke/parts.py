@@ -34,7 +34,11 @@ class Part(Protocol):
         ...
 
     def start(self) -> None:
-        """Start the process, and wait until it serves. Raises what starting raises."""
+        """Start the process, and do not wait for it. Raises faults of the disk."""
+        ...
+
+    def wait_serving(self) -> None:
+        """Wait until the process that was started serves. Raises `StartFailed` or `ZooKeeperEnded`."""
         ...
 
     def kill(self) -> None:
@@ -66,7 +70,10 @@ class NodePart:
         return self._node.pid
 
     def start(self) -> None:
-        self._node.start(START_S)
+        self._node.launch()
+
+    def wait_serving(self) -> None:
+        self._node.wait_listening(START_S)
 
     def kill(self) -> None:
         self._node.kill()
@@ -96,6 +103,8 @@ class ZooKeeperPart:
 
     def start(self) -> None:
         self._server.start()
+
+    def wait_serving(self) -> None:
         self._server.wait_serving(time.monotonic() + START_S)
 
     def kill(self) -> None:
@@ -138,6 +147,9 @@ class Program:
                 stderr=errors,
                 start_new_session=True,
             )
+
+    def wait_serving(self) -> None:
+        """Return at once: a client says in its journal when it has opened the log."""
 
     def kill(self) -> None:
         if self._process is not None:

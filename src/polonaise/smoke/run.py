@@ -25,7 +25,7 @@ from polonaise.smoke.injection import begin, end
 from polonaise.smoke.leftovers import Notes, sweep
 from polonaise.smoke.parts import Part
 from polonaise.smoke.protocol.checks import violations
-from polonaise.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Group, nodes_of
+from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind, Group, nodes_of
 from polonaise.smoke.protocol.history import Kind
 from polonaise.smoke.protocol.schedule import Step, digest_of, schedule_of
 from polonaise.smoke.report import SmokeReport, this_version
@@ -34,7 +34,7 @@ from polonaise.smoke.town import PARTITIONS, Ports, Town
 
 NAMESPACES: Final = "namespaces"
 LOOPBACK: Final = "loopback"
-RATE: Final = 400.0
+RATE: Final = 500.0
 """The most operations that each client begins in a second."""
 PROGRESS_S: Final = 60.0
 """Seconds without an acknowledged append after which the run has failed: no fault takes a quorum away."""
@@ -138,7 +138,10 @@ class SmokeRun:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
             return None
         wanted = self._options
-        if (found.seed, found.transactions) != (wanted.seed, wanted.transactions) or wanted.hosts not in ("", found.hosts):
+        if (found.seed, found.transactions) != (wanted.seed, wanted.transactions) or wanted.hosts not in (
+            "",
+            found.hosts,
+        ):
             raise BadOption(
                 f"{self._directory} holds an unfinished run: resume it with --transactions {found.transactions} --seed "
                 f"{found.seed} --hosts {found.hosts}, remove the directory, or name another one"
@@ -171,7 +174,7 @@ class SmokeRun:
 
     def _in_town(self, hosts: Hosts) -> SmokeReport | None:
         state = self._state
-        steps = schedule_of(state.seed, state.transactions, PROCESS_KINDS | LINK_KINDS if hosts.network else hosts.kinds)
+        steps = schedule_of(state.seed, state.transactions, hosts.kinds)
         report = SmokeReport(
             self._options.command, state.seed, state.transactions, state.hosts, state.started,
             commit=this_version(), schedule=digest_of(steps), steps=len(steps),
@@ -186,7 +189,9 @@ class SmokeRun:
                 self._town.kill()
         except Interrupted:
             state.write(self._directory)
-            self._say("interrupted", f"interrupted after {state.steps} of {len(steps)} steps; the same command resumes it")
+            self._say(
+                "interrupted", f"interrupted after {state.steps} of {len(steps)} steps; the same command resumes it"
+            )
             return None
         except PolonaiseError as error:
             report.failure = str(error)
@@ -227,6 +232,9 @@ class SmokeRun:
         for fault in step.faults:
             end(self._town, fault)
             self._started(self._town.part(fault.node))
+        for fault in step.faults:
+            if fault.kind in PROCESS_KINDS - {FaultKind.STOP}:
+                self._town.part(fault.node).wait_serving()
         self._faulty = set()
         self._say("ended", f"step {step.number}: over")
 
@@ -271,7 +279,9 @@ class SmokeRun:
         self._until(lambda: all(client.is_quiet for client in town.clients), "the clients know all fates", _THROUGH_S)
         for client in town.clients:
             client.stop()
-        self._until(lambda: all(client.is_through for client in town.clients), "the clients come to their end", _THROUGH_S)
+        self._until(
+            lambda: all(client.is_through for client in town.clients), "the clients come to their end", _THROUGH_S
+        )
         self._until_well()
         runs = town.archiver.runs
         self._archive_s = 0.0

@@ -36,7 +36,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def on(cls, hosts: Hosts) -> Ports:
-        """Return ports that are free: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
+        """Return free ports: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
         servers, storage, zookeeper = COUNTS[Group.SERVER], COUNTS[Group.STORAGE], COUNTS[Group.ZOOKEEPER]
         if hosts.network:
             return cls((7000,) * servers, (7100,) * storage, (2181, 2888, 3888) * zookeeper)
@@ -80,7 +80,9 @@ class Town:
         self.zookeeper = [
             ZooKeeperPart(name, server) for name, server in zip(zookeeper, self.ensemble.servers, strict=True)
         ]
-        self.storage = [self._storage(name, port) for name, port in zip(nodes_of(Group.STORAGE), ports.storage, strict=True)]
+        self.storage = [
+            self._storage(name, port) for name, port in zip(nodes_of(Group.STORAGE), ports.storage, strict=True)
+        ]
         known = ",".join(
             f"{name}={hosts.address(name)}:{port}"
             for name, port in zip(nodes_of(Group.STORAGE), ports.storage, strict=True)
@@ -139,10 +141,13 @@ class Town:
         self.ensemble.start(60.0)
         for part in self.zookeeper:
             started(part)
-        nodes: list[Part] = [*self.storage, *self.servers, *self.clients]
-        for each in nodes:
-            each.start()
-            started(each)
+        groups: list[list[Part]] = [[*self.storage], [*self.servers], [*self.clients]]
+        for group in groups:
+            for part in group:
+                part.start()
+                started(part)
+            for part in group:
+                part.wait_serving()
 
     def empty(self, name: str) -> None:
         """Remove all that a storage node has on its disk. The node must not run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Kind(StrEnum):
@@ -65,6 +65,10 @@ class Fed(NamedTuple):
     """The digest of its body; see `operations.digest_of`."""
 
 
+NOTHING: Final = Contents(0, -1, "")
+"""The contents of a copy of which nothing is known."""
+
+
 @dataclass
 class PartitionHistory:
     """Everything recorded about one partition."""
@@ -84,7 +88,7 @@ class PartitionHistory:
     """Transactions that were built on stale locked state, by the log's own evidence."""
     judged: int = 0
     """How many transactions had evidence."""
-    contents: Contents = Contents(0, -1, "")
+    contents: Contents = field(default=NOTHING)
     """What the owner gave out, from the first to the last id."""
     replicas: dict[str, Contents] = field(default_factory=dict)
     """By the name of the storage node."""

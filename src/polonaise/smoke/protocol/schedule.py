@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, Group, nodes_of
 
-STEP_TRANSACTIONS: Final = 3_000
+T = TypeVar("T")
+
+STEP_TRANSACTIONS: Final = 4_000
 """Acknowledged transactions from one step to the next, in a run that is long enough."""
 STEPS_MIN: Final = 3
-_PAIRED: Final = 0.6
+_PAIRED_PERCENT: Final = 60
 """The share of steps with two faults."""
 _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 """Seconds that a fault lasts: shorter and longer than the deadlines of requests, and longer than a lease."""
@@ -39,17 +40,17 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
     No step has two faults that touch one group, so a majority of each group is always left, and the next step begins
     only when all is well again.
     """
-    random = Random(f"{seed}/{transactions}/{','.join(sorted(kinds))}")
-    deck = _Deck(random, kinds)
+    dice = _Dice(f"{seed}/{transactions}/{','.join(sorted(kinds))}")
+    deck = _Deck(dice, kinds)
     count = max(STEPS_MIN, transactions // STEP_TRANSACTIONS)
     steps = []
     for number in range(count):
         first = deck.deal(frozenset())
         taken = [first]
-        if random.random() < _PAIRED:
+        if dice.below(100) < _PAIRED_PERCENT:
             taken.append(deck.deal(first.groups))
         at = transactions * (number + 1) // (count + 1)
-        steps.append(Step(number, at, random.choice(_HOLDS_S), tuple(taken)))
+        steps.append(Step(number, at, dice.choice(_HOLDS_S), tuple(taken)))
     return tuple(steps)
 
 
@@ -58,11 +59,28 @@ def digest_of(steps: Sequence[Step]) -> str:
     return hashlib.sha256("\n".join(map(str, steps)).encode()).hexdigest()[:16]
 
 
+class _Dice:
+    """Numbers that follow from a text, and are the same ones in every version of Python."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._drawn = 0
+
+    def below(self, count: int) -> int:
+        """Return a number from 0 on that is below `count`."""
+        self._drawn += 1
+        return int.from_bytes(hashlib.sha256(f"{self._text}/{self._drawn}".encode()).digest()) % count
+
+    def choice(self, choices: Sequence[T]) -> T:
+        """Return one of these."""
+        return choices[self.below(len(choices))]
+
+
 class _Deck:
     """All pairs of a kind and a group, shuffled; another deck follows when it is used up."""
 
-    def __init__(self, random: Random, kinds: Collection[FaultKind]) -> None:
-        self._random = random
+    def __init__(self, dice: _Dice, kinds: Collection[FaultKind]) -> None:
+        self._dice = dice
         self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in TARGETS[kind]]
         self._cards: list[tuple[FaultKind, Group]] = []
 
@@ -75,10 +93,10 @@ class _Deck:
                     del self._cards[position]
                     return fault
             more = list(self._pairs)
-            self._random.shuffle(more)
-            self._cards += more
+            while more:
+                self._cards.append(more.pop(self._dice.below(len(more))))
 
     def _fault(self, kind: FaultKind, group: Group) -> Fault:
-        node = self._random.choice(nodes_of(group))
-        other = self._random.choice(nodes_of(Group.STORAGE)) if kind is FaultKind.CUT_PAIR else ""
+        node = self._dice.choice(nodes_of(group))
+        other = self._dice.choice(nodes_of(Group.STORAGE)) if kind is FaultKind.CUT_PAIR else ""
         return Fault(kind, node, other)
