@@ -103,23 +103,23 @@ def test_a_run_that_is_interrupted_and_killed_leaves_nothing_and_is_resumed(dire
     if hosts == NAMESPACES and (why := namespaces_possible()):
         pytest.skip(f"no network namespaces here: {why}")
     before = networks()
-    run = Command(directory, 4_000, hosts)
+    run = Command(directory, 1_500, hosts)
     run.until_event("fault")
     run.process.send_signal(signal.SIGINT)
     assert run.status() == 130
     assert processes_of(directory) == []
     assert networks() <= before
 
-    run = Command(directory, 4_000, hosts)
+    run = Command(directory, 1_500, hosts)
     run.until_event("fault")
     run.process.kill()
     assert run.status() == -signal.SIGKILL
 
-    run = Command(directory, 4_000, hosts)
+    run = Command(directory, 1_500, hosts)
     assert run.status() == 0, run.events[-3:]
     assert run.events[0]["event"] == "swept"
     report = run.events[-1]
     assert report["event"] == "report"
     assert report["interruptions"] == 2
     assert report["violations"] == []
-    assert report["operations"]["acknowledged"] >= 4_000
+    assert report["operations"]["acknowledged"] >= 1_500

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from polonaise.smoke.protocol.checks import CHECKS, EXAMPLES_MAX, violations
-from polonaise.smoke.protocol.history import BatchSeen, Contents, Fed, Kind, Line, PartitionHistory
-from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, Operation, Transfer, digest_of
+from polonaise.smoke.protocol.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
+from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, Transfer, digest_of
 
 OPERATIONS = [
-    Operation("client-1.1/1", None),
-    Operation("client-1.1/2", Transfer(1, 2, 30, OPENING_BALANCE, OPENING_BALANCE)),
-    Operation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE + 30, OPENING_BALANCE)),
-    Operation("client-2.1/3", None),
+    SmokeOperation("client-1.1/1", None),
+    SmokeOperation("client-1.1/2", Transfer(1, 2, 30, OPENING_BALANCE, OPENING_BALANCE)),
+    SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE + 30, OPENING_BALANCE)),
+    SmokeOperation("client-2.1/3", None),
 ]
 BALANCES = {1: OPENING_BALANCE - 30, 2: OPENING_BALANCE + 20, 3: OPENING_BALANCE + 10}
 WHOLE = Contents(0, 3, "bytes")
@@ -30,10 +30,10 @@ def good() -> PartitionHistory:
         partition=2,
         copies=3,
         lines=[
-            *(Line(Kind.ASK, 2, name) for name in asked),
-            *(Line(Kind.ACK, 2, operation.name, id) for id, operation in enumerate(OPERATIONS[:3])),
-            Line(Kind.REFUSED, 2, "client-2.1/2"),
-            Line(Kind.UNKNOWN, 2, "client-2.1/3"),
+            *(Line(LineKind.ASK, 2, name) for name in asked),
+            *(Line(LineKind.ACK, 2, operation.name, id) for id, operation in enumerate(OPERATIONS[:3])),
+            Line(LineKind.REFUSED, 2, "client-2.1/2"),
+            Line(LineKind.UNKNOWN, 2, "client-2.1/3"),
         ],
         batches=[BatchSeen(0, 1, 100), BatchSeen(2, 2, 100), BatchSeen(3, 3, 120)],
         entries=entries,
@@ -56,7 +56,7 @@ def set_replica(node: str, contents: Contents) -> Callable[[PartitionHistory], N
 
 WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
     ("P1", "client-1.1/1 was acknowledged as 0, and there is nothing", lambda h: h.entries.pop(0)),
-    ("P1", "client-1.1/1 was acknowledged as 1", lambda h: h.lines.append(Line(Kind.ACK, 2, "client-1.1/1", 1))),
+    ("P1", "client-1.1/1 was acknowledged as 1", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 1))),
     ("P2", "client-2 was fed something else as 1", lambda h: h.fed["client-2"].__setitem__(1, Fed(1, 7))),
     ("P3", "begins with 3 after 1", lambda h: h.batches.pop(1)),
     ("P3", "begins with 2 after 2", lambda h: h.batches.insert(1, h.batches[1])),
@@ -68,14 +68,14 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
         "P5",
         "was built on balances 1000 and 1000, and its accounts had 1030 and 1000",
         lambda h: h.entries.__setitem__(
-            2, (2, Operation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE, OPENING_BALANCE)).encode())
+            2, (2, SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE, OPENING_BALANCE)).encode())
         ),
     ),
     (
         "P5",
         "takes 1001 from an account with 1000",
         lambda h: h.entries.__setitem__(
-            1, (1, Operation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
+            1, (1, SmokeOperation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
         ),
     ),
     ("P5", "transaction 0 is none that a client makes", lambda h: h.entries.__setitem__(0, (0, b"a 1 2"))),
@@ -83,7 +83,7 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
     ("P6", "client-1.1/1 was acknowledged, and is not in the log", lambda h: h.entries.pop(0)),
     ("P6", "client-1.1/3 is in the log 2 times", lambda h: h.entries.extend([(4, b"client-1.1/3")] * 2)),
     ("P6", "and nobody asked for it", lambda h: h.entries.append((4, b"client-9.1/1"))),
-    ("P6", "answered in two ways", lambda h: h.lines.append(Line(Kind.ACK, 2, "client-1.1/1", 3))),
+    ("P6", "answered in two ways", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 3))),
     ("P7", "client-2 was fed 5 transactions of 4", lambda h: h.fed["client-2"].insert(2, h.fed["client-2"][1])),
     ("P7", "client-2 was fed 3 transactions of 4", lambda h: h.fed["client-2"].pop(1)),
     ("P7", "the first difference is at 0", lambda h: h.fed["client-1"].reverse()),
@@ -131,14 +131,14 @@ def test_a_digest_of_a_history_changes_with_what_was_told_and_fed() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_survives_its_body(operation: Operation) -> None:
-    assert Operation.decode(operation.encode()) == operation
+def test_an_operation_survives_its_body(operation: SmokeOperation) -> None:
+    assert SmokeOperation.decode(operation.encode()) == operation
 
 
 @pytest.mark.parametrize("body", [b"a 1", b"a 1 2 3 4 x", "ä".encode()])
 def test_other_bodies_are_no_operations(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"numbers|invalid literal|codec"):
-        Operation.decode(body)
+        SmokeOperation.decode(body)
 
 
 def test_a_fold_moves_money_and_makes_none() -> None:

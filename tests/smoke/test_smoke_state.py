@@ -9,8 +9,8 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise.smoke.journal import Follower, Journal, lines_in
-from polonaise.smoke.protocol.checks import Violation
-from polonaise.smoke.protocol.history import Kind, Line
+from polonaise.smoke.protocol.checks import BrokenPromise
+from polonaise.smoke.protocol.history import Line, LineKind
 from polonaise.smoke.report import SmokeReport, this_version
 from polonaise.smoke.run import SmokeOptions, SmokeRun
 from polonaise.smoke.state import SmokeState
@@ -60,11 +60,11 @@ def test_a_journal_is_read_but_for_a_line_that_a_kill_has_torn(tmp_path: Path) -
     follower = Follower(path)
     follower.follow()
     journal = Journal(path)
-    journal.write(Kind.OPEN)
-    journal.write(Kind.ASK, 2, "client-1.1/1")
+    journal.write(LineKind.OPEN)
+    journal.write(LineKind.ASK, 2, "client-1.1/1")
     follower.follow()
     assert (follower.opened, follower.acknowledged) == (True, 0)
-    journal.write(Kind.ACK, 2, "client-1.1/1", 7)
+    journal.write(LineKind.ACK, 2, "client-1.1/1", 7)
     with path.open("a") as file:
         file.write("ack 2 client-1.1/2 8")
     follower.follow()
@@ -74,9 +74,9 @@ def test_a_journal_is_read_but_for_a_line_that_a_kill_has_torn(tmp_path: Path) -
     follower.follow()
     assert (follower.acknowledged, follower.quiet, follower.ended) == (2, True, True)
     assert lines_in(path)[1:4] == [
-        Line(Kind.ASK, 2, "client-1.1/1"),
-        Line(Kind.ACK, 2, "client-1.1/1", 7),
-        Line(Kind.ACK, 2, "client-1.1/2", 8),
+        Line(LineKind.ASK, 2, "client-1.1/1"),
+        Line(LineKind.ACK, 2, "client-1.1/1", 7),
+        Line(LineKind.ACK, 2, "client-1.1/2", 8),
     ]
     assert len(lines_in(path)) == 6
 
@@ -89,7 +89,7 @@ def test_a_report_tells_what_is_broken(tmp_path: Path) -> None:
     broken = report()
     assert broken.passed
     assert "held: P1, P2" in broken.text()
-    broken.violations.append(Violation("P6", "partition 1: a is in the log 2 times"))
+    broken.violations.append(BrokenPromise("P6", "partition 1: a is in the log 2 times"))
     assert not broken.passed
     assert "FAILED" in broken.text()
     assert "BROKEN P6: partition 1: a is in the log 2 times" in broken.text()

@@ -22,9 +22,9 @@ import polonaise
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, Overloaded, PolonaiseError, Retry
 from polonaise.smoke.journal import Journal
-from polonaise.smoke.ledger import Ledger
-from polonaise.smoke.protocol.history import Kind
-from polonaise.smoke.protocol.operations import ACCOUNTS, Operation, Transfer
+from polonaise.smoke.ledger import SmokeLedger
+from polonaise.smoke.protocol.history import LineKind
+from polonaise.smoke.protocol.operations import ACCOUNTS, SmokeOperation, Transfer
 
 GO: Final = "go"
 PAUSE: Final = "pause"
@@ -74,7 +74,7 @@ class ClientJob:
 class Client:
     """The work of one client process."""
 
-    def __init__(self, log: polonaise.Log, ledger: Ledger, job: ClientJob) -> None:
+    def __init__(self, log: polonaise.Log, ledger: SmokeLedger, job: ClientJob) -> None:
         self._log = log
         self._ledger = ledger
         self._job = job
@@ -101,17 +101,17 @@ class Client:
 
     async def work(self) -> None:
         """Append until told to end; then wait until the view has applied all of the log. Raises what is no fault."""
-        self._journal.write(Kind.OPEN)
+        self._journal.write(LineKind.OPEN)
         async with asyncio.TaskGroup() as group:
             for _ in range(_TASKS):
                 group.create_task(self._append_on_and_on())
-        self._journal.write(Kind.QUIET)
+        self._journal.write(LineKind.QUIET)
         await self._may_end.wait()
         for partition in range(self._log.partition_count):
             last = await self._log.high_water_mark(partition, timeout=_LAST_S)
             if last >= 0:
                 await self._log.wait_applied(last, partition, timeout=_LAST_S)
-        self._journal.write(Kind.END)
+        self._journal.write(LineKind.END)
 
     async def _append_on_and_on(self) -> None:
         pause_s = _TASKS / self._job.rate
@@ -129,11 +129,11 @@ class Client:
             await asyncio.sleep(pause_s * self._random.uniform(0.5, 1.5))
 
     async def _note(self, name: str, partition: int) -> None:
-        self._journal.write(Kind.ASK, partition, name)
+        self._journal.write(LineKind.ASK, partition, name)
         try:
-            receipt = self._log.append(Operation(name, None).encode(), partition)
+            receipt = self._log.append(SmokeOperation(name, None).encode(), partition)
         except Overloaded:
-            self._journal.write(Kind.REFUSED, partition, name)
+            self._journal.write(LineKind.REFUSED, partition, name)
             await asyncio.sleep(_PAUSE_S)
             return
         await self._fate(name, partition, receipt)
@@ -150,16 +150,16 @@ class Client:
 
         def context(tx: polonaise.Draft) -> None:
             if runs:
-                self._journal.write(Kind.REFUSED, partition, runs[-1])
+                self._journal.write(LineKind.REFUSED, partition, runs[-1])
             runs.append(f"{name}/{len(runs) + 1}")
-            self._journal.write(Kind.ASK, partition, runs[-1])
+            self._journal.write(LineKind.ASK, partition, runs[-1])
             tx.write_lock("account", source)
             tx.write_lock("account", target)
             seen = self._ledger.seen(partition, [source, target])
             if seen[0] < amount:
                 tx.abandon("not covered")
                 return
-            tx.append(Operation(runs[-1], Transfer(source, target, amount, *seen)).encode())
+            tx.append(SmokeOperation(runs[-1], Transfer(source, target, amount, *seen)).encode())
 
         running = self._log.run(context, partition=partition, timeout=_PATIENCE_S)
         await self._fate(name, partition, running, runs)
@@ -171,14 +171,14 @@ class Client:
         try:
             receipt = await self._known(fate)
         except AppendUnknown:
-            self._journal.write(Kind.UNKNOWN, partition, runs[-1] if runs else name)
+            self._journal.write(LineKind.UNKNOWN, partition, runs[-1] if runs else name)
         except PolonaiseError as error:
             if runs is None or runs:
-                self._journal.write(Kind.REFUSED, partition, runs[-1] if runs else name)
+                self._journal.write(LineKind.REFUSED, partition, runs[-1] if runs else name)
             if error.retry is Retry.NEVER and not isinstance(error, Abandoned | AppendExpired):
                 raise  # no fault of the cluster explains it
         else:
-            self._journal.write(Kind.ACK, partition, runs[-1] if runs else name, receipt.id)
+            self._journal.write(LineKind.ACK, partition, runs[-1] if runs else name, receipt.id)
 
     async def _known(self, fate: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
         """Wait for a fate, once more if it was unknown after the deadline. Raises what the append failed with.
@@ -212,7 +212,7 @@ def _hear(loop: asyncio.AbstractEventLoop, client: Client) -> None:
 
 async def main(job: ClientJob) -> None:
     """Run the client."""
-    ledger = Ledger(job.database)
+    ledger = SmokeLedger(job.database)
     settings = ClientSettings(name=f"{job.name}.{job.life}")
     async with polonaise.connect(job.log, view=ledger, settings=settings) as log:
         client = Client(log, ledger, job)

@@ -16,7 +16,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.serializability import SerializabilityCheck
 from polonaise.smoke.client import ClientJob
 from polonaise.smoke.journal import lines_in
-from polonaise.smoke.ledger import Ledger
+from polonaise.smoke.ledger import SmokeLedger
 from polonaise.smoke.protocol.history import BatchSeen, Contents, Line, PartitionHistory
 from polonaise.smoke.town import Town
 from polonaise.storage.files import find, trimmed_in
@@ -39,7 +39,7 @@ async def history_of(town: Town, log: polonaise.Log, partition: int) -> Partitio
     history.archive = await _archived(town.store, log.cluster_key, partition, history.contents.last)
     history.replicas = await _replicas(town.storage_directories, partition, history.contents.last)
     for client in town.clients:
-        ledger = Ledger(ClientJob(town.log, str(town.directory), client.name, 0, 0, 1.0).database, create=False)
+        ledger = SmokeLedger(ClientJob(town.log, str(town.directory), client.name, 0, 0, 1.0).database, create=False)
         try:
             history.fed[client.name] = await asyncio.to_thread(ledger.all_fed, partition)
             history.views[client.name] = await asyncio.to_thread(ledger.all_balances, partition)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from polonaise.smoke.protocol.history import Kind, Line
+from polonaise.smoke.protocol.history import Line, LineKind
 
 
 class Journal:
@@ -14,7 +14,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def write(self, kind: Kind, partition: int = -1, operation: str = "-", id: int = -1) -> None:
+    def write(self, kind: LineKind, partition: int = -1, operation: str = "-", id: int = -1) -> None:
         """Write one line."""
         os.write(self._descriptor, f"{kind} {partition} {operation} {id}\n".encode())
 
@@ -43,10 +43,10 @@ class Follower:
         *whole, self._rest = (self._rest + raw).split(b"\n")
         for line in whole:
             kind = line[: line.index(b" ")]
-            self.acknowledged += kind == Kind.ACK.encode()
-            self.opened |= kind == Kind.OPEN.encode()
-            self.quiet |= kind == Kind.QUIET.encode()
-            self.ended |= kind == Kind.END.encode()
+            self.acknowledged += kind == LineKind.ACK.encode()
+            self.opened |= kind == LineKind.OPEN.encode()
+            self.quiet |= kind == LineKind.QUIET.encode()
+            self.ended |= kind == LineKind.END.encode()
 
 
 def lines_in(path: Path) -> list[Line]:
@@ -55,5 +55,5 @@ def lines_in(path: Path) -> list[Line]:
     for raw in path.read_text().splitlines(keepends=True):
         if raw.endswith("\n"):
             kind, partition, operation, id = raw.split()
-            lines.append(Line(Kind(kind), int(partition), operation, int(id)))
+            lines.append(Line(LineKind(kind), int(partition), operation, int(id)))
     return lines

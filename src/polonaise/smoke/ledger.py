@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select
 
 from polonaise.smoke.protocol.history import Fed
-from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, Operation, digest_of
+from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
 
@@ -36,7 +36,7 @@ _SET = (
 )
 
 
-class Ledger(SqlView):
+class SmokeLedger(SqlView):
     """Balances by partition and account, and a row for each transaction that was fed, in the order of the feed."""
 
     metadata = schema
@@ -49,7 +49,7 @@ class Ledger(SqlView):
         folded = Fold()
         before = _balances(db, partition)
         folded.balances.update(before)
-        folded.follow((tx.id, Operation.decode(tx.data)) for tx in transactions)
+        folded.follow((tx.id, SmokeOperation.decode(tx.data)) for tx in transactions)
         changed = [
             {"of": partition, "at": account, "to": balance}
             for account, balance in folded.balances.items()

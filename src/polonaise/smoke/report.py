@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from polonaise.smoke.protocol.checks import CHECKS, Violation
+from polonaise.smoke.protocol.checks import CHECKS, BrokenPromise
 
 
 @dataclass
@@ -37,7 +37,7 @@ class SmokeReport:
     archive_runs: int = 0
     history: str = ""
     """The digest of the recorded history."""
-    violations: list[Violation] = field(default_factory=list)
+    violations: list[BrokenPromise] = field(default_factory=list)
     failure: str = ""
     """Why the run ended early; empty if it came to its end."""
 

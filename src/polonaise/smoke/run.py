@@ -25,9 +25,9 @@ from polonaise.smoke.injection import begin, end
 from polonaise.smoke.leftovers import Notes, sweep
 from polonaise.smoke.parts import Part
 from polonaise.smoke.protocol.checks import violations
-from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind, Group, nodes_of
-from polonaise.smoke.protocol.history import Kind
-from polonaise.smoke.protocol.schedule import Step, digest_of, schedule_of
+from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind, NodeGroup, nodes_of
+from polonaise.smoke.protocol.history import LineKind
+from polonaise.smoke.protocol.schedule import FaultStep, digest_of, schedule_of
 from polonaise.smoke.report import SmokeReport, this_version
 from polonaise.smoke.state import SmokeState
 from polonaise.smoke.town import PARTITIONS, Ports, Town
@@ -152,7 +152,7 @@ class SmokeRun:
         kind = resumed.hosts if resumed is not None else self._options.hosts or _possible()
         if kind == NAMESPACES and (why := namespaces_possible()):
             raise NoNetwork(f"no network namespaces here: {why}; or run on loopback: --hosts loopback")
-        nodes = [node for group in Group for node in nodes_of(group)]
+        nodes = [node for group in NodeGroup for node in nodes_of(group)]
         network = "" if resumed is None else resumed.network
         hosts: Hosts = NamespaceHosts(self._notes.prefix, nodes, network) if kind == NAMESPACES else LoopbackHosts()
         try:
@@ -166,7 +166,7 @@ class SmokeRun:
                 self._state = resumed
                 self._state.interruptions += 1
             self._state.write(self._directory)
-            lives = {name: _lives(self._directory, name) for name in nodes_of(Group.CLIENT)}
+            lives = {name: _lives(self._directory, name) for name in nodes_of(NodeGroup.CLIENT)}
             self._town = Town(self._directory, hosts, self._state.ports, lives, self._state.seed, RATE)
             return self._in_town(hosts)
         finally:
@@ -203,7 +203,7 @@ class SmokeRun:
         report.write(self._directory)
         return report
 
-    def _work(self, steps: tuple[Step, ...], report: SmokeReport) -> None:
+    def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:
         town, state = self._town, self._state
         self._say("starting", f"{state.hosts} in {self._directory}: {len(steps)} steps, schedule {report.schedule}")
         town.start(self._started)
@@ -220,7 +220,7 @@ class SmokeRun:
         self._until_acknowledged(state.transactions)
         self._finish(report)
 
-    def _do(self, step: Step) -> None:
+    def _do(self, step: FaultStep) -> None:
         """Inflict the faults of a step, and end them after its time."""
         self._faulty = {name for fault in step.faults for name in (fault.node, fault.other) if name}
         for fault in step.faults:
@@ -309,7 +309,12 @@ class SmokeRun:
                 if self._stopped.is_set():
                     raise Interrupted
         report.history = digest.hexdigest()
-        names = {Kind.ASK: "asked", Kind.ACK: "acknowledged", Kind.REFUSED: "refused", Kind.UNKNOWN: "unknown"}
+        names = {
+            LineKind.ASK: "asked",
+            LineKind.ACK: "acknowledged",
+            LineKind.REFUSED: "refused",
+            LineKind.UNKNOWN: "unknown",
+        }
         report.operations = {name: counts[kind] for kind, name in names.items()}
 
     # ------------------------------------------------------------------ watching

@@ -16,7 +16,7 @@ from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode
 from polonaise.smoke.client import ClientJob
 from polonaise.smoke.hosts import Hosts
 from polonaise.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
-from polonaise.smoke.protocol.faults import COUNTS, Group, nodes_of
+from polonaise.smoke.protocol.faults import COUNTS, NodeGroup, nodes_of
 
 PARTITIONS: Final = 4
 SEGMENT_BYTES: Final = 1024 * 1024
@@ -37,7 +37,7 @@ class Ports(NamedTuple):
     @classmethod
     def on(cls, hosts: Hosts) -> Ports:
         """Return free ports: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
-        servers, storage, zookeeper = COUNTS[Group.SERVER], COUNTS[Group.STORAGE], COUNTS[Group.ZOOKEEPER]
+        servers, storage, zookeeper = COUNTS[NodeGroup.SERVER], COUNTS[NodeGroup.STORAGE], COUNTS[NodeGroup.ZOOKEEPER]
         if hosts.network:
             return cls((7000,) * servers, (7100,) * storage, (2181, 2888, 3888) * zookeeper)
         plan = LocalPlan.new(Wanted(coordinator="file", servers=servers, storage=storage + 3 * zookeeper))
@@ -60,8 +60,8 @@ class Town:
         self.hosts = hosts
         self.store = directory / "archive"
         self._settings = directory / "settings.toml"
-        three = range(COUNTS[Group.ZOOKEEPER])
-        zookeeper = nodes_of(Group.ZOOKEEPER)
+        three = range(COUNTS[NodeGroup.ZOOKEEPER])
+        zookeeper = nodes_of(NodeGroup.ZOOKEEPER)
         places = [
             ZooKeeperPlace(
                 HostPort(hosts.address(name), ports.zookeeper[3 * number]),
@@ -74,21 +74,23 @@ class Town:
         self.ensemble = ZooKeeperEnsemble(directory / "zookeeper", places=places)
         self.coordinator = f"zookeeper://{self.ensemble.hosts}/{ZOOKEEPER_ROOT}"
         self.log = "polonaise://" + ",".join(
-            f"{hosts.address(name)}:{port}" for name, port in zip(nodes_of(Group.SERVER), ports.servers, strict=True)
+            f"{hosts.address(name)}:{port}"
+            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
         )
-        self.storage_directories = {name: directory / name for name in nodes_of(Group.STORAGE)}
+        self.storage_directories = {name: directory / name for name in nodes_of(NodeGroup.STORAGE)}
         self.zookeeper = [
             ZooKeeperPart(name, server) for name, server in zip(zookeeper, self.ensemble.servers, strict=True)
         ]
         self.storage = [
-            self._storage(name, port) for name, port in zip(nodes_of(Group.STORAGE), ports.storage, strict=True)
+            self._storage(name, port) for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
         ]
         known = ",".join(
             f"{name}={hosts.address(name)}:{port}"
-            for name, port in zip(nodes_of(Group.STORAGE), ports.storage, strict=True)
+            for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
         )
         self.servers = [
-            self._server(name, port, known) for name, port in zip(nodes_of(Group.SERVER), ports.servers, strict=True)
+            self._server(name, port, known)
+            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
         ]
         self.clients = [
             ClientPart(
@@ -96,9 +98,9 @@ class Town:
                 directory / f"{name}.log",
                 hosts.prefix(name),
             )
-            for name in nodes_of(Group.CLIENT)
+            for name in nodes_of(NodeGroup.CLIENT)
         ]
-        name = nodes_of(Group.ARCHIVER)[0]
+        name = nodes_of(NodeGroup.ARCHIVER)[0]
         self.archiver = ArchiverPart(name, directory / f"{name}.log", hosts.prefix(name), self.log, self.store)
 
     @property
@@ -139,8 +141,8 @@ class Town:
         """
         self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
         self.ensemble.start(60.0)
-        for part in self.zookeeper:
-            started(part)
+        for server in self.zookeeper:
+            started(server)
         groups: list[list[Part]] = [[*self.storage], [*self.servers], [*self.clients]]
         for group in groups:
             for part in group:

@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from polonaise.smoke.protocol.history import Contents, Kind, PartitionHistory
-from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, Operation, digest_of
+from polonaise.smoke.protocol.history import Contents, LineKind, PartitionHistory
+from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
 
 EXAMPLES_MAX: Final = 5
 """The most violations of one promise in one partition that are told; the others are counted."""
 
 
-class Violation(NamedTuple):
+class BrokenPromise(NamedTuple):
     """A promise that a history breaks."""
 
     promise: str
@@ -25,7 +25,7 @@ def durability(history: PartitionHistory) -> Iterator[str]:
     """P1: what was acknowledged is in the log under its id."""
     names = dict(_names(history))
     for line in history.lines:
-        if line.kind is Kind.ACK and names.get(line.id) != line.operation:
+        if line.kind is LineKind.ACK and names.get(line.id) != line.operation:
             yield f"{line.operation} was acknowledged as {line.id}, and there is {names.get(line.id, 'nothing')}"
 
 
@@ -70,14 +70,14 @@ def serializability(history: PartitionHistory) -> Iterator[str]:
 def fate(history: PartitionHistory) -> Iterator[str]:
     """P6: an append is in the log once if it was acknowledged, never if it was refused, at most once otherwise."""
     times = Counter(name for _, name in _names(history))
-    asked = {line.operation for line in history.lines if line.kind is Kind.ASK}
+    asked = {line.operation for line in history.lines if line.kind is LineKind.ASK}
     answers = defaultdict(set)
     for line in history.lines:
-        if line.kind in (Kind.ACK, Kind.REFUSED):
+        if line.kind in (LineKind.ACK, LineKind.REFUSED):
             answers[line.operation].add((line.kind, line.id))
-        if line.kind is Kind.REFUSED and times[line.operation]:
+        if line.kind is LineKind.REFUSED and times[line.operation]:
             yield f"{line.operation} was refused, and is in the log"
-        if line.kind is Kind.ACK and not times[line.operation]:
+        if line.kind is LineKind.ACK and not times[line.operation]:
             yield f"{line.operation} was acknowledged, and is not in the log"
     yield from (f"{name} is in the log {count} times" for name, count in times.items() if count > 1)
     yield from (f"{name} is in the log, and nobody asked for it" for name in times if name not in asked)
@@ -147,7 +147,7 @@ CHECKS: Final[dict[str, Callable[[PartitionHistory], Iterator[str]]]] = {
 """The checks by the promises' names."""
 
 
-def violations(history: PartitionHistory) -> list[Violation]:
+def violations(history: PartitionHistory) -> list[BrokenPromise]:
     """Return what is wrong with a partition's history: some examples for each promise, and how many more there are."""
     found = []
     for promise, check in CHECKS.items():
@@ -155,7 +155,7 @@ def violations(history: PartitionHistory) -> list[Violation]:
         shown = texts[:EXAMPLES_MAX]
         if len(texts) > EXAMPLES_MAX:
             shown.append(f"and {len(texts) - EXAMPLES_MAX} more")
-        found += [Violation(promise, f"partition {history.partition}: {text}") for text in shown]
+        found += [BrokenPromise(promise, f"partition {history.partition}: {text}") for text in shown]
     return found
 
 
@@ -169,7 +169,7 @@ def _folded(history: PartitionHistory) -> Fold:
     folded = Fold()
     for id, body in history.entries:
         try:
-            folded.follow([(id, Operation.decode(body))])
+            folded.follow([(id, SmokeOperation.decode(body))])
         except ValueError:
             folded.wrong.append(f"transaction {id} is none that a client makes")
     return folded

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class Group(StrEnum):
+class NodeGroup(StrEnum):
     """The kinds of nodes. At most one node of each group has a fault at a time, so the others remain a quorum."""
 
     ZOOKEEPER = "zookeeper"
@@ -16,7 +16,13 @@ class Group(StrEnum):
     ARCHIVER = "archiver"
 
 
-COUNTS: Final = {Group.ZOOKEEPER: 3, Group.STORAGE: 3, Group.SERVER: 3, Group.CLIENT: 2, Group.ARCHIVER: 1}
+COUNTS: Final = {
+    NodeGroup.ZOOKEEPER: 3,
+    NodeGroup.STORAGE: 3,
+    NodeGroup.SERVER: 3,
+    NodeGroup.CLIENT: 2,
+    NodeGroup.ARCHIVER: 1,
+}
 """The number of nodes of each group."""
 
 
@@ -46,15 +52,15 @@ PROCESS_KINDS: Final = frozenset({FaultKind.KILL, FaultKind.STOP, FaultKind.WIPE
 LINK_KINDS: Final = frozenset({FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.CUT_PAIR})
 """The kinds that cut links between hosts."""
 
-TARGETS: Final[dict[FaultKind, tuple[Group, ...]]] = {
-    FaultKind.KILL: tuple(Group),
-    FaultKind.STOP: (Group.ZOOKEEPER, Group.STORAGE, Group.SERVER, Group.CLIENT),
-    FaultKind.CUT: (Group.ZOOKEEPER, Group.STORAGE, Group.SERVER, Group.CLIENT),
-    FaultKind.CUT_OUT: (Group.ZOOKEEPER, Group.STORAGE, Group.SERVER),
-    FaultKind.CUT_IN: (Group.ZOOKEEPER, Group.STORAGE, Group.SERVER),
-    FaultKind.CUT_PAIR: (Group.SERVER,),
-    FaultKind.WIPE: (Group.STORAGE,),
-    FaultKind.MOVE: (Group.SERVER,),
+TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
+    FaultKind.KILL: tuple(NodeGroup),
+    FaultKind.STOP: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
+    FaultKind.CUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
+    FaultKind.CUT_OUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.CUT_IN: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.CUT_PAIR: (NodeGroup.SERVER,),
+    FaultKind.WIPE: (NodeGroup.STORAGE,),
+    FaultKind.MOVE: (NodeGroup.SERVER,),
 }
 """The groups that each kind is inflicted on."""
 
@@ -69,7 +75,7 @@ class Fault(NamedTuple):
     """The other end of the cut, for `CUT_PAIR`; empty for all other kinds."""
 
     @property
-    def groups(self) -> frozenset[Group]:
+    def groups(self) -> frozenset[NodeGroup]:
         """The groups of the nodes that have this fault."""
         return frozenset(group_of(name) for name in (self.node, self.other) if name)
 
@@ -77,11 +83,11 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.node}" + (f" from {self.other}" if self.other else "")
 
 
-def group_of(node: str) -> Group:
+def group_of(node: str) -> NodeGroup:
     """Return the group of a node, by its name."""
-    return Group(node.rpartition("-")[0])
+    return NodeGroup(node.rpartition("-")[0])
 
 
-def nodes_of(group: Group) -> list[str]:
+def nodes_of(group: NodeGroup) -> list[str]:
     """Return the names of a group's nodes."""
     return [f"{group}-{number}" for number in range(1, COUNTS[group] + 1)]

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class Kind(StrEnum):
+class LineKind(StrEnum):
     """The kinds of lines in a client's journal."""
 
     OPEN = "open"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 class Line(NamedTuple):
     """One line of a client's journal."""
 
-    kind: Kind
+    kind: LineKind
     partition: int = -1
     operation: str = ""
     id: int = -1

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, Group, nodes_of
+from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, NodeGroup, nodes_of
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 """Seconds that a fault lasts: shorter and longer than the deadlines of requests, and longer than a lease."""
 
 
-class Step(NamedTuple):
+class FaultStep(NamedTuple):
     """One or two faults, which begin together and last equally long."""
 
     number: int
@@ -33,7 +33,7 @@ class Step(NamedTuple):
         return f"at {self.at}, {self.hold_s:g} s: {', '.join(map(str, self.faults))}"
 
 
-def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> tuple[Step, ...]:
+def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> tuple[FaultStep, ...]:
     """Return the steps of a run, in order.
 
     Faults are dealt like cards: each kind on each group comes once before any comes twice, so a long run has them all.
@@ -50,11 +50,11 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
         if dice.below(100) < _PAIRED_PERCENT:
             taken.append(deck.deal(first.groups))
         at = transactions * (number + 1) // (count + 1)
-        steps.append(Step(number, at, dice.choice(_HOLDS_S), tuple(taken)))
+        steps.append(FaultStep(number, at, dice.choice(_HOLDS_S), tuple(taken)))
     return tuple(steps)
 
 
-def digest_of(steps: Sequence[Step]) -> str:
+def digest_of(steps: Sequence[FaultStep]) -> str:
     """Return a digest of a schedule, in hexadecimal, by which two runs are known to have the same one."""
     return hashlib.sha256("\n".join(map(str, steps)).encode()).hexdigest()[:16]
 
@@ -82,9 +82,9 @@ class _Deck:
     def __init__(self, dice: _Dice, kinds: Collection[FaultKind]) -> None:
         self._dice = dice
         self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in TARGETS[kind]]
-        self._cards: list[tuple[FaultKind, Group]] = []
+        self._cards: list[tuple[FaultKind, NodeGroup]] = []
 
-    def deal(self, busy: frozenset[Group]) -> Fault:
+    def deal(self, busy: frozenset[NodeGroup]) -> Fault:
         """Return the next fault that touches none of these groups."""
         while True:
             for position, (kind, group) in enumerate(self._cards):
@@ -96,7 +96,7 @@ class _Deck:
             while more:
                 self._cards.append(more.pop(self._dice.below(len(more))))
 
-    def _fault(self, kind: FaultKind, group: Group) -> Fault:
+    def _fault(self, kind: FaultKind, group: NodeGroup) -> Fault:
         node = self._dice.choice(nodes_of(group))
-        other = self._dice.choice(nodes_of(Group.STORAGE)) if kind is FaultKind.CUT_PAIR else ""
+        other = self._dice.choice(nodes_of(NodeGroup.STORAGE)) if kind is FaultKind.CUT_PAIR else ""
         return Fault(kind, node, other)
