@@ -6,11 +6,10 @@ that is held against the log, the replicas, the archive and the views. Begin wit
 
 - `protocol/`: decisions and checks without a clock, files or processes. `schedule.py` draws the faults from a seed,
   `checks.py` compares a recorded history with the promises.
-- `hosts.py`: network namespaces on a bridge, or this machine's loopback with relays; `leftovers.py`: what a killed run
-  has left behind.
-- `town.py`: the processes of one run, and what is done to each; `injection.py`: each kind of fault.
+- `hosts.py`: network namespaces on a bridge, or this machine's loopback; `leftovers.py`: what a killed run has left.
+- `town.py`: all processes of one run; `parts.py`: each of them; `injection.py`: how each kind of fault is inflicted.
 - `client.py`: the program of one client process; `journal.py`: what it writes down; `ledger.py`: its SQL view.
-- `evidence.py`: collects the history once all is over; `report.py`: the report.
+- `evidence.py`: collects the history once all is over; `state.py`: how far a run has come; `report.py`: the report.
 
-A further kind of fault is an entry of `protocol/faults.py` and a function in `injection.py`.
+A further kind of fault is an entry of `protocol/faults.py` and two functions in `injection.py`.
 """
