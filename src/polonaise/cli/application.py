@@ -20,6 +20,7 @@ from polonaise.cli.pipeline import pipeline
 from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
 from polonaise.cli.server import server
+from polonaise.cli.smoke import smoke
 from polonaise.cli.storage import storage
 from polonaise.cli.tls import tls
 from polonaise.cli.tlsoptions import with_tls
@@ -44,6 +45,7 @@ application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(tls, name="tls")
 application.add_typer(demo, name="demo")
+application.command(epilog=EXIT_STATUS)(smoke)
 
 for job in (
     pipeline_archive.archive,
