@@ -114,7 +114,7 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases, sessions, closing append windows, asking clients, listings.
+        """Return these settings with rare ones drawn: leases, sessions, closing append windows, listings, askers.
 
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
