@@ -107,7 +107,7 @@ class ServerMembership:
                         self._note_renewed(began_s, self._membership)
                     else:
                         await self.register_again()
-                        every_s = 0.0
+                        every_s, pause_s = 0.0, _FAILED_PAUSE_S
                 self._trouble.succeeded(_LEASE)
             except Closed:
                 raise

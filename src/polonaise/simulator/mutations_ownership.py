@@ -16,10 +16,10 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: a server that is cut off from the coordinator goes on owning when its session can have ended",
     ),
     "generation-ignored": Mutation(
-        _NODE,
-        "            if partition not in mine or mine[partition].generation != served.generation:\n",
-        "            if partition not in mine:\n",
-        "P11: a server that was deposed and owns the partition again goes on under its old generation",
+        "polonaise.server.protocol.recovery",
+        "    if value.generation > generation:\n        return None\n",
+        "",
+        "P13: an owner that was deposed claims the partition back from its successor",
     ),
     "assignment-that-drops-a-partition": Mutation(
         "polonaise.server.assignment",

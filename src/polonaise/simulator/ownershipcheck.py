@@ -6,11 +6,13 @@ import asyncio
 from typing import Final
 
 from polonaise.coordination.backend import Entry
-from polonaise.coordination.values import ASSIGNMENT, Assignment
+from polonaise.coordination.values import ASSIGNMENT, Assignment, PartitionValue, partition_key
 from polonaise.simulator.cluster import Cluster
 from polonaise.simulator.observations import History
+from polonaise.terms import Generation
 
 _LOOK_S: Final = 0.02
+_PARTITION: Final = partition_key(0).removesuffix("0")
 _FAULT: Final = "session_run_out"
 """The class of fault that is counted: a server with partitions lived on while its session could have ended."""
 
@@ -18,8 +20,9 @@ _FAULT: Final = "session_run_out"
 class OwnershipCheck:
     """Check each assignment that is written and, where there are sessions, that no server owns beyond its own.
 
-    - An assignment gives each partition an owner, once there was a first one. Another owner has a later generation, and
+    - An assignment gives each partition an owner. Another owner has a later generation, and
       no generation falls: it tells two owners of a partition apart.
+    - No owner claims a partition that one of a later generation has claimed.
     - A server owns nothing any more when its session can have ended, counted from its last contact.
     """
 
@@ -27,10 +30,13 @@ class OwnershipCheck:
         self._cluster = cluster
         self._history = history
         self._before = Assignment()
+        self._generations: dict[str, Generation] = {}
         cluster.service.written = self._written
 
     def _written(self, key: str, entry: Entry) -> None:
-        """Compare a new assignment with the one before it."""
+        """Compare a new assignment, or a partition's new value, with the one before it."""
+        if key.startswith(_PARTITION):
+            self._claimed(key, PartitionValue.decode(entry.contents).generation)
         if key != ASSIGNMENT:
             return
         before, self._before = self._before.owners, Assignment.decode(entry.contents)
@@ -46,6 +52,14 @@ class OwnershipCheck:
                     f"partition {partition} to get a later generation than {owner.generation} of server {owner.server}",
                     f"generation {now.generation} of server {now.server}",
                 )
+
+    def _claimed(self, key: str, generation: Generation) -> None:
+        """Compare the generation of a partition's new value with the latest before it."""
+        latest = self._generations.setdefault(key, generation)
+        if generation < latest:
+            expected = f"owners of {key} from generation {latest} on"
+            self._history.violated("P13 fail-safe", expected, f"one of generation {generation} claims it")
+        self._generations[key] = max(latest, generation)
 
     async def watch(self) -> None:
         """Look again and again for a server that owns longer than its session holds. Only for seeds with sessions."""
