@@ -104,7 +104,7 @@ async def test_a_server_cut_off_from_zookeeper_stops_within_its_session_and_anot
             assert isinstance(old.stopped, NotOwner)
             assert dict(old.counts) == counted, "the old owner has committed nothing more"
             for each in range(PARTITIONS):
-                held = [transaction.body async for transaction in log.read(each)]
+                held = [transaction.data async for transaction in log.read(each)]
                 assert sorted(held) == sorted(body for number, body in written if number == each)
 
 
