@@ -26,7 +26,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from rigs.proxy import Proxy, proxied
-from rigs.waiting import wait_until
+from rigs.waiting import time_passes, wait_until
 from rigs.zookeeper import SESSION_S, ensemble, new_root
 
 PARTITIONS = 2
@@ -117,7 +117,7 @@ async def write(log: polonaise.Log, partition: int, written: list[tuple[int, byt
         receipt = await log.append(body, partition)
         assert receipt.committed
         written.append((partition, body))
-        await asyncio.sleep(0.005)
+        await time_passes(0.005)
 
 
 def session_with(sync_fails: bool) -> Any:
