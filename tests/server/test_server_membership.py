@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from polonaise.client.log import Log
+from polonaise.coordination.file import FileBackend
 from polonaise.coordination.lease import LEASE_S, Tenure, renew_every_s
 from polonaise.coordination.values import Registration
 from polonaise.errors import (
@@ -23,6 +24,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.node.condition import server_troubles
+from polonaise.node.embedded import coordinator_of
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.servermembership import ServerMembership
@@ -59,6 +61,13 @@ def test_a_short_session_is_renewed_more_often_than_a_lease() -> None:
     assert renew_every_s(LEASE_S) == LEASE_S / 4
     assert renew_every_s(2.0) == 0.5
     assert renew_every_s(inf) == LEASE_S / 4
+
+
+def test_only_where_nobody_can_take_over_a_directory_needs_no_renewals() -> None:
+    host: Any = SimpleNamespace(disk=None, clock=None, random=None)
+    assert FileBackend(host, "d").holds_s == LEASE_S
+    assert FileBackend(host, "d", alone=True).holds_s == inf
+    assert coordinator_of(host, "d")._backend.holds_s == inf
 
 
 class FakeCoordinator:
