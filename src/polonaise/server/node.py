@@ -120,6 +120,11 @@ class Server:
             raise Closed("the server is not started")
         return self._listener.address
 
+    @property
+    def _registration(self) -> Registration:
+        """This server's entry among the living servers."""
+        return Registration(self.id, self.address, self._settings.preferred)
+
     async def start(self) -> None:
         """Listen, register, and start the task that keeps the assignment and follows it.
 
@@ -136,7 +141,7 @@ class Server:
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
         self._living = LivingServers(self.id, self._settings.settle_s)
-        await self._membership.register(Registration(self.id, self.address))
+        await self._membership.register(self._registration)
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
             self._links, lambda: self.not_owning,
@@ -239,7 +244,7 @@ class Server:
                 # its partitions each time it takes them back.
                 if all(member.server != self.id for member in members):
                     await self._membership.register_again()
-                    members.append(Registration(self.id, self.address))
+                    members.append(self._registration)
                 now_s = self._host.clock.monotonic_s()
                 candidates = self._living.candidates(members, current.value, now_s)
                 quiet = self._living.quiet(now_s)
