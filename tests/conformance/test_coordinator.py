@@ -863,15 +863,15 @@ async def test_a_name_is_its_process_s_alone_and_its_version_rises_with_each_ren
         assert await backend.registered("others") == {}
     versions = []
     for _ in range(3):
-        await first.renew("members/7")
-        await second.renew("members/7")  # it is not its
+        assert await first.renew("members/7")
+        assert not await second.renew("members/7"), "it is not its"
         await second.leave("members/7")
         versions.append((await second.registered("members"))["7"].version)
     assert versions == sorted({*versions})
     assert len(versions) == 3
     await first.leave("members/7")
     await first.leave("members/7")
-    await first.renew("members/7")
+    assert not await first.renew("members/7")
     assert await first.registered("members") == {"12": entry}
     assert await first.register("members/7", entry)
     await second.close()

@@ -75,6 +75,10 @@ FOUND_BY = {
     "mount-ready-before-it-is-proved": 3,
     "client-that-sends-settled-appends-again": 26,
     "client-that-sends-older-appends-last": 2,
+    "owner-that-outlives-its-session": 64,
+    "generation-ignored": 4,
+    "assignment-that-drops-a-partition": 2,
+    "two-servers-assign-at-once": 4,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

@@ -11,6 +11,7 @@ from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
+from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
 from polonaise.cli.config import config
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
@@ -44,6 +45,7 @@ application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(tls, name="tls")
+application.add_typer(bench, name="bench")
 application.add_typer(demo, name="demo")
 application.command(epilog=EXIT_STATUS)(smoke)
 

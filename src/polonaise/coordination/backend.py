@@ -60,10 +60,18 @@ class Backend(Protocol):
         Returns False when another living process has it. Taking one's own name again changes nothing.
         """
 
-    async def renew(self, name: str) -> None:
+    @property
+    def holds_s(self) -> float:
+        """The seconds for which a name holds at the least after its last renewal; `inf` where nobody judges that.
+
+        Nobody else counts the process as gone earlier, counted from the moment at which the renewal is begun: neither
+        by its lease (`coordination.lease`), nor because the backend has ended its session.
+        """
+
+    async def renew(self, name: str) -> bool:
         """Show that this process lives, by raising the version of a name that it has registered.
 
-        Does nothing when another process has the name by now. May take the name again if it was lost meanwhile.
+        Returns False, and does nothing, if the name is not this process's any more. May take it again if nobody has it.
         """
 
     async def leave(self, name: str) -> None:

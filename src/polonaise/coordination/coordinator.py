@@ -75,9 +75,17 @@ class Membership:
         self.left = False
         """Whether `leave` has been called."""
 
-    async def renew(self) -> None:
-        """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
-        await self._backend.renew(self._name)
+    @property
+    def holds_s(self) -> float:
+        """The seconds for which the registration holds at the least, from the beginning of its last renewal on."""
+        return self._backend.holds_s
+
+    async def renew(self) -> bool:
+        """Renew the lease; return False if the registration is gone, and has to be made again.
+
+        To be called every `lease.renew_every_s`, by a task that would hang if the process did not work.
+        """
+        return await self._backend.renew(self._name)
 
     async def leave(self) -> None:
         """End the registration. Doing so twice is no error."""

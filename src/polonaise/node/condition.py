@@ -97,6 +97,8 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
+    if not_owning := health.get("not_owning", ""):
+        return [not_owning]
     return _without_coordinator(health.get("coordinator", ""))
 
 

@@ -26,7 +26,12 @@ from polonaise.link.connection import LinkSettings
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.coordinator import CoordinatorConfiguration, SimulatedCoordinator
+from polonaise.simulator.coordinator import (
+    CoordinatorConfiguration,
+    Sessions,
+    SimulatedBackend,
+    SimulatedCoordinator,
+)
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
@@ -45,6 +50,8 @@ _SERVER_PORT: Final = 7000
 _LEASE_SHARE: Final = 0.08
 """The share of seeds with real leases, among those with several servers. Small, because waiting until a lease runs out
 takes as long as the rest of the schedule."""
+_SESSION_SHARE: Final = 0.1
+"""The share of seeds with sessions at the coordinator, among those with several servers and without real leases."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
 _ASKING_SHARE: Final = 0.15
@@ -75,6 +82,8 @@ class Knobs:
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
     throttled: bool = False
     """Whether few bytes a second may be copied to late replicas."""
+    session_s: float = 0.0
+    """The seconds that a session at the coordinator lasts without contact; 0 where there are no sessions."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
     asking: float = 0.0
@@ -109,7 +118,7 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases, closing append windows, small listings, asking clients.
+        """Return these settings with rare ones drawn: leases, sessions, closing append windows, listings, askers.
 
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
@@ -119,6 +128,11 @@ class Knobs:
         lease, window = world.random("lease"), world.random("append window")
         if self.servers > 1 and lease.random() < _LEASE_SHARE:
             knobs = replace(knobs, leases=True, lease_s=LEASE_S)
+        session = world.random("sessions")
+        if self.servers > 1 and not knobs.leases and session.random() < _SESSION_SHARE:
+            session_s = session.uniform(1.0, 2.0)
+            # Faults that last for longer than a lease last for longer than the latest end of a session.
+            knobs = replace(knobs, session_s=session_s, lease_s=1.6 * session_s)
         if window.random() < _WINDOW_SHARE:
             bytes_max = window.choice((1_500, 3_000, 10_000))
             server = replace(knobs.server, append_window_bytes=bytes_max, inbox_bytes_max=1_000_000)
@@ -273,7 +287,14 @@ class Cluster:
     def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
         self.world = world
         self.knobs = knobs
-        self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator, leases=knobs.leases)
+        self.service = SimulatedCoordinator(
+            world.random("coordinator"),
+            knobs.coordinator,
+            leases=knobs.leases,
+            sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
+        )
+        self.contacts: dict[str, SimulatedBackend] = {}
+        """By name of a node: its latest process's way to the coordinator."""
         self.cut_off: set[str] = set()
         """Names of the nodes that do not reach the coordinator."""
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
@@ -352,7 +373,8 @@ class Cluster:
         def is_reachable() -> bool:
             return node.name not in self.cut_off
 
-        return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
+        backend = self.contacts[node.name] = self.service.backend(is_alive=is_alive, is_reachable=is_reachable)
+        return Coordinator(backend, host.clock)
 
     def discovery(self, node: Node, host: Host) -> Discovery:
         """Return what the client on `node` finds the cluster by: servers, or the coordinator. Called by its process."""

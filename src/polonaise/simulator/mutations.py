@@ -14,18 +14,10 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-
-class Mutation(NamedTuple):
-    """One changed place in one module."""
-
-    module: str
-    old: str
-    """The text of the module that is replaced."""
-    new: str
-    breaks: str
-    """The promises of `docs/architecture.md` that the mutation breaks (P1, P2, …), and how."""
+from polonaise.simulator.mutation import Mutation
+from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 
 
 class MutationDoesNotApply(Exception):
@@ -410,9 +402,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a server that was stopped and goes on takes the others for dead, and takes over what they own",
     ),
     "lease-that-nobody-renews": Mutation(
-        "polonaise.server.node",
-        "                    await self._membership.renew()\n",
-        "                    pass\n",
+        "polonaise.server.servermembership",
+        "                    if await self._membership.renew():\n",
+        "                    if True:\n",
         "P11: servers that work take each other for dead, again and again",
     ),
     "client-that-ignores-its-window": Mutation(
@@ -463,4 +455,5 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "ids.append(self.server)",
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
+    **OWNERSHIP_MUTATIONS,
 }

@@ -33,6 +33,7 @@ from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
+from polonaise.simulator.ownershipcheck import OwnershipCheck
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.storagemoving import StorageMoves
 from polonaise.simulator.trials import Trials
@@ -158,6 +159,7 @@ class Schedule:
         self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
+        self._ownership = OwnershipCheck(self.cluster, self.history)
         self.nemesis = Nemesis(self.cluster)
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
@@ -201,6 +203,9 @@ class Schedule:
         """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
         watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
+        owners: asyncio.Task[None] | None = None
+        if self.knobs.session_s:
+            owners = asyncio.get_running_loop().create_task(self._ownership.watch(), name="watch of owners")
         stops = [
             asyncio.get_running_loop().create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
             for nodes, what, share in (
@@ -231,6 +236,8 @@ class Schedule:
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
+        if owners is not None:
+            owners.cancel()
         logs = self._check()
         # After the check, because this stops the storage nodes. What follows breaks what the checkers rely on: a
         # disaster loses committed transactions, and must be told to clients instead.
