@@ -142,7 +142,7 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key, its size, its storage nodes and where these are reached.
+    """The description of a cluster: its key, its size, its storage nodes, and where these are reached.
 
     Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
     addresses has the description that versions before 0.2 write and read.
@@ -152,11 +152,16 @@ class ClusterDescription(CoordinatorValue):
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
     storage: tuple[StorageId, ...]
-    """The names of the storage nodes that hold a replica of each partition."""
+    """The names of the storage nodes. Which of them hold a partition's replicas is in the partition's value."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
     """The addresses of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    copies: int | None = None
+    """How many copies each partition is to have, once storage nodes were added or removed; None before that, when each
+    node has a copy of every partition."""
+    draining: tuple[StorageId, ...] = ()
+    """The storage nodes that are being drained: they get no more copies."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -172,6 +177,11 @@ class ClusterDescription(CoordinatorValue):
         """The addresses of all storage nodes, by name, in the order of `storage`."""
         return {name: self.address_of(name) for name in self.storage}
 
+    @property
+    def replication_factor(self) -> int:
+        """How many copies each partition is to have."""
+        return len(self.storage) if self.copies is None else self.copies
+
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
         """Return the description with another address for this storage node."""
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
@@ -183,7 +193,11 @@ class ClusterDescription(CoordinatorValue):
 
     def encode(self) -> bytes:
         given = {"addresses": self.addresses, "zones": self.zones}
-        more = {what: dict(values) for what, values in given.items() if values}
+        more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
+        if self.copies is not None:
+            more["copies"] = self.copies
+        if self.draining:
+            more["draining"] = list(self.draining)
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -194,7 +208,13 @@ class ClusterDescription(CoordinatorValue):
         addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
         if any(name == address for name, address in addresses.items()):
             raise ValueError("an address is given that is the node's name")
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones)
+        copies = None if fields.get("copies") is None else int(fields["copies"])
+        draining = _names(fields, "draining") if "draining" in fields else ()
+        if not {*draining} <= {*storage}:
+            raise ValueError("a node is drained that is no storage node")
+        return cls(
+            uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones, copies, draining
+        )
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:

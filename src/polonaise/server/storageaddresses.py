@@ -35,6 +35,11 @@ class StorageAddresses:
         """Return the address of a storage node, as this server last read it."""
         return self._description.address_of(name)
 
+    @property
+    def names(self) -> tuple[StorageId, ...]:
+        """The names of the cluster's storage nodes, as this server last read them."""
+        return self._description.storage
+
     def look_again(self) -> None:
         """Start to read the description again, once a second at most, in the background: the coordinator may hang."""
         now_s = self._host.clock.monotonic_s()
