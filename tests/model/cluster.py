@@ -225,7 +225,7 @@ def _stage(seat: Seat) -> str:
 
 def _to_write(seat: Seat, standing: Standing, clean: bool) -> Seat:
     assert isinstance(seat, Cleaning)
-    if not standing.member:
+    if not standing.member and not standing.coming:
         return Gone()
     if clean:
         return Engaged(broken=seat.stage == "joined-broken")
@@ -248,10 +248,21 @@ def _edit(asked: Asked, head: Head, columns: Columns) -> Iterator[Step]:
         if edited is None:
             continue
         deed = "cancels the change" if pending else f"{'removes' if column.standing.member else 'adds'} {{{place}}}"
-        changed = tuple(each._replace(standing=come) for each, come in zip(columns, edited, strict=True))
+        changed = tuple(
+            each._replace(standing=come, seats=_noticed(head, each.seats, come))
+            for each, come in zip(columns, edited, strict=True)
+        )
         yield Step(f"an operator {deed}", after, changed, settles=True)
         if pending:
             return
+
+
+def _noticed(head: Head, seats: tuple[Seat, ...], standing: Standing) -> tuple[Seat, ...]:
+    """The owner that writes sees a copy that is to be added, and begins to catch it up: it is no member for that."""
+    session = len(seats) - 1
+    if head.attempts[session].phase != "writing" or standing.member or not standing.coming:
+        return seats
+    return replaced(seats, session, Late(standing))
 
 
 def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> str:
@@ -260,7 +271,7 @@ def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> 
         sorted(
             (seat.progress if isinstance(seat, Engaged) else NOT_ENGAGED)
             for seat in seats
-            if isinstance(seat, Engaged | Late)
+            if isinstance(seat, Engaged) or (isinstance(seat, Late) and seat.standing.member)
         )
     )
     return head.attempts[session].log + letter(session) * asked.committed(progress)

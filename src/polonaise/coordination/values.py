@@ -182,6 +182,30 @@ class ClusterDescription(CoordinatorValue):
         """How many copies each partition is to have."""
         return len(self.storage) if self.copies is None else self.copies
 
+    def with_node(self, name: StorageId, address: str, zone: str = "") -> ClusterDescription:
+        """Return the description with one more storage node, or with one of its own that is not drained any more."""
+        zones = {**self.zones, name: zone} if zone else self.zones
+        storage = self.storage if name in self.storage else (*self.storage, name)
+        addresses = _other_than_names({**self.nodes, name: address})
+        draining = tuple(each for each in self.draining if each != name)
+        copies = self.copies if storage == self.storage else self.replication_factor
+        return replace(self, storage=storage, addresses=addresses, zones=zones, copies=copies, draining=draining)
+
+    def drained(self, name: StorageId) -> ClusterDescription:
+        """Return the description with this storage node among those that get no more copies."""
+        return self if name in self.draining else replace(self, draining=(*self.draining, name))
+
+    def without_node(self, name: StorageId) -> ClusterDescription:
+        """Return the description without this storage node. How many copies a partition is to have stays as it is."""
+        return replace(
+            self,
+            storage=tuple(each for each in self.storage if each != name),
+            addresses={each: address for each, address in self.addresses.items() if each != name},
+            zones={each: zone for each, zone in self.zones.items() if each != name},
+            copies=self.replication_factor,
+            draining=tuple(each for each in self.draining if each != name),
+        )
+
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
         """Return the description with another address for this storage node."""
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))

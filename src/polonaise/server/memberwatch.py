@@ -49,7 +49,6 @@ class MemberWatch:
                 if served is not None:
                     await self._look(served)
                     await asyncio.sleep(1 / self._settings.members_looks_per_s)
-            self._addresses.look_again()
             self._drop_links()
 
     async def _look(self, served: ServedPartition) -> None:
@@ -65,14 +64,17 @@ class MemberWatch:
             _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
 
     def _drop_links(self) -> None:
-        """Close the links to nodes that are no storage nodes of the cluster any more, and hold no copy in use."""
-        gone = self._links.keys() - {*self._addresses.names}
-        if not gone:
-            return
-        used = {name for served in self._partitions.values() for name in served.replicas}
+        """Close the links to nodes that are no storage nodes of the cluster any more, once no partition uses them.
+
+        While each node has a copy of something, the description is not even read: none of them can have left.
+        """
         # Between two sessions a partition may be speaking to any of them.
         if any(served.owner.session is None for served in self._partitions.values()):
             return
-        for name in sorted(gone - used):
+        unused = self._links.keys() - {name for served in self._partitions.values() for name in served.replicas}
+        if not self._partitions or not unused:
+            return
+        self._addresses.look_again()
+        for name in sorted(unused - {*self._addresses.names}):
             _log.info("storage node %s has left the cluster", name)
             self._links.pop(name).close()

@@ -32,7 +32,12 @@ class StorageAddresses:
         self._read_s = float("-inf")
 
     def of(self, name: StorageId) -> str:
-        """Return the address of a storage node, as this server last read it."""
+        """Return the address of a storage node, as this server last read it.
+
+        One that it does not know yet was added since: its address is being read when this returns.
+        """
+        if name not in self._description.storage:
+            self.look_again()
         return self._description.address_of(name)
 
     @property

@@ -73,6 +73,8 @@ class SimulatedCoordinator:
         The classes: a request that was refused; one that did not reach the service; a change that was made, but
         whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
+        self.on_written: Callable[[str, bytes, bytes], None] = lambda key, before, after: None
+        """Called with the key, the former and the new contents of each value that was changed."""
         self._random = source
         self._values: Snapshot = {}
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
@@ -132,6 +134,7 @@ class SimulatedCoordinator:
         if present is not None and entry != present:
             return None
         changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
+        self.on_written(key, entry.contents, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)

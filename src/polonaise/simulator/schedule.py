@@ -30,6 +30,7 @@ from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
+from polonaise.simulator.memberschanging import MemberChanges
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
@@ -194,6 +195,10 @@ class Schedule:
         if self.world.random("storage moves").random() < _MOVES_SHARE:
             self.moves = StorageMoves(self.cluster)
             self.cluster.others.append(Node(self.cluster, "operator", self.moves.run))
+        self.members: MemberChanges | None = None
+        if self.knobs.spares:
+            self.members = MemberChanges(self.cluster, self.history)
+            self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -218,6 +223,8 @@ class Schedule:
         self.double_owner.resting = True
         if self.moves is not None:
             self.moves.resting = True
+        if self.members is not None:
+            self.members.resting = True
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
