@@ -374,6 +374,11 @@ class Cluster:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
 
+    def members_of(self, partition: PartitionId) -> list[Node]:
+        """Return the storage nodes that are members of a partition at the coordinator."""
+        members = self.partition_value(partition).members
+        return [node for node in (*self.storage, *self.spares) if self.storage_id(node) in members]
+
     def partition_values(self) -> list[PartitionValue]:
         return [self.partition_value(partition) for partition in range(self.knobs.partitions)]
 

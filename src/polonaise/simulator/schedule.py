@@ -298,19 +298,19 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """Check P1 again and again: what is known to be committed is durable on a quorum.
+        """Check P1 again and again: what is known to be committed is durable on a quorum of the members.
 
         What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
         disks are not read: each counts as holding it, because it may have held it.
         """
-        quorum = self.knobs.storage // 2 + 1
         while True:
             await asyncio.sleep(_WATCH_S)
-            sound = [node for node in self.cluster.storage if node.name not in self.nemesis.spoilt]
-            needed = quorum - len(self.nemesis.spoilt)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
             for partition, told in enumerate(self.history.told):
+                members = self.cluster.members_of(partition)
+                sound = [node for node in members if node.name not in self.nemesis.spoilt]
+                needed = len(members) // 2 + 1 - (len(members) - len(sound))
                 lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
                 known = {"somebody": told}
                 for node in sound:
