@@ -236,6 +236,7 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
     """Return a partition's status as a JSON-ready document."""
     owner, condition = status.owner, status.condition
     told: dict[str, Any] = {"session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}}
+    told["change"] = ""
     if condition is not None:
         told = {
             "session": condition.session,
@@ -243,6 +244,7 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
             "engaged": condition.engaged,
             "behind": condition.behind,
             "out": condition.out,
+            "change": condition.change,
         }
     return {
         "partition": status.partition,
@@ -443,7 +445,9 @@ def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -
     return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
 
 
-_SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "engaged", "session", "late"})
+_SHOWN: Final = frozenset(
+    {"generation", "committed", "ready", "waits_for", "engaged", "session", "late", "members", "next", "added"}
+)
 """The fields of a partition's health document that are in its `Condition` already."""
 
 

@@ -144,7 +144,7 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
         left = [
             f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
         ]
-        engaged = ", ".join([str(len(condition.engaged)), *left])
+        engaged = ", ".join([str(len(condition.engaged)), *left, *(["changing"] if condition.change else [])])
     return (
         each.partition,
         each.state if each.state in ("ready", "degraded") else each.state.upper(),
