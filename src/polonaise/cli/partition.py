@@ -1,4 +1,4 @@
-"""The `polonaise partition` commands: list the partitions of a cluster, describe one, and change where its copies are."""
+"""The `polonaise partition` commands: list those of a cluster, describe one, and change where its copies are."""
 
 from __future__ import annotations
 

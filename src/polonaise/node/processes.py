@@ -183,8 +183,8 @@ def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageI
         )
     if others:
         _log.warning(
-            "--storage has %s, and this cluster's storage nodes are %s by now, which count: correct --storage, or leave "
-            "it out", _listed(nodes), _listed(description.nodes),
+            "--storage has %s, and this cluster's storage nodes are %s by now, which count: correct --storage, or "
+            "leave it out", _listed(nodes), _listed(description.nodes),
         )  # fmt: skip
     for name, address in nodes.items():
         present = description.nodes.get(name, address)
