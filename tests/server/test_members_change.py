@@ -79,7 +79,7 @@ class Appending:
     async def _run(self, log: Log) -> None:
         while not self._done:
             for partition in range(self._town.cluster.knobs.partitions):
-                await log.append(b"%d" % self.count, partition, timeout=5.0)
+                await log.append(b"%d" % self.count, partition)
             self.count += 1
             await asyncio.sleep(0.02)
 
@@ -174,9 +174,7 @@ async def test_of_two_operators_the_second_is_refused_while_a_change_is_pending_
             edited(town, lambda edits: edits.add_copy(0, name_of(town, 4))),
             return_exceptions=True,
         )
-        assert sorted(type(each) for each in asked) == [ChangePending, PartitionValue] or {
-            type(each) for each in asked
-        } == {ChangePending, PartitionValue}
+        assert {type(each) for each in asked} == {ChangePending, PartitionValue}
         with pytest.raises(ChangePending, match="cancel-change"):
             await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0), force=True))
         await time_passes(5)
