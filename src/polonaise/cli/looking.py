@@ -117,7 +117,7 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
             (
                 each.name,
                 "its name" if each.address == each.name else each.address,
-                "UNREACHABLE" if each.trouble else "reachable",
+                ("UNREACHABLE" if each.trouble else "reachable") + (", draining" if each.draining else ""),
                 "-" if each.partitions is None else each.partitions,
                 "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
                 each.troubles,
