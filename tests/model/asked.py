@@ -110,6 +110,10 @@ class Asked:
         made = after.next is None and (not coming or set(after.members) == coming)
         if not made and (after.next, after.members) != (before.next, before.members):
             raise Violation(f"a pending membership {sorted(coming)} becomes {sorted(after.members)}")
+        here = {NAMES[place] for place in clean}
+        most = all(2 * len(here & {*members}) > len(members) for members in (before.members, coming))
+        if not made and most and coming - {*before.members} <= here:
+            raise Violation(f"the members do not become {sorted(coming)}, of which {sorted(here)} are clean")
         engaged = {name for name in after.members if after.engagements.get(name) == Engagement(session)}
         if len(engaged) <= len(after.members) // 2:
             raise Violation(f"session {session} is engaged on {sorted(engaged)} of {sorted(after.members)}")
