@@ -18,6 +18,8 @@ FOUND_BY = {
     "new-quorum-counts-alone": 26,
     "added-copy-counts-before-it-is-clean": 5,
     "acknowledge-before-sync": 0,
+    "throttle-that-never-lets-go": 1,
+    "needed-copy-throttled": 28,
     "quorum-of-one": 1,
     "stale-replica-says-has-not": 175,
     "wiped-replica-says-has-not": 2,

@@ -7,6 +7,7 @@ from typing import Final
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PartitionNotReady, PolonaiseError
+from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
@@ -20,7 +21,9 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "added", "blocked", "faults", "late", "reached", "waits_for")
+    __slots__ = (
+        "_ended_s", "_partition", "_progress", "added", "blocked", "faults", "late", "reached", "waits_for",
+    )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -36,6 +39,8 @@ class Readiness:
         self.reached: dict[StorageId, TransactionId] = {}
         """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
         """
+        self._progress: dict[StorageId, CopyProgress] = {}
+        """Whether members that are not engaged come nearer, over sessions: a busy partition ends these often."""
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -55,6 +60,9 @@ class Readiness:
         self.waits_for, self.blocked = "", None
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
+        self._progress = {
+            name: progress for name, progress in self._progress.items() if name in (*self.late, *self.added)
+        }
 
     def change_pending(self, value: PartitionValue) -> None:
         """Note which copies the change adds that is pending in this value of the partition."""
@@ -84,6 +92,15 @@ class Readiness:
         """Note how far the copy of a member that is not engaged, or an added copy, goes."""
         if name in self.late or name in self.added:
             self.reached[name] = last
+
+    def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
+        """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
+        return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
+
+    @property
+    def falling_behind(self) -> list[StorageId]:
+        """The late members that came no nearer for too long when they were last copied to."""
+        return [name for name, progress in self._progress.items() if progress.lost]
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.
