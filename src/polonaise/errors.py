@@ -143,6 +143,20 @@ class UnknownStorageNode(PolonaiseError):
     code = "unknown_storage_node"
 
 
+class ChangePending(PolonaiseError):
+    """A partition's members are already being changed: one change at a time. Wait until it is made, or cancel it."""
+
+    code = "change_pending"
+    retry = Retry.AGAIN
+
+
+class CopyNeeded(PolonaiseError):
+    """A copy of a partition, or a storage node, that can't be removed without losing what its loss is to be survived
+    by."""
+
+    code = "copy_needed"
+
+
 class WrongRole(ProtocolError):
     """A peer of the wrong kind, such as a client on a storage node's port."""
 

@@ -14,6 +14,9 @@ BUDGET = 500
 """Seeds, from 0, within which each mutation has to be found."""
 
 FOUND_BY = {
+    "copy-removed-while-it-is-needed": 22,
+    "new-quorum-counts-alone": 26,
+    "added-copy-counts-before-it-is-clean": 5,
     "acknowledge-before-sync": 0,
     "throttle-that-never-lets-go": 1,
     "needed-copy-throttled": 28,

@@ -158,19 +158,23 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key, other storage nodes or another number of partitions: replicas and files hang on these.
+        key or another number of partitions, on which replicas and files hang, and for one without storage nodes.
         """
         cluster = await self.describe()
         for what, here, there in (
             ("key", cluster.key.hex(), value.key.hex()),
             ("number of partitions", cluster.partitions, value.partitions),
-            ("set of storage nodes", list(cluster.storage), list(value.storage)),
         ):
             if here != there:
                 raise BadOption(
                     f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
-                    f"{there}. Nothing was changed; what may change is the addresses and zones of its storage nodes"
+                    f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones"
                 )
+        if len(value.storage) < value.replication_factor or not value.storage:
+            raise BadOption(
+                f"the description of {self._backend} can't have {len(value.storage)} storage nodes for "
+                f"{value.replication_factor} copies of each partition: nothing was changed"
+            )
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def unique_id(self) -> int:

@@ -169,7 +169,7 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key, its size, its storage nodes and where these are reached.
+    """The description of a cluster: its key, its size, its storage nodes, and where these are reached.
 
     Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
     addresses has the description that versions before 0.2 write and read.
@@ -179,11 +179,16 @@ class ClusterDescription(CoordinatorValue):
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
     storage: tuple[StorageId, ...]
-    """The names of the storage nodes that hold a replica of each partition."""
+    """The names of the storage nodes. Which of them hold a partition's replicas is in the partition's value."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
     """The addresses of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    copies: int | None = None
+    """How many copies each partition is to have, once storage nodes were added or removed; None before that, when each
+    node has a copy of every partition."""
+    draining: tuple[StorageId, ...] = ()
+    """The storage nodes that are being drained: they get no more copies."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -199,6 +204,35 @@ class ClusterDescription(CoordinatorValue):
         """The addresses of all storage nodes, by name, in the order of `storage`."""
         return {name: self.address_of(name) for name in self.storage}
 
+    @property
+    def replication_factor(self) -> int:
+        """How many copies each partition is to have."""
+        return len(self.storage) if self.copies is None else self.copies
+
+    def with_node(self, name: StorageId, address: str, zone: str = "") -> ClusterDescription:
+        """Return the description with one more storage node, or with one of its own that is not drained any more."""
+        zones = {**self.zones, name: zone} if zone else self.zones
+        storage = self.storage if name in self.storage else (*self.storage, name)
+        addresses = _other_than_names({**self.nodes, name: address})
+        draining = tuple(each for each in self.draining if each != name)
+        copies = self.copies if storage == self.storage else self.replication_factor
+        return replace(self, storage=storage, addresses=addresses, zones=zones, copies=copies, draining=draining)
+
+    def drained(self, name: StorageId) -> ClusterDescription:
+        """Return the description with this storage node among those that get no more copies."""
+        return self if name in self.draining else replace(self, draining=(*self.draining, name))
+
+    def without_node(self, name: StorageId) -> ClusterDescription:
+        """Return the description without this storage node. How many copies a partition is to have stays as it is."""
+        return replace(
+            self,
+            storage=tuple(each for each in self.storage if each != name),
+            addresses={each: address for each, address in self.addresses.items() if each != name},
+            zones={each: zone for each, zone in self.zones.items() if each != name},
+            copies=self.replication_factor,
+            draining=tuple(each for each in self.draining if each != name),
+        )
+
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
         """Return the description with another address for this storage node."""
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
@@ -210,7 +244,11 @@ class ClusterDescription(CoordinatorValue):
 
     def encode(self) -> bytes:
         given = {"addresses": self.addresses, "zones": self.zones}
-        more = {what: dict(values) for what, values in given.items() if values}
+        more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
+        if self.copies is not None:
+            more["copies"] = self.copies
+        if self.draining:
+            more["draining"] = list(self.draining)
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -221,7 +259,13 @@ class ClusterDescription(CoordinatorValue):
         addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
         if any(name == address for name, address in addresses.items()):
             raise ValueError("an address is given that is the node's name")
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones)
+        copies = None if fields.get("copies") is None else int(fields["copies"])
+        draining = _names(fields, "draining") if "draining" in fields else ()
+        if not {*draining} <= {*storage}:
+            raise ValueError("a node is drained that is no storage node")
+        return cls(
+            uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones, copies, draining
+        )
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:

@@ -37,6 +37,7 @@ from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
+from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
@@ -156,6 +157,9 @@ class Server:
             self._host.spawn(self._membership.keep(), "lease"),
             self._host.spawn(self._membership.watch(), "tenure"),
         ]
+        if self._settings.members_look_s:
+            watch = MemberWatch(self._settings, self.partitions, self._links, self._addresses, self._trouble)
+            self._tasks.append(self._host.spawn(watch.run(), "members"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(
                 self._host, self._settings, self._history,
@@ -175,11 +179,9 @@ class Server:
         return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
-        """Whether a majority of the storage nodes is connected: with fewer no session can start.
-
-        A majority of all nodes, because each partition has its replicas on every storage node of the cluster.
-        """
-        return 2 * sum(link.session is not None for link in self._links.values()) > len(self._links)
+        """Whether as many storage nodes are connected as a partition needs: with fewer no session can start."""
+        connected = sum(link.session is not None for link in self._links.values())
+        return 2 * connected > self._description.replication_factor
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
@@ -572,6 +574,9 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "ready": session is not None and not trouble,
         "waits_for": trouble or owner.readiness.waits_for,
         "engaged": list(session.engaged) if session else [],
+        "members": list(session.value.members) if session else None,
+        "next": list(session.value.next) if session and session.value.next is not None else None,
+        "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
         "session": session.id if session else None,
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),

@@ -54,6 +54,8 @@ _SESSION_SHARE: Final = 0.1
 """The share of seeds with sessions at the coordinator, among those with several servers and without real leases."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
+_MEMBERS_SHARE: Final = 0.12
+"""The share of seeds in which operators change the members of partitions."""
 _ASKING_SHARE: Final = 0.15
 """The share of seeds in which some clients, or all, ask servers and have no coordinator."""
 _THROTTLE_SHARE: Final = 0.2
@@ -88,6 +90,8 @@ class Knobs:
     """Whether an owner's inbox always has room for what a client's append windows let through."""
     asking: float = 0.0
     """The chance that a client finds the cluster by asking servers, and has no coordinator."""
+    spares: int = 0
+    """The number of storage nodes beyond `storage`, which have no copies at first; above 0 where members change."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
@@ -144,6 +148,10 @@ class Knobs:
             knobs = replace(knobs, throttled=True, server=_throttled(knobs.server, throttle))
         if asking.random() < _ASKING_SHARE:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
+        members = world.random("members")
+        if members.random() < _MEMBERS_SHARE:
+            server = replace(knobs.server, members_look_s=members.uniform(0.05, 0.5))
+            knobs = replace(knobs, spares=members.choice((1, 2)), server=server)
         return knobs
 
 
@@ -152,6 +160,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
     lock_entries, window = choice((16, 256, 4_096)), choice((1, 2, 4))
     return ServerSettings(
         link=link,
+        members_look_s=0.0,  # only where members change: a look draws from the coordinator's randomness
         evidence=True,
         lock_entries=lock_entries,
         window=window,
@@ -298,6 +307,11 @@ class Cluster:
         self.cut_off: set[str] = set()
         """Names of the nodes that do not reach the coordinator."""
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
+        self.spares = [
+            Node(self, f"storage-{number}", self._storage)
+            for number in range(knobs.storage, knobs.storage + knobs.spares)
+        ]
+        """Storage nodes that have no copies at first. In the end they have none either: see `memberschanging`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
@@ -321,7 +335,7 @@ class Cluster:
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         names = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, names)
-        self.places = {node.name: self.storage_id(node) for node in self.storage}
+        self.places = {node.name: self.storage_id(node) for node in (*self.storage, *self.spares)}
         """By name of a storage node's machine: the address at which the node listens from its next start on."""
         self.named_nodes = False
         """Whether storage nodes are told their names, and so take none from the first server that reaches them."""
@@ -329,7 +343,7 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        return [*self.storage, *self.servers, *self.clients, *self.others]
+        return [*self.storage, *self.servers, *self.clients, *self.others, *self.spares]
 
     @property
     def running_servers(self) -> list[Server]:
@@ -402,6 +416,11 @@ class Cluster:
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+
+    def members_of(self, partition: PartitionId) -> list[Node]:
+        """Return the storage nodes that are members of a partition at the coordinator."""
+        members = self.partition_value(partition).members
+        return [node for node in (*self.storage, *self.spares) if self.storage_id(node) in members]
 
     def partition_values(self) -> list[PartitionValue]:
         return [self.partition_value(partition) for partition in range(self.knobs.partitions)]

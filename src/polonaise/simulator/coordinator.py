@@ -106,6 +106,8 @@ class SimulatedCoordinator:
         The classes: a request that was refused; one that did not reach the service; a change that was made, but
         whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
+        self.on_written: Callable[[str, bytes, bytes], None] = lambda key, before, after: None
+        """Called with the key, the former and the new contents of each value that was changed."""
         self._random = source
         self._values: Snapshot = {}
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
@@ -171,6 +173,7 @@ class SimulatedCoordinator:
         changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
         if self.written is not None:
             self.written(key, changed)
+        self.on_written(key, entry.contents, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)

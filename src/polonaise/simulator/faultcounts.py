@@ -56,6 +56,10 @@ FAULTS: Final = (
     "disaster",
     "overtaken",
     "gone_back",
+    "copy_added",
+    "copy_removed",
+    "change_cancelled",
+    "members_changed",
 )
 
 

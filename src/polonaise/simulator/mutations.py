@@ -437,6 +437,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            scrub.good(self._clock.wall_us(), name)\n",
         "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",
     ),
+    "copy-removed-while-it-is-needed": Mutation(
+        "polonaise.coordination.memberchanges",
+        "if len(sound) < copies and not force:",
+        "if len(sound) < 1:",
+        "P1: a copy is given up while too few others are in sync",
+    ),
+    "new-quorum-counts-alone": Mutation(
+        "polonaise.server.protocol.recovery",
+        "    needed = len(doubted) - quorum(value.members) + 1\n",
+        "    needed = len(doubted) - quorum(value.next or value.members) + 1\n",
+        "P1: while a copy is being added, the log's end is decided without a majority of those that committed",
+    ),
+    "added-copy-counts-before-it-is-clean": Mutation(
+        "polonaise.server.protocol.recovery",
+        "_is_quorum(value.next, clean) and all(name in clean for name in added)",
+        "_is_quorum(value.next, clean)",
+        "P1: a copy counts as a member that has not been caught up with",
+    ),
     "stale-assignment-believed": Mutation(
         "polonaise.client.routes",
         "        if read.version <= self._assignment.version:\n            return\n",

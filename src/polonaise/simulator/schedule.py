@@ -30,6 +30,7 @@ from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
+from polonaise.simulator.memberschanging import MemberChanges
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
@@ -196,6 +197,10 @@ class Schedule:
         if self.world.random("storage moves").random() < _MOVES_SHARE:
             self.moves = StorageMoves(self.cluster)
             self.cluster.others.append(Node(self.cluster, "operator", self.moves.run))
+        self.members: MemberChanges | None = None
+        if self.knobs.spares:
+            self.members = MemberChanges(self.cluster, self.history)
+            self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -223,6 +228,8 @@ class Schedule:
         self.double_owner.resting = True
         if self.moves is not None:
             self.moves.resting = True
+        if self.members is not None:
+            self.members.resting = True
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
@@ -298,19 +305,19 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """Check P1 again and again: what is known to be committed is durable on a quorum.
+        """Check P1 again and again: what is known to be committed is durable on a quorum of the members.
 
         What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
         disks are not read: each counts as holding it, because it may have held it.
         """
-        quorum = self.knobs.storage // 2 + 1
         while True:
             await asyncio.sleep(_WATCH_S)
-            sound = [node for node in self.cluster.storage if node.name not in self.nemesis.spoilt]
-            needed = quorum - len(self.nemesis.spoilt)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
             for partition, told in enumerate(self.history.told):
+                members = self.cluster.members_of(partition)
+                sound = [node for node in members if node.name not in self.nemesis.spoilt]
+                needed = len(members) // 2 + 1 - (len(members) - len(sound))
                 lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
                 known = {"somebody": told}
                 for node in sound:
