@@ -403,8 +403,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lease-that-nobody-renews": Mutation(
         "polonaise.server.servermembership",
-        "                    if await self._membership.renew():\n",
-        "                    if True:\n",
+        "if self._membership.left or await self._membership.renew():\n",
+        "if True:\n",
         "P11: servers that work take each other for dead, again and again",
     ),
     "client-that-ignores-its-window": Mutation(
