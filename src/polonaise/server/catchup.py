@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from polonaise.errors import PolonaiseError, ProtocolError
@@ -66,40 +66,41 @@ class CatchUp:
         self._copies = copies
 
     async def run(self) -> None:
-        """Bring late replicas up to date until the session ends."""
+        """Bring late replicas up to date until the session ends, each beside the others.
+
+        One that falls behind for ever must not keep the others from coming back, least of all the copy that is being
+        added to replace it.
+        """
         late = [name for name in recovery.participants(self._session.value) if name not in self._session.engaged]
+        async with asyncio.TaskGroup() as group:
+            for name in late:
+                group.create_task(self._bring_up_to_date(name))
+
+    async def _bring_up_to_date(self, name: StorageId) -> None:
+        """Bring one late replica up to date, again and again, until the session ends."""
+        link = self._links[name]
         while self._owner.session is self._session:
-            await self._wait_for_late_node(late)
+            if link.session is None:  # no polling: in thousands of partitions that would cost much
+                self._owner.readiness.replica_away(name)
+                await link.connected()
             # At random: a node that connects is late in all partitions, which should not look at the same moment.
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
-            for name in late:
-                # Copies go over the bulk connection. The wait above was for a session connection, to any late node.
-                if self._links[name].bulk is None:
-                    continue
-                try:
-                    await self._copy_to(name)
-                    # Ends the session, and with it this task: the next session's catch-up copies to the other nodes.
-                    await self._let_back_in(name)
-                except PolonaiseError as error:
-                    self._owner.readiness.replica_late(name, str(error))
-                    _log.info(
-                        "partition %d: %s is not brought up to date: %s", self._owner.partition, name, error,
-                        extra={
-                            "partition": self._owner.partition, "generation": self._owner.generation,
-                            "session": self._session.id, "storage": name,
-                        },
-                    )  # fmt: skip
-
-    async def _wait_for_late_node(self, late: Sequence[StorageId]) -> None:
-        """Wait until the node of any late replica is connected: polling in thousands of partitions would cost much."""
-        if any(self._links[name].session is not None for name in late):
-            return
-        waits = [asyncio.ensure_future(self._links[name].connected()) for name in late]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
+            # Copies go over the bulk connection. The wait above was for the session connection.
+            if link.bulk is None:
+                continue
+            try:
+                await self._copy_to(name)
+                # Ends the session, and with it all of this: the next session's catch-up copies to the other nodes.
+                await self._let_back_in(name)
+            except PolonaiseError as error:
+                self._owner.readiness.replica_late(name, str(error))
+                _log.info(
+                    "partition %d: %s is not brought up to date: %s", self._owner.partition, name, error,
+                    extra={
+                        "partition": self._owner.partition, "generation": self._owner.generation,
+                        "session": self._session.id, "storage": name,
+                    },
+                )  # fmt: skip
 
     async def _let_back_in(self, name: StorageId) -> None:
         """End the session to let `name` back in, at most once in `readmit_s_min`: appends wait for the next session."""
@@ -130,9 +131,10 @@ class CatchUp:
         self._owner.readiness.replica_reached(name, last)
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:
-            if missing <= min(copied, self._settings.readmit_transactions) and worked_s <= self._settings.gather_s / 4:
-                # What is missing takes no longer than the last round, which was quick. The next session copies it, and
-                # appends wait no longer than that.
+            few = missing <= min(copied, self._settings.readmit_transactions)
+            # By what is missing, not by the last round: where many take turns, each round is long, and what has come
+            # since may still be little. The next session copies it, and appends wait no longer than that.
+            if few and worked_s * missing / copied <= self._settings.gather_s / 4:
                 return
             self._tell_progress(name, missing)
             async with self._copies.copy(name) as copy:

@@ -263,6 +263,7 @@ class Server:
                     if stretch != self._membership.stretch:  # what was read before may not be believed any more
                         continue
                     self._follow(written.value)
+                    self._membership.owns_again()
                     self._cluster.learn(written)
                     self.followed, followed_in = True, stretch
                     current, followed, candidates_before, quiet_before = written, written.value, candidates, quiet

@@ -98,7 +98,8 @@ class ServerMembership:
 
         To be called before what only an owner may do: a process that was stopped goes on before its timers are told.
         """
-        if self._renewed.is_set() and not self._tenure.holds(self._now_s):
+        # One that has left has no registration that could run out: it goes on until others fence it.
+        if self._renewed.is_set() and not self.left and not self._tenure.holds(self._now_s):
             self._end()
 
     async def keep(self) -> None:
@@ -112,7 +113,7 @@ class ServerMembership:
                     # takes its partitions over fences it: it may be the last one that can serve them.
                     if self._membership.left or await self._membership.renew():
                         self._note_renewed(began_s, self._membership)
-                    else:
+                    elif not self._membership.left:  # it may have left while the answer was under way
                         await self.register_again()
                         every_s, pause_s = 0.0, _FAILED_PAUSE_S
                 self._trouble.succeeded(_LEASE)
@@ -136,8 +137,7 @@ class ServerMembership:
             left_s = self._tenure.until_s - self._now_s
             if isinf(left_s):
                 return
-            if left_s > 0:
-                await asyncio.sleep(left_s)
+            await asyncio.sleep(RENEW_S if self.left else max(0.0, left_s))
             self.check()
 
     @property
@@ -156,12 +156,20 @@ class ServerMembership:
         if self._tenure.holds(self._now_s) and not self._renewed.is_set():
             self._renewed.set()
             if self.not_owning:
-                self.not_owning = ""
-                _log.warning(
-                    "server %d has renewed its registration: it owns again what the assignment gives it",
-                    self._registration.server,
-                    extra=self._fields,
+                self.not_owning = (
+                    f"server {self._registration.server} owns nothing: it has renewed its registration, and has not "
+                    "been able to read the assignment since"
                 )
+
+    def owns_again(self) -> None:
+        """Take note that the server follows an assignment that was read while the registration held."""
+        if self.not_owning and self._renewed.is_set():
+            self.not_owning = ""
+            _log.warning(
+                "server %d has renewed its registration: it owns again what the assignment gives it",
+                self._registration.server,
+                extra=self._fields,
+            )
 
     def _end(self) -> None:
         """End the ownership: the registration may have run out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polonaise.server.protocol.copythrottle import Commits, CopyProgress, CopyThrottle, ThrottleSettings
+from polonaise.server.protocol.readiness import Readiness
 
 MB = 1_000_000
 NONE = Commits(0, 0.0)
@@ -74,8 +75,10 @@ def test_copies_side_by_side_rest_together_for_what_one_would() -> None:
 
 def test_a_slow_disk_rests_no_longer_than_the_least_rate_allows() -> None:
     copying = Copying(share=0.01, least=1 * MB)
+    copying.copy(took_s=0.4)
+    assert copying.throttle.wait_s(copying.now_s) == pytest.approx(0.6), "a megabyte a second, work and rest together"
     copying.copy(took_s=3.0)
-    assert copying.throttle.wait_s(copying.now_s) == pytest.approx(1.0)
+    assert copying.throttle.wait_s(copying.now_s) == 0.0
 
 
 def test_copying_slows_down_while_appends_take_longer_and_recovers_when_they_do_not() -> None:
@@ -138,7 +141,29 @@ def test_a_replica_falls_behind_when_it_comes_no_nearer_for_so_long() -> None:
     assert not progress.lost
 
 
-def test_a_replica_that_was_away_is_not_said_to_fall_behind_at_once() -> None:
+def test_a_replica_whose_copies_wait_long_for_their_turns_is_said_to_fall_behind() -> None:
     progress = CopyProgress()
     assert not progress.falls_behind(10, 0, 5.0)
-    assert not progress.falls_behind(5_000, 60, 5.0)
+    assert progress.falls_behind(5_000, 60, 5.0)
+
+
+def test_a_replica_that_was_away_is_not_said_to_fall_behind_at_once() -> None:
+    readiness = Readiness(0)
+    readiness.late = {"a": ""}
+    assert not readiness.replica_lacks("a", 10, 0.0, 5.0)
+    assert readiness.replica_lacks("a", 20, 6.0, 5.0)
+    assert readiness.falling_behind == ["a"]
+    readiness.replica_away("a")
+    assert readiness.falling_behind == []
+    assert not readiness.replica_lacks("a", 5_000, 60.0, 5.0)
+
+
+def test_old_disturbance_does_not_keep_the_rate_low_when_appends_come_between_copies() -> None:
+    copying = Copying()
+    copying.copy(5.0)
+    slow = copying.throttle.bytes_per_s
+    for _ in range(3):
+        copying.now_s += 1.0
+        copying.commit(0.001)
+        copying.copy()
+    assert copying.throttle.bytes_per_s > slow

@@ -78,9 +78,9 @@ class CopyThrottle:
         self._bytes_free_s -= (size - copied) / self.bytes_per_s
         if copied:
             # Copies that run side by side share what each must rest. And a disk so slow that even the least rate takes
-            # more than the share is not rested for any longer: the least rate is a promise.
+            # more than the share is not rested for any longer: the least rate is a promise, of work and rest together.
             rest_s = worked_s * (1 / self._settings.share - 1) / self.under_way
-            rest_s = min(rest_s, copied / self._settings.bytes_per_s_min)
+            rest_s = min(rest_s, max(0.0, copied / self._settings.bytes_per_s_min - worked_s))
             self._rested_s = max(self._rested_s, now_s) + rest_s
         self.under_way -= 1
         self.copied_bytes += copied
@@ -94,9 +94,9 @@ class CopyThrottle:
         self._seen = commits
         if count <= 0:
             return
-        self._met_appends = True
         latency_s = (commits.total_s - seen.total_s) / count
         if disturbed:
+            self._met_appends = True
             self._disturbed_s = _mean(self._disturbed_s, latency_s)
         else:
             self._undisturbed_s = _mean(self._undisturbed_s, latency_s)
@@ -119,18 +119,18 @@ class CopyProgress:
 
     def __init__(self) -> None:
         self._least: int | None = None
-        self._since_s = self._asked_s = 0.0
+        self._since_s = 0.0
         self.lost = False
         """What `falls_behind` said last."""
 
     def falls_behind(self, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions the replica lacks now; return whether that got no less for `patience_s` seconds.
 
-        It begins anew after as long without a call: then nothing was copied, as the node was away.
+        For a node that was away, this begins anew with a new object: time alone tells nothing, as a copy may wait for
+        its turn for longer than `patience_s`.
         """
-        if self._least is None or missing < self._least or now_s - self._asked_s > patience_s:
+        if self._least is None or missing < self._least:
             self._least, self._since_s = missing, now_s
-        self._asked_s = now_s
         self.lost = now_s - self._since_s > patience_s
         return self.lost
 

@@ -97,10 +97,18 @@ class Readiness:
         """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
+    def replica_away(self, name: StorageId) -> None:
+        """Note that the node of a late member is not connected: it does not fall behind, it is away."""
+        self._progress.pop(name, None)
+
     @property
     def falling_behind(self) -> list[StorageId]:
         """The late members that came no nearer for too long when they were last copied to."""
-        return [name for name, progress in self._progress.items() if progress.lost]
+        return [
+            name
+            for name, progress in self._progress.items()
+            if progress.lost and (name in self.late or name in self.added)
+        ]
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.
