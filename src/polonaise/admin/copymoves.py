@@ -8,9 +8,9 @@ from typing import Final
 
 from polonaise.admin.asking import ask_health
 from polonaise.admin.memberedits import MemberEdits
-from polonaise.admin.storagenodes import check_known, copies_on
+from polonaise.admin.storagenodes import check_enough_without, check_marked, copies_on
 from polonaise.coordination.memberchanges import Move, balance
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded
 from polonaise.host import Host
 from polonaise.node.condition import condition_of
@@ -32,7 +32,8 @@ class CopyMoves:
     """Carries out moves of copies. All of it may be broken off and repeated: it goes on from where the values are.
 
     A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that is not
-    made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked for.
+    made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked for. One that another
+    operator takes back meanwhile raises `BadOption`.
     """
 
     def __init__(self, host: Host, edits: MemberEdits, *, step_s: float, timeout_s: float, report: Report) -> None:
@@ -46,24 +47,28 @@ class CopyMoves:
         """Add a copy of a partition on a storage node, and wait until it is in sync. Raises what `add_copy` raises."""
         self._report(partition, f"adding a copy on {name}")
         await self._edits.add_copy(partition, name)
-        await self._made(partition)
+        await self._made(partition, name, member=True)
 
     async def remove(self, partition: PartitionId, name: StorageId, *, force: bool = False) -> None:
         """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises."""
         self._report(partition, f"removing the copy on {name}")
         await self._edits.remove_copy(partition, name, force=force)
-        await self._made(partition)
+        await self._made(partition, name, member=False)
 
     async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
         """Move a copy from one storage node to another. What was done of it before is not done again.
 
-        Raises what `add` and `remove` raise, and `BadOption` if `source` has no copy and `target` has one: it is moved.
+        Raises what `add` and `remove` raise, and `BadOption` if neither of them has a copy, or if both are the same.
         """
+        if source == target:
+            raise BadOption(f"a copy can't move from {source} to itself: choose another storage node")
         value = await self._settled(partition)
-        if source not in value.members:
-            there = "it has been moved already" if target in value.members else f"it is on {', '.join(value.members)}"
-            raise BadOption(f"partition {partition} has no copy on {source}: {there}")
-        await self._move(Move(partition, source, target))
+        if source in value.members:
+            await self._move(Move(partition, source, target))
+        elif target in value.members:
+            self._report(partition, f"the copy on {source} has been moved to {target} already")
+        else:
+            raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")
 
     async def balance(self) -> list[Move]:
         """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
@@ -97,31 +102,42 @@ class CopyMoves:
 
         The node itself may be dead: copies are made from the others. Raises `UnknownStorageNode`, `CopyNeeded` if fewer
         nodes are left than each partition has copies (nothing is changed then), and what `carry_out` raises: then the
-        node stays marked, and the command may be repeated.
+        node stays marked, and the command may be repeated. Raises `BadOption` if another operator takes the mark away.
         """
-        description = (await self._edits.description()).value
-        check_known(description, name)
-        after = description.drained(name)
-        left = [each for each in after.storage if each not in after.draining]
-        if len(left) < description.replication_factor:
-            raise CopyNeeded(
-                f"without {name} there are {len(left)} storage nodes ({', '.join(left)}) for "
-                f"{description.replication_factor} copies of each partition: add another one first (polonaise storage "
-                "add NAME HOST:PORT)"
-            )
-        await self._edits.describe(lambda described: described.drained(name))
+
+        def marked(description: ClusterDescription) -> ClusterDescription:
+            after = description.drained(name)
+            check_enough_without(description, name)
+            return after
+
+        await self._edits.describe(marked)
         moved = 0
-        while held := await copies_on(self._edits, name, description.partitions):
+        until_s = self._host.clock.monotonic_s() + self._step_s
+        while True:
+            described = (await self._edits.description()).value
+            held = await copies_on(self._edits, name, described.partitions)
+            if not held and name not in described.storage:
+                return moved  # another operator has removed it, which takes that it holds none
+            check_marked(described, name)
+            if not held:
+                return moved
             self._report(None, f"{len(held)} copies are left on {name}")
             for partition in held:
                 await self._settled(partition)
-            described = (await self._edits.description()).value
             values = await self._values(described.partitions)
             planned = balance(described, {partition: value.members for partition, value in enumerate(values)})
             moves = [move for move in planned if move.source == name]
             await self.carry_out(moves)
             moved += len(moves)
-        return moved
+            if moves:
+                until_s = self._host.clock.monotonic_s() + self._step_s
+            elif self._host.clock.monotonic_s() >= until_s:
+                raise DeadlineExceeded(
+                    f"storage node {name} holds, or is to get, copies of partitions {', '.join(map(str, held))}, and "
+                    f"none could be moved within {self._step_s:g} s: others change them. Repeat the command"
+                )
+            else:
+                await asyncio.sleep(_LOOK_S)
 
     # ------------------------------------------------------------------ one move
 
@@ -151,16 +167,33 @@ class CopyMoves:
 
     async def _settled(self, partition: PartitionId) -> PartitionValue:
         """Return a partition's value once no change is pending in it: an earlier run may have asked for one."""
-        value = await self._edits.partition(partition)
-        return value if value.next is None else await self._made(partition)
+        return await self._once(partition, lambda value: value.next is None)
 
-    async def _made(self, partition: PartitionId) -> PartitionValue:
-        """Wait until the pending change is made, and return the partition's value. Raises `DeadlineExceeded`."""
+    async def _made(self, partition: PartitionId, name: StorageId, *, member: bool) -> None:
+        """Wait until a storage node is a member, or is none any more, as was asked for.
+
+        Raises `DeadlineExceeded`, and `BadOption` if the change was taken back: nobody asks for it any more.
+        """
+
+        def is_over(value: PartitionValue) -> bool:
+            asked = value.next is not None and (name in value.next) == member
+            return (name in value.members) == member or not asked
+
+        value = await self._once(partition, is_over)
+        if (name in value.members) != member:
+            what = f"adding a copy on {name}" if member else f"removing the copy on {name}"
+            raise BadOption(
+                f"partition {partition}: {what} was cancelled by another operator: its members are "
+                f"{', '.join(value.members)}. Repeat the command if it is to be done all the same"
+            )
+
+    async def _once(self, partition: PartitionId, is_over: Callable[[PartitionValue], bool]) -> PartitionValue:
+        """Wait until the pending change is over, and return the partition's value. Raises `DeadlineExceeded`."""
         clock = self._host.clock
         until_s, tell_s = clock.monotonic_s() + self._step_s, clock.monotonic_s() + _TELL_S
         while True:
             value = await self._edits.partition(partition)
-            if value.next is None:
+            if is_over(value):
                 return value
             now_s = clock.monotonic_s()
             if now_s >= min(until_s, tell_s):
@@ -168,8 +201,9 @@ class CopyMoves:
                 if now_s >= until_s:
                     raise DeadlineExceeded(
                         f"partition {partition}: its members {', '.join(value.members)} did not become "
-                        f"{', '.join(value.next)} within {self._step_s:g} s: {why}. The change stays asked for: mend "
-                        "what it waits for and repeat the command, or take it back (polonaise partition cancel-change)"
+                        f"{', '.join(value.next or ())} within {self._step_s:g} s: {why}. The change stays asked for: "
+                        "mend what it waits for and repeat the command, or take it back (polonaise partition "
+                        "cancel-change)"
                     )
                 tell_s = now_s + _TELL_S
                 self._report(partition, why)

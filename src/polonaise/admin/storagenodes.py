@@ -9,7 +9,7 @@ from typing import Any
 from polonaise.admin.asking import ask_health, not_named
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, CopyNeeded, UnknownStorageNode, WrongClusterKey
+from polonaise.errors import BadOption, CopyNeeded, WrongClusterKey
 from polonaise.host import Host
 from polonaise.node.addresses import check_storage_address
 from polonaise.redaction import redacted
@@ -74,32 +74,71 @@ def _check_address(description: ClusterDescription, name: StorageId, address: st
 async def remove_storage(edits: MemberEdits, name: StorageId) -> None:
     """Take a storage node that holds no copies out of the cluster's description. Its files stay on its disk.
 
-    Raises, with nothing changed, `UnknownStorageNode`, and `CopyNeeded` if it holds copies or is to get one.
+    Raises, with nothing changed, `UnknownStorageNode`, and `CopyNeeded` if it holds copies or is to get one, or if too
+    few nodes would be left. Raises `BadOption` if another operator uses the node again meanwhile.
     """
     before = (await edits.description()).value
-    check_known(before, name)
-    # Marked before the partitions are looked at, so that no copy is given to it after that: `MemberEdits.add_copy`
+    before.check_known(name)
+    _refuse_held(name, await copies_on(edits, name, before.partitions))
+    ours = False
+
+    def marked(description: ClusterDescription) -> ClusterDescription:
+        nonlocal ours
+        after = description.drained(name)
+        ours = after is not description
+        if ours:
+            check_enough_without(description, name)
+        return after
+
+    # Marked before the partitions are looked at again, so that no copy is given to it after that: `MemberEdits.add_copy`
     # looks at the mark when it has asked for one.
-    await edits.describe(lambda description: description.drained(name))
+    await edits.describe(marked)
     held = await copies_on(edits, name, before.partitions)
+    if held and ours:
+        await edits.describe(lambda description: _unmarked(description, name))
+    _refuse_held(name, held)
+
+    def removed(description: ClusterDescription) -> ClusterDescription:
+        check_marked(description, name)
+        return description.without_node(name)
+
+    await edits.describe(removed)
+
+
+def check_enough_without(description: ClusterDescription, name: StorageId) -> None:
+    """Raise `CopyNeeded` if fewer nodes than a partition has copies could be given any without this one."""
+    left = [each for each in description.storage if each != name and each not in description.draining]
+    if len(left) < description.replication_factor:
+        raise CopyNeeded(
+            f"without {name} there are {len(left)} storage nodes ({', '.join(left)}) for "
+            f"{description.replication_factor} copies of each partition: add another one first (polonaise storage "
+            "add NAME HOST:PORT)"
+        )
+
+
+def check_marked(description: ClusterDescription, name: StorageId) -> None:
+    """Raise `BadOption` unless this storage node is being drained, `UnknownStorageNode` if it is none any more."""
+    description.check_known(name)
+    if name not in description.draining:
+        raise BadOption(
+            f"storage node {name} is not being drained any more: another operator uses it again. Repeat the command if "
+            "it is to give up its copies all the same"
+        )
+
+
+def _refuse_held(name: StorageId, held: list[PartitionId]) -> None:
     if held:
-        if name not in before.draining:
-            await edits.describe(lambda description: description.with_node(name, description.address_of(name)))
         more = f" and {len(held) - 5} more" if len(held) > 5 else ""
         raise CopyNeeded(
             f"storage node {name} holds, or is to get, copies of partitions {', '.join(map(str, held[:5]))}{more}: "
             f"drain it first (polonaise storage drain {name})"
         )
-    await edits.describe(lambda description: description.without_node(name))
 
 
-def check_known(description: ClusterDescription, name: StorageId) -> None:
-    """Raise `UnknownStorageNode` if the cluster has no storage node of this name."""
-    if name not in description.storage:
-        raise UnknownStorageNode(
-            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are "
-            f"{', '.join(description.storage)}"
-        )
+def _unmarked(description: ClusterDescription, name: StorageId) -> ClusterDescription:
+    if name not in description.draining:
+        return description
+    return description.with_node(name, description.address_of(name))
 
 
 async def copies_on(edits: MemberEdits, name: StorageId, partitions: int) -> list[PartitionId]:

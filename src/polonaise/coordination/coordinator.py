@@ -158,7 +158,8 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key or another number of partitions, on which replicas and files hang, and for one without storage nodes.
+        key or another number of partitions, on which replicas and files hang, for one without storage nodes, and for one
+        that could not be read again.
         """
         cluster = await self.describe()
         for what, here, there in (
@@ -175,6 +176,14 @@ class Coordinator:
                 f"the description of {self._backend} can't have {len(value.storage)} storage nodes for "
                 f"{value.replication_factor} copies of each partition: nothing was changed"
             )
+        # The last line of defence: with a description that nobody can read the whole cluster would stand still.
+        try:
+            ClusterDescription.decode(value.encode())
+        except CoordinatorDamaged as error:
+            raise BadOption(
+                f"the description of {self._backend} can't become one that nobody can read: {error.text}. Nothing was "
+                "changed"
+            ) from error
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def unique_id(self) -> int:

@@ -71,8 +71,8 @@ def without_copy(value: PartitionValue, name: StorageId, copies: int, *, force: 
         raise CopyNeeded(
             f"without {name} the partition would have {len(sound)} copies in sync ({', '.join(sound)}), and it is to "
             f"have {copies}: add a copy first, or wait until one is in sync again. With --force it would survive the "
-            f"loss of {max(0, len(sound) - len(left) // 2 - 1)} of them without a pause, and {len(sound) - 1} "
-            "without losing transactions"
+            f"loss of {max(0, len(sound) - len(left) // 2 - 1)} of them without a pause, and "
+            f"{min(len(sound) - 1, len(left) // 2)} without losing transactions"
         )
     return replace(value, next=left)
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from polonaise.errors import CoordinatorDamaged, CoordinatorNewer
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownStorageNode
+from polonaise.redaction import redacted
 from polonaise.terms import (
     NO_SESSION,
     UNRESOLVED,
@@ -219,8 +220,19 @@ class ClusterDescription(CoordinatorValue):
         return replace(self, storage=storage, addresses=addresses, zones=zones, copies=copies, draining=draining)
 
     def drained(self, name: StorageId) -> ClusterDescription:
-        """Return the description with this storage node among those that get no more copies."""
+        """Return the description with this storage node among those that get no more copies.
+
+        Raises `UnknownStorageNode` if it is none of the cluster's: it may have been removed since it was looked up.
+        """
+        self.check_known(name)
         return self if name in self.draining else replace(self, draining=(*self.draining, name))
+
+    def check_known(self, name: StorageId) -> None:
+        """Raise `UnknownStorageNode` if the cluster has no storage node of this name."""
+        if name not in self.storage:
+            raise UnknownStorageNode(
+                f"the cluster has no storage node {redacted(name)!r}; its storage nodes are {', '.join(self.storage)}"
+            )
 
     def without_node(self, name: StorageId) -> ClusterDescription:
         """Return the description without this storage node. How many copies a partition is to have stays as it is."""

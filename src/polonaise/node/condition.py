@@ -40,7 +40,7 @@ class Condition(NamedTuple):
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """Reports of the storage nodes' scrubs, by the node's name; their `damages` are those found in this partition."""
+    """Reports of the scrubs of the members' storage nodes, by the node's name; their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
     has no store, or does not scrub it."""
@@ -140,7 +140,12 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         if (members is None or name in members) and ((health["ready"] and name not in engaged) or not node["connected"])
     }
     waits_for = "" if health["ready"] else health["waits_for"]
-    scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
+    # A node that gave its copy up keeps the files, which nobody reads: damage to them is no trouble of the partition.
+    scrub = {
+        name: _of(partition, node["scrub"])
+        for name, node in answer["storage"].items()
+        if "scrub" in node and (members is None or name in members)
+    }
     fragments = answer.get("fragments_scrub")
     committed = None if not health["ready"] and health["committed"] == NO_TRANSACTION else health["committed"]
     return Condition(

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
@@ -44,24 +44,36 @@ class MemberWatch:
         """Look at all partitions for ever. Never raises a fault: an answer that nobody foresaw ends no server."""
         while True:
             await asyncio.sleep(self._settings.members_look_s)
-            for partition in list(self._partitions):
-                served = self._partitions.get(partition)
-                if served is not None:
-                    await self._look(served)
-                    await asyncio.sleep(1 / self._settings.members_looks_per_s)
+            await self._look_at_all()
             self._drop_links()
 
-    async def _look(self, served: ServedPartition) -> None:
+    async def _look_at_all(self) -> None:
+        """Look at each partition once; the trouble is over when all that were read could be, or none are owned."""
+        answers: list[bool | None] = []
+        for partition in list(self._partitions):
+            served = self._partitions.get(partition)
+            if served is not None:
+                answers.append(await self._look(served))
+                await asyncio.sleep(1 / self._settings.members_looks_per_s)
+        # Partitions without a session are not read: they tell nothing about the coordinator.
+        read = [answer for answer in answers if answer is not None]
+        if not self._partitions or (read and all(read)):
+            self._trouble.succeeded(_MEMBERS)
+
+    async def _look(self, served: ServedPartition) -> bool | None:
+        """Look at one partition; return whether it could be read, or None if it was not tried."""
         limit_s = self._settings.coordinator_s_max
+        error: PolonaiseError
         try:
             async with asyncio.timeout(limit_s):
-                await served.look()
-            self._trouble.succeeded(_MEMBERS)
+                return True if await served.look() else None
         except TimeoutError:
-            _log.warning("partition %d: the coordinator gave no answer within %g s", served.partition, limit_s)
-        except PolonaiseError as error:
-            self._trouble.failed(_MEMBERS, error)
-            _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
+            error = CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s")
+        except PolonaiseError as failed:
+            error = failed
+        self._trouble.failed(_MEMBERS, error)
+        _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
+        return False
 
     def _drop_links(self) -> None:
         """Close the links to nodes that are no storage nodes of the cluster any more, once no partition uses them.

@@ -270,25 +270,26 @@ class ServedPartition:
         session = self.owner.session
         return () if session is None else participants(session.value)
 
-    async def look(self) -> None:
-        """Look whether an operator has asked for other members, and act upon it.
+    async def look(self) -> bool:
+        """Look whether an operator has asked for other members, and act upon it; return whether the value was read.
 
-        The next session start reads the change anyway: this only keeps it from waiting until a session ends by itself.
-        Raises what the coordinator raises.
+        Between two sessions it is not. The next session start reads the change anyway: this only keeps it from waiting
+        until a session ends by itself. Raises what the coordinator raises.
         """
         session = self.owner.session
         if session is None:
-            return
+            return False
         value = (await self._coordinator.partition(self.partition)).value
         # Read for another session: its start has seen the pending change, or the next look will.
         if self.owner.session is not session or value.session != session.id:
-            return
+            return True
         if value.next != session.value.next:
             asked = "no other members any more" if value.next is None else f"the members {', '.join(value.next)}"
             self._log_news(f"an operator asks for {asked}")
             self._carry_out(self.owner.change_pending(value.next, self._now))
             if self.owner.session is session:
                 self._catch_up()
+        return True
 
     def _readmit(self, name: StorageId) -> None:
         """End the session, so that the next one takes in a replica that has caught up."""
