@@ -90,8 +90,8 @@ async def remove_storage(edits: MemberEdits, name: StorageId) -> None:
             check_enough_without(description, name)
         return after
 
-    # Marked before the partitions are looked at again, so that no copy is given to it after that: `MemberEdits.add_copy`
-    # looks at the mark when it has asked for one.
+    # Marked before the partitions are looked at again, so that no copy is given to it after that:
+    # `MemberEdits.add_copy` looks at the mark when it has asked for one.
     await edits.describe(marked)
     held = await copies_on(edits, name, before.partitions)
     if held and ours:

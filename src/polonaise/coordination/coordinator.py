@@ -158,8 +158,8 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key or another number of partitions, on which replicas and files hang, for one without storage nodes, and for one
-        that could not be read again.
+        key or another number of partitions, on which replicas and files hang, for one without storage nodes, and for
+        one that could not be read again.
         """
         cluster = await self.describe()
         for what, here, there in (

@@ -40,7 +40,7 @@ class Condition(NamedTuple):
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """Reports of the scrubs of the members' storage nodes, by the node's name; their `damages` are those found in this partition."""
+    """Reports of the scrubs of the members, by the node's name; their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
     has no store, or does not scrub it."""

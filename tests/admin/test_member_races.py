@@ -1,0 +1,192 @@
+"""Operators who change the members at the same time: each of them is told what became of the change, and none spins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from polonaise.admin.copymoves import CopyMoves
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import remove_storage
+from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue, Versioned
+from polonaise.errors import BadOption, CoordinatorUnavailable, CopyNeeded, PolonaiseError, UnknownStorageNode
+from polonaise.node.condition import condition_of
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
+from polonaise.server.memberwatch import MemberWatch
+
+FOUR = ClusterDescription(bytes(16), 1, tuple("ABCD"), copies=3)
+
+
+class Values:
+    """A coordinator in memory. What others do is done before a read or a write of the operator, once."""
+
+    def __init__(self, description: ClusterDescription, members: str) -> None:
+        engagements = {name: Engagement(7) for name in "ABCD"}
+        self.held = PartitionValue(1, 7, tuple(members), None, engagements)
+        self.described = description
+        self.version = 0
+        self.before_write: Callable[[ClusterDescription], None] = lambda _: None
+        self.on_change: Callable[[], None] = lambda: None
+
+    def become(self, description: ClusterDescription) -> None:
+        self.described, self.version = description, self.version + 1
+
+    async def description(self) -> Versioned[ClusterDescription]:
+        return Versioned(self.version, self.described)
+
+    async def set_description(self, value: ClusterDescription, version: int) -> Versioned[ClusterDescription] | None:
+        self.before_write(value)
+        if version != self.version:
+            return None
+        self.become(value)
+        return Versioned(self.version, value)
+
+    async def partition(self, _: int) -> Versioned[PartitionValue]:
+        return Versioned(0, self.held)
+
+    async def set_partition(self, _: int, value: PartitionValue, __: int) -> Versioned[PartitionValue]:
+        self.held = value
+        self.on_change()
+        return Versioned(0, value)
+
+    def edits(self) -> MemberEdits:
+        return MemberEdits(self, 1.0)  # type: ignore[arg-type]
+
+    def moves(self) -> CopyMoves:
+        def now_s() -> float:
+            return asyncio.get_running_loop().time()
+
+        host: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_s=now_s))
+        return CopyMoves(host, self.edits(), step_s=1.0, timeout_s=1.0, report=lambda _, __: None)
+
+    def once(self, do: Callable[[], None]) -> None:
+        def first(_: ClusterDescription) -> None:
+            self.before_write = lambda _: None
+            do()
+
+        self.before_write = first
+
+
+def test_a_node_that_is_none_of_the_cluster_is_not_drained() -> None:
+    with pytest.raises(UnknownStorageNode):
+        FOUR.drained("E")
+
+
+@pytest.mark.parametrize("command", ["remove", "drain"])
+async def test_a_node_that_another_operator_removes_meanwhile_is_not_marked(command: str) -> None:
+    values = Values(FOUR, "ABC")
+    values.once(lambda: values.become(FOUR.without_node("D")))
+    with pytest.raises(UnknownStorageNode):
+        await (remove_storage(values.edits(), "D") if command == "remove" else values.moves().drain("D"))
+    assert values.described == FOUR.without_node("D")
+
+
+async def test_of_two_drains_at_once_the_second_is_refused_if_too_few_nodes_are_left() -> None:
+    values = Values(FOUR, "ABC")
+    values.once(lambda: values.become(FOUR.drained("B")))
+    with pytest.raises(CopyNeeded, match="add another one first"):
+        await values.moves().drain("A")
+    assert values.described.draining == ("B",)
+
+
+async def test_removing_a_node_below_the_number_of_copies_marks_nothing() -> None:
+    three = replace(FOUR, storage=tuple("ABC"))
+    values = Values(three, "AB")
+    with pytest.raises(CopyNeeded, match="add another one first"):
+        await remove_storage(values.edits(), "C")
+    assert values.described == three
+
+
+async def test_a_drain_whose_mark_another_operator_takes_away_ends() -> None:
+    values = Values(FOUR, "ABC")
+    values.on_change = lambda: values.become(FOUR)
+    moves = values.moves()
+
+    async def lost(*_: Any) -> None:
+        values.become(FOUR)
+
+    moves.carry_out = lost  # type: ignore[method-assign]
+    with pytest.raises(BadOption, match="not being drained any more"):
+        async with asyncio.timeout(5):
+            await moves.drain("A")
+
+
+async def test_a_node_that_is_used_again_meanwhile_is_not_removed() -> None:
+    values = Values(FOUR.drained("D"), "ABC")
+    values.once(lambda: values.become(FOUR))
+    with pytest.raises(BadOption, match="not being drained any more"):
+        await remove_storage(values.edits(), "D")
+    assert values.described == FOUR
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+async def test_a_change_that_another_operator_cancels_is_no_success(command: str) -> None:
+    values = Values(replace(FOUR, copies=2), "ABC")
+
+    def cancel() -> None:
+        values.held = replace(values.held, next=None)
+
+    values.on_change = lambda: asyncio.get_running_loop().call_soon(cancel) and None
+    with pytest.raises(BadOption, match="was cancelled by another operator"):
+        await (values.moves().add(0, "D") if command == "add" else values.moves().remove(0, "A"))
+
+
+async def test_a_change_that_was_made_is_a_success_though_another_has_begun() -> None:
+    values = Values(FOUR, "ABC")
+
+    def made() -> None:
+        values.held = replace(values.held, members=tuple("ABCD"), next=tuple("BCD"))
+
+    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    async with asyncio.timeout(5):
+        await values.moves().add(0, "D")
+
+
+async def test_a_copy_that_has_been_moved_already_is_a_success() -> None:
+    await Values(FOUR, "BCD").moves().replace(0, "A", "D")
+    with pytest.raises(BadOption, match="no copy on A"):
+        await Values(FOUR, "BC").moves().replace(0, "A", "D")
+
+
+def test_damage_on_a_node_that_gave_its_copy_up_is_no_trouble_of_the_partition() -> None:
+    damage = {"partition": 0, "what": "rot", "repaired_us": 0}
+    node = {"connected": True, "error": "", "scrub": {"damages": [damage]}}
+    health = {"ready": True, "engaged": ["A"], "members": ["A"], "committed": 1, "generation": 1}
+    condition = condition_of(0, {"server": 1, "storage": {"A": node, "B": node}}, health)
+    assert list(condition.scrub) == ["A"]
+
+
+async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none_are_owned() -> None:
+    trouble, answers = CoordinatorTrouble(), dict[int, bool | PolonaiseError | None]()
+
+    def served(partition: int) -> Any:
+        async def look() -> bool:
+            answer = answers[partition]
+            if isinstance(answer, PolonaiseError):
+                raise answer
+            return bool(answer if answer is not None else await asyncio.Event().wait())
+
+        return SimpleNamespace(partition=partition, look=look)
+
+    partitions = {0: served(0), 1: served(1)}
+    settings: Any = SimpleNamespace(coordinator_s_max=0.01, members_looks_per_s=1e6)
+    none: Any = None
+    watch = MemberWatch(settings, partitions, none, none, trouble)
+    error = CoordinatorUnavailable("gone")
+    for first, second, failing in (
+        (error, True, True),  # what is read later does not hide it
+        (False, False, True),  # nothing was read: nothing is known
+        (True, False, False),
+        (None, True, True),  # no answer in time
+    ):
+        answers.update({0: first, 1: second})
+        await watch._look_at_all()
+        assert bool(str(trouble)) == failing, (first, second)
+    partitions.clear()
+    await watch._look_at_all()
+    assert not str(trouble)
