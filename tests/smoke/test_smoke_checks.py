@@ -83,6 +83,7 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
     ("P6", "client-1.1/1 was acknowledged, and is not in the log", lambda h: h.entries.pop(0)),
     ("P6", "client-1.1/3 is in the log 2 times", lambda h: h.entries.extend([(4, b"client-1.1/3")] * 2)),
     ("P6", "and nobody asked for it", lambda h: h.entries.append((4, b"client-9.1/1"))),
+    ("P6", "client-1.1/3 was never answered", lambda h: h.lines.append(Line(LineKind.QUIET, -1, "client-1.1"))),
     ("P6", "answered in two ways", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 3))),
     ("P7", "client-2 was fed 5 transactions of 4", lambda h: h.fed["client-2"].insert(2, h.fed["client-2"][1])),
     ("P7", "client-2 was fed 3 transactions of 4", lambda h: h.fed["client-2"].pop(1)),

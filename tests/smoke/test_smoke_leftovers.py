@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
+from polonaise.errors import BadOption
+from polonaise.smoke import hosts as hosts_module
+from polonaise.smoke.hosts import NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise.smoke.leftovers import Notes, birth_of, names_of, sweep
 from polonaise.smoke.protocol.faults import Fault, FaultKind
 from rigs.waiting import block_until
@@ -30,7 +34,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "600"])
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
         yield process
     finally:
@@ -77,7 +81,87 @@ def test_a_process_that_is_not_there_has_no_birth() -> None:
     assert birth_of(os.getpid())
 
 
+def test_a_stopped_child_of_a_noted_process_is_killed_with_it(tmp_path: Path) -> None:
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert shell.stdout is not None
+        child = int(shell.stdout.readline())
+        os.killpg(shell.pid, signal.SIGSTOP)
+        run_of_a_killed_one(tmp_path, shell.pid)
+        sweep(tmp_path)
+        assert shell.wait(10) == -signal.SIGKILL
+        assert block_until(lambda: _is_gone(child))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        assert shell.stdout is not None
+        shell.stdout.close()
+        shell.wait()
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_notes_that_others_may_write_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o755)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name in ("open", "link"):
+        with pytest.raises(BadOption, match="this user alone"):
+            sweep(tmp_path / name)
+        with pytest.raises(BadOption, match="this user alone"):
+            Notes(tmp_path / name)
+
+
+def test_files_that_no_run_has_noted_are_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    line = f"{sleeper.pid} {birth_of(sleeper.pid)}\n"
+    (tmp_path / "elsewhere").write_text(line)
+    (tmp_path / "abcd.notes").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".notes").write_text(line)
+    (tmp_path / "12345.notes").write_text(line)
+    assert sweep(tmp_path) == []
+    assert sleeper.poll() is None
+
+
+def test_lines_that_are_no_notes_are_skipped(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    birth = birth_of(sleeper.pid)
+    (tmp_path / "abcd.notes").write_text(f"x {birth}\n-{sleeper.pid} {birth}\n0 {birth}\n\n{sleeper.pid} {birth}\n")
+    assert sweep(tmp_path) == ["abcd"]
+    assert block_until(lambda: sleeper.poll() is not None)
+
+
 # ------------------------------------------------------------------ hosts of their own
+
+
+def test_two_faults_that_share_a_way_each_heal_what_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: set[tuple[str, str]] = set()
+
+    def ip(*arguments: str) -> str:
+        if "neighbour" in arguments:
+            at = arguments[1] if arguments[0] == "-n" else ""
+            verb, to = arguments[arguments.index("neighbour") + 1 :][:2]
+            if verb == "delete" and (at, to) not in lost:
+                raise NoNetwork("No such file or directory")
+            (lost.discard if verb == "delete" else lost.add)((at, to))
+        return ""
+
+    monkeypatch.setattr(hosts_module, "_run", ip)
+    hosts = NamespaceHosts("plnx", NODES)
+    out, into = Fault(FaultKind.CUT_OUT, "server-1"), Fault(FaultKind.CUT_IN, "storage-1")
+    hosts.cut(out)
+    hosts.cut(into)
+    hosts.heal(out)
+    here = hosts.address("storage-1")
+    assert lost == {(at, here) for at in ("plnx-server-1", "plnx-server-2", "")}
+    hosts.heal(into)
+    assert lost == set()
+
 
 _REACHES = """
 import socket, sys

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, DiskFull
+from polonaise.smoke.failure import SmokeFailed
+from polonaise.smoke.hosts import LoopbackHosts
 from polonaise.smoke.journal import Follower, Journal, lines_in
 from polonaise.smoke.protocol.checks import BrokenPromise
 from polonaise.smoke.protocol.history import Line, LineKind
@@ -106,6 +109,35 @@ def test_a_run_that_ended_early_has_not_passed() -> None:
     assert not early.passed
     assert "it ended early: no append was acknowledged for 60 s" in early.text()
     assert "held" not in early.text()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_stopped", "is_finished"),
+    [(SmokeFailed("stuck"), False, True), (DiskFull("full"), False, False), (DiskFull("full"), True, False)],
+)
+def test_only_a_failure_of_the_test_itself_finishes_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_stopped: bool, is_finished: bool
+) -> None:
+    run = run_in(tmp_path)
+
+    def work(*_: object) -> None:
+        if is_stopped:
+            run.stop_soon()
+        raise error
+
+    town = SimpleNamespace(kill=lambda: None, archiver=SimpleNamespace(runs=0))
+    for name, value in (("_state", state()), ("_town", town), ("_work", work)):
+        monkeypatch.setattr(run, name, value, raising=False)
+    told = run._in_town(LoopbackHosts())
+    assert (told is None) == is_stopped
+    kept = SmokeState.read(tmp_path)
+    assert kept is not None
+    assert kept.finished == is_finished
+
+
+def test_the_command_of_a_report_names_the_directory_and_the_hosts() -> None:
+    command = SmokeOptions(Path("a b"), 100, 3).command("loopback")
+    assert command == "polonaise smoke --transactions 100 --seed 3 --directory 'a b' --hosts loopback"
 
 
 def test_a_report_says_of_which_code_it_is() -> None:

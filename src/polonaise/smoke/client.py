@@ -21,6 +21,7 @@ from typing import Final
 import polonaise
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, Overloaded, PolonaiseError, Retry
+from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.journal import Journal
 from polonaise.smoke.ledger import SmokeLedger
 from polonaise.smoke.protocol.history import LineKind
@@ -105,7 +106,7 @@ class Client:
         async with asyncio.TaskGroup() as group:
             for _ in range(_TASKS):
                 group.create_task(self._append_on_and_on())
-        self._journal.write(LineKind.QUIET)
+        self._journal.write(LineKind.QUIET, operation=f"{self._job.name}.{self._job.life}")
         await self._may_end.wait()
         for partition in range(self._log.partition_count):
             last = await self._log.high_water_mark(partition, timeout=_LAST_S)
@@ -172,6 +173,8 @@ class Client:
             receipt = await self._known(fate)
         except AppendUnknown:
             self._journal.write(LineKind.UNKNOWN, partition, runs[-1] if runs else name)
+        except SmokeFailed:
+            raise
         except PolonaiseError as error:
             if runs is None or runs:
                 self._journal.write(LineKind.REFUSED, partition, runs[-1] if runs else name)
@@ -183,7 +186,8 @@ class Client:
     async def _known(self, fate: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
         """Wait for a fate, once more if it was unknown after the deadline. Raises what the append failed with.
 
-        Raises `AppendUnknown` if nobody finds out any more, or it takes too long.
+        Raises `AppendUnknown` if nobody finds out any more, and `SmokeFailed` if no answer comes: each append has a
+        deadline, so one without an answer by then was lost by the library.
         """
         try:
             return await asyncio.wait_for(_awaited(fate), _LAST_S)
@@ -192,7 +196,7 @@ class Client:
                 raise
             return await self._known(error.receipt)
         except TimeoutError:
-            raise AppendUnknown(f"no answer after {_LAST_S:g} s") from None
+            raise SmokeFailed(f"an append has no answer after {_LAST_S:g} s") from None
 
 
 async def _awaited(receipt: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:

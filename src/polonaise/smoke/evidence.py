@@ -17,7 +17,7 @@ from polonaise.log.serializability import SerializabilityCheck
 from polonaise.smoke.client import ClientJob
 from polonaise.smoke.journal import lines_in
 from polonaise.smoke.ledger import SmokeLedger
-from polonaise.smoke.protocol.history import BatchSeen, Contents, Line, PartitionHistory
+from polonaise.smoke.protocol.history import BatchSeen, Contents, Line, LineKind, PartitionHistory
 from polonaise.smoke.town import Town
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
@@ -50,9 +50,13 @@ async def history_of(town: Town, log: polonaise.Log, partition: int) -> Partitio
 
 
 def _lines(directory: Path, name: str, lives: int, partition: int) -> list[Line]:
-    """Return the lines about a partition in the journals of all lives of a client; a life may have none."""
+    """Return the lines about a partition, and those that a life was quiet, in the journals of a client's lives.
+
+    A life may have no journal.
+    """
     paths = [directory / f"{name}.{life}.journal" for life in range(1, lives + 1)]
-    return [line for path in paths if path.exists() for line in lines_in(path) if line.partition == partition]
+    lines = [line for path in paths if path.exists() for line in lines_in(path)]
+    return [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
 
 
 async def _read_log(log: polonaise.Log, history: PartitionHistory) -> None:

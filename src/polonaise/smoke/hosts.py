@@ -6,11 +6,12 @@ import os
 import secrets
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from polonaise.errors import PolonaiseError
-from polonaise.smoke.leftovers import PREFIX, remove_namespaces
+from polonaise.smoke.leftovers import Notes, remove_namespaces
 from polonaise.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind
 
 _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in range(256)]
@@ -101,9 +102,12 @@ class NamespaceHosts:
         self._prefix = prefix
         self._numbers: Mapping[str, int] = {node: number for number, node in enumerate(nodes, _FIRST)}
         self._bridge = f"{prefix}b"
+        self._lost: Counter[tuple[str, str]] = Counter()
+        """How many faults want everything on a way to be lost: two faults of a step may share a way."""
         self.network = network or _free_network()
+        # Outside of what tidies up: if the name is taken, all that bears it is another run's.
+        _run("link", "add", self._bridge, "type", "bridge")
         try:
-            _run("link", "add", self._bridge, "type", "bridge")
             _run("address", "add", f"{self.network}.{_BRIDGE}/24", "dev", self._bridge)
             _run("link", "set", self._bridge, "up")
             for node in self._numbers:
@@ -137,14 +141,18 @@ class NamespaceHosts:
         if fault.kind is FaultKind.CUT:
             _run("link", "set", self._link(fault.node), "down")
         for at, to in self._ways(fault):
-            lost = ("neighbour", "replace", to, "lladdr", _NOBODY, "dev", self._device(at), "nud", "permanent")
-            _run(*self._in(at), *lost)
+            if not self._lost[at, to]:
+                lost = ("neighbour", "replace", to, "lladdr", _NOBODY, "dev", self._device(at), "nud", "permanent")
+                _run(*self._in(at), *lost)
+            self._lost[at, to] += 1
 
     def heal(self, fault: Fault) -> None:
         if fault.kind is FaultKind.CUT:
             _run("link", "set", self._link(fault.node), "up")
         for at, to in self._ways(fault):
-            _run(*self._in(at), "neighbour", "delete", to, "dev", self._device(at))
+            self._lost[at, to] -= 1
+            if not self._lost[at, to]:
+                _run(*self._in(at), "neighbour", "delete", to, "dev", self._device(at))
 
     def _ways(self, fault: Fault) -> list[tuple[str, str]]:
         """Return the ways on which everything is lost: from a node (empty for this machine) to an address."""
@@ -174,10 +182,13 @@ def namespaces_possible() -> str:
         return "only root may make network namespaces"
     if shutil.which("ip") is None:
         return "there is no `ip` here (Debian: apt-get install iproute2)"
+    notes = Notes()  # so that the next run removes what is made here, if this process is killed
     try:
-        NamespaceHosts(f"{PREFIX}{secrets.token_hex(2)}", ["x"]).close()
+        NamespaceHosts(notes.prefix, ["x"]).close()
     except NoNetwork as error:
         return error.text
+    finally:
+        notes.tidy()
     return ""
 
 
@@ -193,7 +204,11 @@ def _free_network() -> str:
 def _run(*arguments: str) -> str:
     """Run `ip`, and return what it prints. Raises `NoNetwork`."""
     try:
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=_IP_S, check=False)
+        done = subprocess.run(
+            ["ip", *arguments],
+            capture_output=True, text=True, timeout=_IP_S, check=False,
+            start_new_session=True,  # Ctrl-C is for the run, which tidies up by more of these
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoNetwork(f"ip {' '.join(arguments)}: {error}") from error
     if done.returncode:

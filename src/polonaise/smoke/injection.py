@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from typing import Final
 
 from polonaise.smoke.protocol.faults import Fault, FaultKind
 from polonaise.smoke.town import Town
 
+_ARCHIVING_S: Final = 1.0
+"""Seconds after which an archiver is killed that was started for it."""
 
-def begin(town: Town, fault: Fault) -> None:
-    """Inflict a fault. Raises `NoNetwork`, and what the disk raises."""
+
+def begin(town: Town, fault: Fault) -> bool:
+    """Inflict a fault; return False if there was nothing to inflict it on.
+
+    Raises `NoNetwork`, `SmokeFailed` for a node that does not stop as asked, and what the disk raises.
+    """
+    if fault.kind is FaultKind.KILL and fault.node == town.archiver.name:
+        return _kill_archiver(town)
     _BEGIN[fault.kind](town, fault)
+    return True
 
 
 def end(town: Town, fault: Fault) -> None:
@@ -22,6 +32,19 @@ def end(town: Town, fault: Fault) -> None:
 
 def _kill(town: Town, fault: Fault) -> None:
     town.part(fault.node).kill()
+
+
+def _kill_archiver(town: Town) -> bool:
+    """Kill the archiver amid a run, which is begun if there is none; return False if the run has ended before."""
+    archiver = town.archiver
+    archiver.ended()  # forgets a run that has come to its end
+    if archiver.pid is None:
+        archiver.start()
+        time.sleep(_ARCHIVING_S)
+        archiver.ended()
+    was_running = archiver.pid is not None
+    archiver.kill()
+    return was_running
 
 
 def _start(town: Town, fault: Fault) -> None:

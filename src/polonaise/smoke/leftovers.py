@@ -9,36 +9,40 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import signal
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from polonaise.errors import DirectoryInUse
-from polonaise.host.files import try_lock
+from polonaise.errors import BadOption, DirectoryInUse
+from polonaise.host.files import try_lock, with_own_errors
 
 PREFIX: Final = "pln"
 """How the names of all namespaces and links of smoke tests begin; the id of the run follows."""
 _NOTES: Final = ".notes"
+_RUN: Final = re.compile(r"[0-9a-f]{4}")
+_LINE: Final = re.compile(r"([1-9][0-9]{0,9}) ([0-9]+)")
 
 
 def notes_directory() -> Path:
     """Return the directory in which this user's runs note what they have."""
-    return Path(tempfile.gettempdir()) / f"polonaise-smoke-{os.getuid()}"
+    return Path(tempfile.gettempdir()) / f"polonaise-smoke-{os.geteuid()}"
 
 
 class Notes:
     """The notes of one run, locked for as long as the run lives."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Raises faults of the disk."""
+        """Raises faults of the disk, and `BadOption` for a directory that others may have written to."""
         self._directory = directory or notes_directory()
-        self._directory.mkdir(mode=0o700, exist_ok=True)
+        _checked(self._directory)
         self.run = secrets.token_hex(2)
         """The id of the run: four characters, because the names of links are short."""
-        while (path := self._directory / f"{self.run}{_NOTES}").exists():
+        while (path := self._directory / f"{self.run}{_NOTES}").exists() or _has_network(self.prefix):
             self.run = secrets.token_hex(2)
         self._path = path
         self._lock = try_lock(str(path))
@@ -50,26 +54,32 @@ class Notes:
 
     def started(self, pid: int) -> None:
         """Note a process."""
-        with self._path.open("a") as file:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "a") as file:
             file.write(f"{pid} {birth_of(pid)}\n")
 
     def tidy(self) -> None:
         """Remove what is left of this run, and its notes."""
         _remove(self._path)
-        self._path.unlink(missing_ok=True)
         self._lock.release()
 
 
 def sweep(directory: Path | None = None) -> list[str]:
-    """Remove what dead runs have left behind; return the ids of these runs."""
+    """Remove what dead runs have left behind; return the ids of these runs.
+
+    Raises `BadOption` for a directory that others may have written to, and faults of the disk.
+    """
     swept = []
-    for path in sorted((directory or notes_directory()).glob(f"*{_NOTES}")):
+    directory = directory or notes_directory()
+    _checked(directory)
+    for path in sorted(directory.glob(f"*{_NOTES}")):
+        if not _RUN.fullmatch(path.name.removesuffix(_NOTES)) or not stat.S_ISREG(path.lstat().st_mode):
+            continue  # no run has written it
         try:
             lock = try_lock(str(path))
         except DirectoryInUse:
             continue  # that run lives
         _remove(path)
-        path.unlink(missing_ok=True)
         lock.release()
         swept.append(path.name.removesuffix(_NOTES))
     return swept
@@ -86,13 +96,48 @@ def birth_of(pid: int) -> str:
         return ""
 
 
+def _checked(directory: Path) -> None:
+    """Make the directory of notes if it is missing. Raises `BadOption` unless it is this user's alone.
+
+    What it says is killed and removed: nobody else may have a word in it.
+    """
+    if not os.path.lexists(directory):
+        with_own_errors(str(directory), lambda: directory.mkdir(mode=0o700, exist_ok=True))
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise BadOption(
+            f"{directory} is not a directory of this user alone (mode 700): look who made it and remove it, or set "
+            "TMPDIR to another directory"
+        )
+
+
 def _remove(path: Path) -> None:
-    for line in path.read_text().splitlines() if path.exists() else []:
-        pid, _, birth = line.partition(" ")
-        if birth and birth_of(int(pid)) == birth:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(pid), signal.SIGKILL)
-    remove_namespaces(f"{PREFIX}{path.name.removesuffix(_NOTES)}")
+    """Remove what notes tell of, and the notes, unless something of the run's network could not be removed."""
+    for line in _text_of(path).splitlines():
+        noted = _LINE.fullmatch(line)
+        if noted is None or birth_of(int(noted[1])) != noted[2]:
+            continue
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            # Each part leads a group of its own; what it has started, such as a JVM, may be stopped.
+            os.killpg(int(noted[1]), signal.SIGKILL)
+    prefix = f"{PREFIX}{path.name.removesuffix(_NOTES)}"
+    remove_namespaces(prefix)
+    if not _has_network(prefix):
+        path.unlink(missing_ok=True)
+
+
+def _text_of(path: Path) -> str:
+    """Return what is in a file of notes; nothing if it is missing or a symbolic link."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    with open(descriptor, errors="replace") as file:
+        return file.read()
+
+
+def _has_network(prefix: str) -> bool:
+    return bool(names_of("netns", prefix) or names_of("link", prefix))
 
 
 def remove_namespaces(prefix: str) -> None:
@@ -116,7 +161,9 @@ def names_of(what: str, prefix: str) -> list[str]:
 def _ip(*arguments: str) -> str:
     """Return what `ip` prints; nothing if it fails or is not there."""
     try:
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            ["ip", *arguments], capture_output=True, text=True, timeout=30, check=False, start_new_session=True
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout

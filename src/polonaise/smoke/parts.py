@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
 from polonaise.smoke.client import END, ClientJob
+from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.journal import Follower
 
 START_S: Final = 60.0
@@ -46,7 +47,7 @@ class Part(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the process gracefully, and wait for its end."""
+        """Stop the process gracefully, and wait for its end. Raises `SmokeFailed` if a node ends otherwise."""
         ...
 
     def signal(self, number: signal.Signals) -> None:
@@ -79,7 +80,14 @@ class NodePart:
         self._node.kill()
 
     def stop(self) -> None:
+        if self._node.pid is None:
+            return
         self._node.stop()
+        if self._node.exit_status:
+            raise SmokeFailed(
+                f"{self.name} did not stop gracefully: exit status {self._node.exit_status}: "
+                f"{_last_words(self._node.log)}"
+            )
 
     def signal(self, number: signal.Signals) -> None:
         self._node.ask_to_end(number)

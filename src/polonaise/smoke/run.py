@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shlex
 import shutil
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise.smoke.client import GO, PAUSE, QUIET
+from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise.smoke.injection import begin, end
 from polonaise.smoke.leftovers import Notes, sweep
@@ -51,12 +53,6 @@ _TROUBLE_S: Final = 0.3
 Tell = Callable[[Told], None]
 
 
-class SmokeFailed(PolonaiseError):
-    """A smoke test found the cluster stuck, or a process that ended by itself; the message says which."""
-
-    code = "smoke_failed"
-
-
 class Interrupted(Exception):
     """`stop_soon` was called."""
 
@@ -71,11 +67,13 @@ class SmokeOptions:
     hosts: str = ""
     """`namespaces` or `loopback`; empty for namespaces where these are possible."""
 
-    @property
-    def command(self) -> str:
-        """The command that does the same again, on hosts of the same kind."""
-        hosts = f" --hosts {self.hosts}" if self.hosts else ""
-        return f"polonaise smoke --transactions {self.transactions} --seed {self.seed}{hosts}"
+    def command(self, hosts: str) -> str:
+        """Return the command that does the same again, on hosts of this kind."""
+        directory = shlex.quote(str(self.directory))
+        return (
+            f"polonaise smoke --transactions {self.transactions} --seed {self.seed} --directory {directory} "
+            f"--hosts {hosts}"
+        )
 
 
 class SmokeRun:
@@ -176,7 +174,7 @@ class SmokeRun:
         state = self._state
         steps = schedule_of(state.seed, state.transactions, hosts.kinds)
         report = SmokeReport(
-            self._options.command, state.seed, state.transactions, state.hosts, state.started,
+            self._options.command(state.hosts), state.seed, state.transactions, state.hosts, state.started,
             commit=this_version(), schedule=digest_of(steps), steps=len(steps),
         )  # fmt: skip
         before_s = state.seconds
@@ -187,21 +185,28 @@ class SmokeRun:
                 state.seconds = before_s + time.monotonic() - self._began_s
                 self._say("stopping", "stopping")
                 self._town.kill()
+            state.finished = True
         except Interrupted:
-            state.write(self._directory)
-            self._say(
-                "interrupted", f"interrupted after {state.steps} of {len(steps)} steps; the same command resumes it"
-            )
+            self._interrupted(len(steps))
             return None
         except PolonaiseError as error:
+            if self._stopped.is_set():  # what was being stopped may fail in any way
+                self._interrupted(len(steps))
+                return None
             report.failure = str(error)
+            # Any other trouble is the machine's, such as a full disk: the run goes on once that is mended.
+            state.finished = isinstance(error, SmokeFailed)
         report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
         report.faults = dict(sorted(state.counts.items()))
         report.archive_runs = self._town.archiver.runs
-        state.finished = True
         state.write(self._directory)
         report.write(self._directory)
         return report
+
+    def _interrupted(self, steps: int) -> None:
+        """Keep how far the run has come, and say so."""
+        self._state.write(self._directory)
+        self._say("interrupted", f"interrupted after {self._state.steps} of {steps} steps; the same command resumes it")
 
     def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:
         town, state = self._town, self._state
@@ -225,8 +230,8 @@ class SmokeRun:
         self._faulty = {name for fault in step.faults for name in (fault.node, fault.other) if name}
         for fault in step.faults:
             self._say("fault", f"step {step.number}: {fault}, for {step.hold_s:g} s")
-            begin(self._town, fault)
-            self._state.counts[fault.kind] = self._state.counts.get(fault.kind, 0) + 1
+            if begin(self._town, fault):
+                self._state.counts[fault.kind] = self._state.counts.get(fault.kind, 0) + 1
         until_s = time.monotonic() + step.hold_s
         self._until(lambda: time.monotonic() >= until_s, "time passes", step.hold_s + PROGRESS_S)
         for fault in step.faults:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from polonaise.smoke.protocol.history import Contents, LineKind, PartitionHistory
 from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
 
+_ANSWERS: Final = frozenset({LineKind.ACK, LineKind.REFUSED, LineKind.UNKNOWN})
 EXAMPLES_MAX: Final = 5
 """The most violations of one promise in one partition that are told; the others are counted."""
 
@@ -68,7 +69,10 @@ def serializability(history: PartitionHistory) -> Iterator[str]:
 
 
 def fate(history: PartitionHistory) -> Iterator[str]:
-    """P6: an append is in the log once if it was acknowledged, never if it was refused, at most once otherwise."""
+    """P6: an append is in the log once if it was acknowledged, never if it was refused, at most once otherwise.
+
+    Each append of a client that says it has all answers was answered.
+    """
     times = Counter(name for _, name in _names(history))
     asked = {line.operation for line in history.lines if line.kind is LineKind.ASK}
     answers = defaultdict(set)
@@ -79,6 +83,9 @@ def fate(history: PartitionHistory) -> Iterator[str]:
             yield f"{line.operation} was refused, and is in the log"
         if line.kind is LineKind.ACK and not times[line.operation]:
             yield f"{line.operation} was acknowledged, and is not in the log"
+    told = {line.operation for line in history.lines if line.kind in _ANSWERS}
+    quiet = {line.operation for line in history.lines if line.kind is LineKind.QUIET}
+    yield from (f"{name} was never answered" for name in sorted(asked - told) if name.partition("/")[0] in quiet)
     yield from (f"{name} is in the log {count} times" for name, count in times.items() if count > 1)
     yield from (f"{name} is in the log, and nobody asked for it" for name in times if name not in asked)
     yield from (f"{name} was answered in two ways: {sorted(all)}" for name, all in answers.items() if len(all) > 1)

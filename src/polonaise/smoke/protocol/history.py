@@ -22,7 +22,7 @@ class LineKind(StrEnum):
     UNKNOWN = "unknown"
     """The client was told that nobody knows whether the operation is in the log."""
     QUIET = "quiet"
-    """The client has no append without an answer, and makes no more."""
+    """The client has no append without an answer, and makes no more; the line names its life, as its operations do."""
     END = "end"
     """The client has ended cleanly: it was fed all."""
 
