@@ -46,7 +46,7 @@ FOUND_BY = {
     "hindrance-told-to-nobody": 5,
     "refused-directory-refused-without-a-reason": 13,
     "trim-without-looking-whether-it-is-archived": 19,
-    "farewell-before-it-is-committed": 136,
+    "farewell-before-it-is-committed": 471,
     "trim-above-confirmed": 13,
     "trim-before-it-is-noted": 11,
     "fragments-ahead-not-checked": 11,
