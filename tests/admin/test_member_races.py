@@ -145,6 +145,7 @@ async def test_a_change_that_was_made_is_a_success_though_another_has_begun() ->
     values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
     async with asyncio.timeout(5):
         await values.moves().add(0, "D")
+    assert values.held.next == tuple("BCD"), "the other operator's change is left to its own command"
 
 
 async def test_a_copy_that_has_been_moved_already_is_a_success() -> None:
