@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 from polonaise.errors import CoordinatorDamaged
 from polonaise.terms import (
     NO_SESSION,
+    NO_TRANSACTION,
     UNRESOLVED,
     Generation,
     PartitionId,
@@ -80,6 +81,30 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadReset:
+    """An operator's decision where the log of a partition ends, after the replicas that could prove it were lost."""
+
+    to: TransactionId
+    """The id with which the log is to end; NO_TRANSACTION for an empty log."""
+    source: StorageId
+    """The storage node whose copy is taken for the log up to `to`."""
+    known: TransactionId
+    """The highest id that the operator was shown as known to anybody: what lies between `to` and this one is given up.
+    """
+    asked_us: int
+    """When the operator decided, in microseconds UTC."""
+    session: SessionId = NO_SESSION
+    """The session that carried the decision out; NO_SESSION until one has."""
+    certain: TransactionId = NO_TRANSACTION
+    """The id up to which older copies hold the same log, once it was carried out: what they hold above is cut."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether no session has carried the decision out yet."""
+        return self.session == NO_SESSION
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
@@ -90,6 +115,9 @@ class PartitionValue(CoordinatorValue):
     """A pending membership, differing from `members` by one, that becomes `members` at the next engagement."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
     """The last engagement of each member; members that were never engaged are missing."""
+    resets: tuple[HeadReset, ...] = ()
+    """Every reset of the log's head, in order; only the last one may be pending. Not written while there is none, so
+    that the value stays readable for versions that know of no resets."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
@@ -98,7 +126,9 @@ class PartitionValue(CoordinatorValue):
 
     def encode(self) -> bytes:
         engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
+        resets = [[r.to, r.source, r.known, r.asked_us, r.session, r.certain] for r in self.resets]
         return _encode(
+            **({"resets": resets} if resets else {}),
             generation=self.generation,
             session=self.session,
             members=list(self.members),
@@ -114,6 +144,10 @@ class PartitionValue(CoordinatorValue):
             members=_names(fields, "members"),
             next=None if fields["next"] is None else _names(fields, "next"),
             engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
+            resets=tuple(
+                HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain))
+                for to, source, known, asked_us, session, certain in fields.get("resets", ())
+            ),
         )
 
 

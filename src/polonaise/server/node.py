@@ -37,6 +37,7 @@ from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
@@ -533,7 +534,7 @@ class Server:
 
 def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     """Return the health of one partition."""
-    session, trouble = owner.session, owner.readiness.trouble(now_s)
+    session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
     return {
         "generation": owner.generation,
         "committed": owner.committed,
@@ -543,7 +544,19 @@ def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "session": session.id if session else None,
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
+        # For `partition reset-head`, and only while the partition is not open.
+        **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
         **owner.counts,
+    }
+
+
+def _held(answer: ReplicaAnswer) -> dict[str, Any]:
+    """Return what a replica has proved when it was fenced last, as a JSON-ready document."""
+    return {
+        "last": answer.max_synced,
+        "confirmed": answer.confirmed,
+        "joined": answer.joined,
+        "lost_above": answer.lost_above,
     }
 
 

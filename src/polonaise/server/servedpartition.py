@@ -183,7 +183,7 @@ class ServedPartition:
                 start = SessionStart(
                     self._host, self._coordinator, self._links, self._settings,
                     partition=self.partition, generation=self.generation, first=first, report=self._report,
-                    known=self.owner.known, history=self._history,
+                    known=self.owner.known, history=self._history, answered=self.owner.readiness.replica_answered,
                 )  # fmt: skip
                 async with self._starts.turn(self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits):
                     started = await start.run()

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from polonaise.errors import Overloaded, PolonaiseError
+from polonaise.coordination.values import HeadReset
+from polonaise.errors import Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.log.batch import Batch
+from polonaise.server.protocol import headreset
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
 from polonaise.server.protocol.effects import (
@@ -59,10 +61,12 @@ from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSess
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
+    NO_SESSION,
     NO_TRANSACTION,
     ClientId,
     FailureReason,
     Generation,
+    OwnKind,
     PartitionId,
     SessionId,
     StorageId,
@@ -96,6 +100,7 @@ class PartitionOwner:
         self.committed: TransactionId = NO_TRANSACTION
         """The highest id that this owner has ever proved to be committed."""
         self._last_crc = 0
+        self._last_session: SessionId = NO_SESSION
         self.registers = CommittedRegisters(settings.listing_count_max)
         self.cache = TailCache(settings.cache_bytes_max)
         self._out = EffectsInOrder()
@@ -113,7 +118,7 @@ class PartitionOwner:
     @property
     def known(self) -> Known:
         """The last commit that this owner has itself seen: the next session start must not decide below it."""
-        return Known(self.committed, self._last_crc)
+        return Known(self.committed, self._last_crc, self._last_session)
 
     @property
     def wanted(self) -> bool:
@@ -144,13 +149,21 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
+        self._last_session = self.session.id
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
         self._out.send(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
         # by then.
+        reset = headreset.unrecorded(started.value, started.closing)
+        if reset is not None and reset.session == self.session.id:
+            self._forget(reset, started)
         self._settle(started)
+        if reset is not None:
+            # Before anything that waits: the record of a reset is the first transaction after it.
+            self.session.order.received(now.monotonic_s)
+            self.session.order.write_own(self.session.id, OwnKind.RESET_HEAD, headreset.record(started.value, reset))
         # A request of the ended session needs no further barrier: a quorum was fenced for this session after the
         # request had come, which proves more than a barrier would.
         for pending in self._answers.take_unanswered():
@@ -190,6 +203,17 @@ class PartitionOwner:
         if fault:
             self._hinder(self.readiness.faults.causes)
         self._out.end(EndSession(session.id, reason, late))
+
+    def _forget(self, reset: HeadReset, started: StartedSession) -> None:
+        """End all mounts, because an operator has just decided that the log ends at `reset.to`.
+
+        Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next mount
+        they learn both: that they are ahead of the log, and which of their appends it holds.
+        """
+        error = PartitionNotReady(f"the head of partition {self.partition} was reset to {reset.to} by an operator")
+        for mount in list(self.feeds.mounts.values()):
+            self.feeds.end(mount, error)
+        self._undecided = []
 
     def _settle(self, started: StartedSession) -> None:
         """Tell the fate of the appends in flight: only here, after the engagement, is it certain."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.errors import PartitionNotReady, PolonaiseError
+from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
@@ -19,7 +20,7 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "blocked", "faults", "late", "reached", "waits_for")
+    __slots__ = ("_ended_s", "_partition", "answers", "blocked", "faults", "late", "reached", "waits_for")
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -33,6 +34,8 @@ class Readiness:
         self.reached: dict[StorageId, TransactionId] = {}
         """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
         """
+        self.answers: dict[StorageId, ReplicaAnswer] = {}
+        """What each replica has proved in the attempts to start a session since the last one was started."""
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -40,6 +43,10 @@ class Readiness:
         """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway."""
         if self.blocked is None:
             self.waits_for = waits_for
+
+    def replica_answered(self, name: StorageId, answer: ReplicaAnswer) -> None:
+        """Note what a replica has proved in an attempt to start a session."""
+        self.answers[name] = answer
 
     def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
@@ -50,6 +57,7 @@ class Readiness:
     def session_started(self, late: Iterable[StorageId]) -> None:
         """Note that the partition is ready, without the `late` members."""
         self.waits_for, self.blocked = "", None
+        self.answers = {}
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in self.late}
 

@@ -103,6 +103,8 @@ class Known(NamedTuple):
     committed: TransactionId
     last_crc: int
     """CRC of the batch that ends at `committed`."""
+    session: SessionId = NO_SESSION
+    """The last session in which the owner has written."""
 
 
 NOTHING_KNOWN: Final = Known(NO_TRANSACTION, 0)
