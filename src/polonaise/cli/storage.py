@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -92,6 +93,36 @@ def storage_run(
         identity = tls_identity(certificates.STORAGE)
     with telling_its_end(given["log_format"]):
         run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+
+
+@storage.command("recover", epilog=EXIT_STATUS)
+def storage_recover(
+    directory: Annotated[str, Argument(help="The storage directory to make; it must be missing or empty.")],
+    source: Annotated[str, Option("--from", metavar="DIRECTORY", help="Storage directory of another node.")],
+    name: Annotated[str, Option(help="Name of the storage node that is to have the new directory.")],
+    as_json: looking.Json = False,
+) -> None:
+    """Make a storage directory from another node's, while the node that is to have it is stopped.
+
+    What the other node knows to be committed is copied and verified; the new directory appears in one step, when all of
+    it is there. The node then counts as late, has no vote on what it did not copy, and is brought up to date.
+    """
+    from polonaise.admin.storagerecovery import RecoveredCopy, recover_storage
+
+    def tell(copy: RecoveredCopy) -> None:
+        if as_json:
+            say_json(copy._asdict())
+        else:
+            say(f"partition {copy.partition}: up to {copy.last}")
+
+    with tidy():
+        asyncio.run(while_read(_recovered(recover_storage(directory, source, name, tell))))
+        if not as_json:
+            say(f"{directory} is whole: start storage node {name} with it")
+
+
+async def _recovered(work: Coroutine[Any, Any, object]) -> None:
+    await work
 
 
 @storage.command("move", epilog=EXIT_STATUS)
