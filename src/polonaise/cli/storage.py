@@ -125,6 +125,36 @@ async def _recovered(work: Coroutine[Any, Any, object]) -> None:
     await work
 
 
+@storage.command("zone", epilog=EXIT_STATUS)
+@with_tls
+def storage_zone(
+    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+    zone: Annotated[str, Argument(help="Its zone: nodes of one zone may be lost together. Empty: none.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = 10.0,
+    as_json: looking.Json = False,
+) -> None:
+    """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
+    from polonaise.admin.asking import opened_coordinator
+    from polonaise.admin.requiring import set_zone
+    from polonaise.cli.requirement import show_change
+
+    where = looking.required(coordinator)
+
+    async def do() -> None:
+        async with opened_coordinator(where) as (host, opened):
+            change = await set_zone(host, opened, name, zone, timeout)
+        if as_json:
+            say_json({"name": name, "zone": zone, "required": None if change is None else change.document()})
+        else:
+            say(f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}")
+        if change is not None:
+            show_change(change, as_json=as_json)
+
+    with tidy():
+        asyncio.run(while_read(do()))
+
+
 @storage.command("move", epilog=EXIT_STATUS)
 def storage_move(
     name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],

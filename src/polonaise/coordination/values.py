@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
 
@@ -105,6 +105,29 @@ class HeadReset:
 
 
 @dataclass(frozen=True, slots=True)
+class Requirement:
+    """The replicas that each commit of a session needs beside a quorum, as the cluster's description demands."""
+
+    version: int
+    """The number of this requirement in the cluster's description: a later one has a larger number."""
+    copies: int = 0
+    """The least number of replicas that have synced a batch before it counts as committed."""
+    zones: int = 0
+    """The least number of zones that these replicas are in."""
+    zone_of: Mapping[StorageId, str] = field(default_factory=dict)
+    """The zones of the storage nodes that have one; a node without one counts for none."""
+
+    def lack_of(self, names: Collection[StorageId]) -> str:
+        """Return what these replicas lack to meet the requirement, for operators; empty if they meet it."""
+        if len(names) < self.copies:
+            return f"{self.copies} copies are required, and {len(names)} can be had"
+        there = {self.zone_of[name] for name in names if name in self.zone_of}
+        if len(there) < self.zones:
+            return f"copies in {self.zones} zones are required, and {len(there)} can be had"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
@@ -118,6 +141,8 @@ class PartitionValue(CoordinatorValue):
     resets: tuple[HeadReset, ...] = ()
     """Every reset of the log's head, in order; only the last one may be pending. Not written while there is none, so
     that the value stays readable for versions that know of no resets."""
+    required: Requirement | None = None
+    """The requirement that the last engaged session acts by; None, and not written, where there never was one."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
@@ -126,9 +151,14 @@ class PartitionValue(CoordinatorValue):
 
     def encode(self) -> bytes:
         engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
+        more: dict[str, Any] = {}
+        if self.required is not None:
+            each = self.required
+            more["required"] = [each.version, each.copies, each.zones, dict(each.zone_of)]
         resets = [[r.to, r.source, r.known, r.asked_us, r.session, r.certain] for r in self.resets]
         return _encode(
             **({"resets": resets} if resets else {}),
+            **more,
             generation=self.generation,
             session=self.session,
             members=list(self.members),
@@ -148,6 +178,7 @@ class PartitionValue(CoordinatorValue):
                 HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain))
                 for to, source, known, asked_us, session, certain in fields.get("resets", ())
             ),
+            required=_requirement(fields["required"]) if "required" in fields else None,
         )
 
 
@@ -191,6 +222,9 @@ class ClusterDescription(CoordinatorValue):
     """The addresses of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    required: tuple[int, int, int] | None = None
+    """The number of this requirement, and the copies and zones that each commit needs; None, and not written, until
+    somebody sets them. The number rises with each change of them or, once they are set, of `zones`."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -211,13 +245,30 @@ class ClusterDescription(CoordinatorValue):
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
 
     @property
+    def requirement(self) -> Requirement | None:
+        """The replicas that commits need by this description; None if it never demanded any."""
+        return None if self.required is None else Requirement(*self.required, zone_of=dict(self.zones))
+
+    def requiring(self, copies: int, zones: int) -> ClusterDescription:
+        """Return the description with another requirement of commits."""
+        return replace(self, required=(1 if self.required is None else self.required[0] + 1, copies, zones))
+
+    def zoned(self, name: StorageId, zone: str) -> ClusterDescription:
+        """Return the description with this storage node in another zone; an empty one for none."""
+        zones = {each: there for each, there in self.zones.items() if each != name} | ({name: zone} if zone else {})
+        changed = replace(self, zones=zones)
+        return changed if self.required is None else changed.requiring(*self.required[1:])
+
+    @property
     def label(self) -> str:
         """The beginning of the key: enough for people and metrics to tell clusters apart."""
         return self.key.hex()[:8]
 
     def encode(self) -> bytes:
         given = {"addresses": self.addresses, "zones": self.zones}
-        more = {what: dict(values) for what, values in given.items() if values}
+        more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
+        if self.required is not None:
+            more["required"] = list(self.required)
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -228,7 +279,11 @@ class ClusterDescription(CoordinatorValue):
         addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
         if any(name == address for name, address in addresses.items()):
             raise ValueError("an address is given that is the node's name")
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones)
+        required: tuple[int, int, int] | None = None
+        if "required" in fields:
+            number, copies, zones_required = fields["required"]
+            required = int(number), int(copies), int(zones_required)
+        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones, required)
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -270,6 +325,11 @@ class Versioned(Generic[V]):
 
     version: int
     value: V
+
+
+def _requirement(fields: Any) -> Requirement:
+    version, copies, zones, zone_of = fields
+    return Requirement(int(version), int(copies), int(zones), {str(name): str(zone) for name, zone in zone_of.items()})
 
 
 def _names(fields: Any, key: str) -> tuple[str, ...]:

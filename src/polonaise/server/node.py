@@ -36,9 +36,9 @@ from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
-from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.protocol.recovery import ReplicaAnswer
+from polonaise.server.partitionhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
@@ -106,6 +106,7 @@ class Server:
         self.followed = False
         """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
+        self._requirements = Requirements(coordinator)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
@@ -128,7 +129,9 @@ class Server:
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
-        self._description = await self._coordinator.describe()
+        described = await self._coordinator.description()
+        self._description = described.value
+        self._requirements.begin(described)
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
@@ -148,6 +151,7 @@ class Server:
             self._host.spawn(warnings.watch(), "warnings"),
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._keep_lease(), "lease"),
+            self._host.spawn(self._requirements.follow(self._follow_requirement), "requirement"),
         ]
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(
@@ -307,9 +311,15 @@ class Server:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
                     self._starts, self._ticks.busy, self._history, self._latencies,
+                    self._requirements,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
+
+    def _follow_requirement(self) -> None:
+        """Have each partition act by the requirement that was just read, from a new session on."""
+        for served in list(self.partitions.values()):
+            served.follow_requirement()
 
     async def _keep_lease(self) -> None:
         """Renew this server's lease for ever, in the event loop that does all its work: if that hangs, the lease
@@ -516,6 +526,7 @@ class Server:
             "coordinator": str(self._trouble),
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
+            "required": self._requirements.told,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "storage": {
                 name: {
@@ -527,37 +538,9 @@ class Server:
                 for name, link in self._links.items()
             },
             "partitions": {
-                str(partition): _health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
+                str(partition): health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
             },
         }
-
-
-def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
-    """Return the health of one partition."""
-    session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
-    return {
-        "generation": owner.generation,
-        "committed": owner.committed,
-        "ready": session is not None and not trouble,
-        "waits_for": trouble or owner.readiness.waits_for,
-        "engaged": list(session.engaged) if session else [],
-        "session": session.id if session else None,
-        "late": owner.readiness.late,
-        "mounts": len(owner.feeds.mounts),
-        # For `partition reset-head`, and only while the partition is not open.
-        **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
-        **owner.counts,
-    }
-
-
-def _held(answer: ReplicaAnswer) -> dict[str, Any]:
-    """Return what a replica has proved when it was fenced last, as a JSON-ready document."""
-    return {
-        "last": answer.max_synced,
-        "confirmed": answer.confirmed,
-        "joined": answer.joined,
-        "lost_above": answer.lost_above,
-    }
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -19,6 +20,7 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
+    InsufficientReplicas,
     LogForked,
     NotOwner,
     PartitionNotReady,
@@ -36,6 +38,7 @@ from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
+from polonaise.server.requirements import Requirements
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import (
@@ -98,12 +101,15 @@ class SessionStart:
         report: Callable[[str], None],
         history: ArchivedHistory | None = None,
         answered: Callable[[StorageId, ReplicaAnswer], None] = lambda name, answer: None,
+        requirements: Requirements | None = None,
+        insufficient: Callable[[str], None] = lambda why: None,
     ) -> None:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
         is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
-        fragments of the log, if the server was told of any.
+        fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
+        quorum, and `insufficient` is called when these can't be had at present.
         """
         self._host = host
         self._coordinator = coordinator
@@ -116,6 +122,8 @@ class SessionStart:
         self._report = report
         self._history = history
         self._on_answer = answered
+        self._requirements = requirements
+        self._on_insufficient = insufficient
         self._session: SessionId = 0
         self._version = 0
         self._carrying: HeadReset | None = None
@@ -135,6 +143,10 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
+        if self._requirements is not None:
+            async with self._coordinating():
+                required = await self._requirements.for_session(claimed.value)
+            claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
             decided = await self._fence_and_decide(claimed.value)
@@ -267,6 +279,7 @@ class SessionStart:
 
     async def _until_decided(self, value: PartitionValue) -> Decided | CarryOut:
         """Wait until the answers decide where the log ends, and come from enough replicas to engage."""
+        told, wait_s = False, _LOOK_AGAIN_S
         while True:
             # Cleared before the look, not after it: an answer that comes in between must not be slept through.
             self._answered.clear()
@@ -275,17 +288,28 @@ class SessionStart:
                 self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}")
             elif recovery.may_engage(value, self._answers):
                 return outcome
+            elif recovery.has_quorum(value, self._answers):
+                lack = recovery.lack_of(value, self._answers)
+                self._report(f"session {self._session} waits for more replicas: {lack}")
+                # Appends are refused once the replicas that are connected have had a moment to answer.
+                wait_s = _LOOK_AGAIN_S if told else self._settings.gather_s
             else:
                 silent = [name for name in recovery.participants(value) if name not in self._answers]
                 self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
             try:
-                async with asyncio.timeout(_LOOK_AGAIN_S):
+                async with asyncio.timeout(wait_s):
                     await self._answered.wait()
             except TimeoutError:
-                await self._look_again()
+                if wait_s != _LOOK_AGAIN_S:
+                    told, wait_s = True, _LOOK_AGAIN_S
+                    self._on_insufficient(recovery.lack_of(value, self._answers))
+                else:
+                    await self._look_again(value)
 
-    async def _look_again(self) -> None:
-        """Raise `PartitionNotReady` if the partition's value was changed since the claim; do without an answer."""
+    async def _look_again(self, value: PartitionValue) -> None:
+        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim; do without an answer."""
+        if self._requirements is not None and self._requirements.current != value.required:
+            raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():
                 current = await self._coordinator.partition(self._partition)
@@ -397,6 +421,8 @@ class SessionStart:
                     errors.append(f"{tasks[task]}: {error}")
             if recovery.may_engage(value, clean):
                 patience_s = self._settings.gather_s
+        if lack := recovery.has_quorum(value, clean) and recovery.lack_of(value, clean):
+            raise InsufficientReplicas(f"{lack}: {'; '.join(errors)}")
         if not recovery.may_engage(value, clean):
             raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {'; '.join(errors)}")
 

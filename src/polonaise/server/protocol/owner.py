@@ -114,6 +114,8 @@ class PartitionOwner:
         self._held = HeldRefusals()
         self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
+        self._lacking = ""
+        """What the replicas lack that commits need; empty while they can be had, or nobody has found out."""
 
     @property
     def known(self) -> Known:
@@ -149,7 +151,7 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
-        self._last_session = self.session.id
+        self._last_session, self._lacking = self.session.id, ""
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
@@ -182,6 +184,18 @@ class PartitionOwner:
         if blocked is not None:
             self._answers.expire(self._inbox, blocked, lambda request: True)
         return self._out.taken()
+
+    def replicas_lacking(self, why: str) -> list[Effect]:
+        """Refuse appends from now on, those that wait included, until a session starts: `why` replicas are lacking."""
+        self._lacking = why
+        for entry in self._inbox.take_late_appends(float("inf")):
+            self._refuse_lacking(entry.mount, entry.appends)
+        return self._out.taken()
+
+    def _refuse_lacking(self, mount: ClientMount, appends: ReceivedAppends) -> None:
+        """Refuse appends because commits need more replicas than can be had. Nothing of them was written."""
+        if self.feeds.is_current(mount):
+            self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
         """End the session: the next one takes in, leaves out or repairs a replica. `fault`: a replica has failed."""
@@ -326,6 +340,8 @@ class PartitionOwner:
             # The generation is part of a request id, and batches record this owner's. Ordered here, the append would be
             # in the log under a name that its client never gave it.
             self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION)
+        elif self._lacking:
+            self._refuse_lacking(mount, appends)
         elif self._inbox.add(mount, appends, now.monotonic_s + self._settings.inbox_s_max):
             self._pump(now)
         else:

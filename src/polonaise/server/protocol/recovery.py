@@ -247,6 +247,17 @@ def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, clos
 
 
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
+    """Whether these clean replicas are a quorum, and as many copies in as many zones as commits of the session need."""
+    return has_quorum(value, clean) and not lack_of(value, clean)
+
+
+def lack_of(value: PartitionValue, clean: Collection[StorageId]) -> str:
+    """Return what these replicas lack of the copies and zones required of the session; empty if nothing."""
+    members = value.members if value.next is None else value.next
+    return "" if value.required is None else value.required.lack_of([name for name in members if name in clean])
+
+
+def has_quorum(value: PartitionValue, clean: Collection[StorageId]) -> bool:
     """Whether these clean replicas are a quorum of the members and, if a change is pending, of the next members.
 
     Both, because the last session committed on a quorum of the old members, and this one commits on one of the new.
