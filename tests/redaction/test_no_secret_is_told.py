@@ -315,6 +315,9 @@ FINE = {
     "paths": "STORE",
     "name": "storage-0",
     "number": "0",
+    "copies": "0",
+    "source": "DIRECTORY",
+    "zone": "north",
 }
 
 
