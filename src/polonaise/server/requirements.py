@@ -12,7 +12,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue, Re
 from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, WrongClusterKey
 
 _log = logging.getLogger(__name__)
-_LOOK_S: Final = 60.0
+_LOOK_S: Final = 300.0
 """Seconds after which the description is read again although no change of it was told."""
 _AGAIN_S: Final = 1.0
 """Seconds between two tries to read it."""
