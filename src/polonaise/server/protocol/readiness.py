@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.errors import PartitionNotReady, PolonaiseError
+from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
@@ -20,7 +21,9 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "answers", "blocked", "faults", "late", "reached", "waits_for")
+    __slots__ = (
+        "_ended_s", "_partition", "_progress", "answers", "blocked", "faults", "late", "reached", "waits_for",
+    )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -36,6 +39,8 @@ class Readiness:
         """
         self.answers: dict[StorageId, ReplicaAnswer] = {}
         """What each replica has proved in the attempts to start a session since the last one was started."""
+        self._progress: dict[StorageId, CopyProgress] = {}
+        """Whether members that are not engaged come nearer, over sessions: a busy partition ends these often."""
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -60,6 +65,7 @@ class Readiness:
         self.answers = {}
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in self.late}
+        self._progress = {name: progress for name, progress in self._progress.items() if name in self.late}
 
     def session_ended(
         self, session: SessionId, reason: str, now_s: float, *, fault: bool, reached: dict[StorageId, TransactionId]
@@ -83,6 +89,15 @@ class Readiness:
         """Note how far the copy of a member that is not engaged goes."""
         if name in self.late:
             self.reached[name] = last
+
+    def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
+        """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
+        return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
+
+    @property
+    def falling_behind(self) -> list[StorageId]:
+        """The late members that came no nearer for too long when they were last copied to."""
+        return [name for name, progress in self._progress.items() if progress.lost]
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.
