@@ -314,9 +314,10 @@ FINE = {
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",
     "name": "storage-0",
+    "source": "storage-0",
+    "target": "storage-1",
     "number": "0",
     "copies": "0",
-    "source": "DIRECTORY",
     "zone": "north",
 }
 

@@ -7,13 +7,13 @@ owner starts at once; only then does the change count as made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from polonaise.admin.asking import ask_health
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription, Requirement, Versioned
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas, UnknownStorageNode
 from polonaise.host import Host
 from polonaise.redaction import redacted
@@ -21,6 +21,7 @@ from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _LOOK_S: Final = 0.2
+_READ_AT_ONCE: Final = 16
 _ZONE_MAX: Final = 64
 """The most characters of a zone's name."""
 
@@ -53,10 +54,11 @@ async def require(host: Host, coordinator: Coordinator, copies: int, zones: int,
     wanted = current.value.requiring(copies, zones)
     required = wanted.requirement
     assert required is not None
-    if lack := required.lack_of(wanted.storage):
+    copied = await _copied(coordinator, wanted, timeout_s)
+    if lack := _lack_in(required, copied):
         raise BadOption(f"{lack}: give storage nodes zones with `polonaise storage zone`, or require less")
     if copies:
-        await _check_present(host, coordinator, current.value, required, timeout_s)
+        await _check_present(host, coordinator, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
     return RequirementChange(copies, zones, await _followed(host, coordinator, wanted, required, timeout_s))
 
@@ -82,7 +84,7 @@ async def set_zone(
         )
     wanted = current.value.zoned(name, zone)
     required = wanted.requirement
-    if required is not None and (lack := required.lack_of(wanted.storage)):
+    if required is not None and (lack := _lack_in(required, await _copied(coordinator, wanted, timeout_s))):
         raise BadOption(f"{lack} after that: require less first, with `polonaise cluster require`")
     await _write(coordinator, wanted, current, timeout_s)
     if required is None:
@@ -91,8 +93,51 @@ async def set_zone(
     return RequirementChange(required.copies, required.zones, waiting)
 
 
+async def _copied(
+    coordinator: Coordinator, description: ClusterDescription, timeout_s: float
+) -> dict[frozenset[StorageId], PartitionId]:
+    """Return the sets of storage nodes that hold a partition's copies, or are to hold them, with a partition each.
+
+    They are read before the requirement is written. A removal of a copy that is asked for in between is not made by the
+    partition's owner if commits need that copy (`recovery.takes_next`).
+    """
+    copied: dict[frozenset[StorageId], PartitionId] = {}
+    reading = asyncio.Semaphore(_READ_AT_ONCE)
+
+    async def read(partition: PartitionId) -> PartitionValue:
+        async with reading:
+            return (await coordinator.partition(partition)).value
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            values = await asyncio.gather(*map(read, range(description.partitions)))
+    except TimeoutError:
+        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
+    for partition, value in enumerate(values):
+        for names in (value.members, value.next or value.members):
+            copied.setdefault(frozenset(names), partition)
+    return copied
+
+
+def _lack_in(
+    required: Requirement,
+    copied: Mapping[frozenset[StorageId], PartitionId],
+    there: Collection[StorageId] | None = None,
+) -> str:
+    """Return what the copies of a partition lack, counting only those that are `there`; empty if none lacks any."""
+    for names, partition in copied.items():
+        if lack := required.lack_of([name for name in names if there is None or name in there]):
+            return f"partition {partition}: {lack}"
+    return ""
+
+
 async def _check_present(
-    host: Host, coordinator: Coordinator, description: ClusterDescription, required: Requirement, timeout_s: float
+    host: Host,
+    coordinator: Coordinator,
+    description: ClusterDescription,
+    required: Requirement,
+    copied: Mapping[frozenset[StorageId], PartitionId],
+    timeout_s: float,
 ) -> None:
     """Raise `InsufficientReplicas` unless the nodes that are required are there, and all servers know requirements."""
     members = await coordinator.members()
@@ -114,7 +159,7 @@ async def _check_present(
         *(ask_health(host, address, ROLE_STORAGE, description.key, timeout_s) for address in nodes.values())
     )
     there = [name for name, answer in zip(nodes, answers, strict=True) if isinstance(answer, dict)]
-    if lack := required.lack_of(there):
+    if lack := _lack_in(required, copied, there):
         away = [name for name in nodes if name not in there]
         raise InsufficientReplicas(f"{lack}: no answer from {', '.join(away)}. Nothing was changed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, missing
+from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.values import (
     ASSIGNMENT,
@@ -25,6 +25,7 @@ from polonaise.errors import (
     BadOption,
     Closed,
     CoordinatorDamaged,
+    CoordinatorNewer,
     DirectoryInUse,
     NotInitialized,
     PolonaiseError,
@@ -74,9 +75,17 @@ class Membership:
         self.left = False
         """Whether `leave` has been called."""
 
-    async def renew(self) -> None:
-        """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
-        await self._backend.renew(self._name)
+    @property
+    def holds_s(self) -> float:
+        """The seconds for which the registration holds at the least, from the beginning of its last renewal on."""
+        return self._backend.holds_s
+
+    async def renew(self) -> bool:
+        """Renew the lease; return False if the registration is gone, and has to be made again.
+
+        To be called every `lease.renew_every_s`, by a task that would hang if the process did not work.
+        """
+        return await self._backend.renew(self._name)
 
     async def leave(self) -> None:
         """End the registration. Doing so twice is no error."""
@@ -92,7 +101,7 @@ class Coordinator:
 
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
     (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
-    write in one session.
+    write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -155,19 +164,23 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key, other storage nodes or another number of partitions: replicas and files hang on these.
+        key or another number of partitions, on which replicas and files hang, and for one without storage nodes.
         """
         cluster = await self.describe()
         for what, here, there in (
             ("key", cluster.key.hex(), value.key.hex()),
             ("number of partitions", cluster.partitions, value.partitions),
-            ("set of storage nodes", list(cluster.storage), list(value.storage)),
         ):
             if here != there:
                 raise BadOption(
                     f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
-                    f"{there}. Nothing was changed; what may change is the addresses and zones of its storage nodes"
+                    f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones"
                 )
+        if len(value.storage) < value.replication_factor or not value.storage:
+            raise BadOption(
+                f"the description of {self._backend} can't have {len(value.storage)} storage nodes for "
+                f"{value.replication_factor} copies of each partition: nothing was changed"
+            )
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def unique_id(self) -> int:
@@ -338,6 +351,8 @@ class Coordinator:
         self._check(key, entry, floor)
         try:
             value = kind.decode(entry.contents)
+        except CoordinatorNewer as error:
+            raise newer(self._backend.place(key), error.text) from error
         except CoordinatorDamaged as error:
             raise damaged(self._backend.place(key), error.text) from error
         self._remember(key, entry, value)

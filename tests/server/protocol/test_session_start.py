@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.coordination.values import Engagement, HeadReset, PartitionValue, Requirement
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
@@ -247,9 +247,22 @@ def test_a_claim_takes_the_next_session_unless_a_later_generation_is_there() -> 
         ("ABC", None, "AXY", False),
         ("ABCDE", None, "ABC", True),
         ("ABCDE", None, "AB", False),
-        ("ABC", "ABCD", "ABC", True),
+        ("ABC", "ABCD", "AB", True),  # the members go on without a copy that is only being added
+        ("ABC", "ABCD", "AD", False),
+        ("AB", "B", "B", False),
+    ],
+)
+def test_a_session_needs_a_quorum_of_the_members(members: str, following: str | None, clean: str, enough: bool) -> None:
+    assert recovery.may_engage(changing(members, following), set(clean)) == enough
+
+
+@pytest.mark.parametrize(
+    ("members", "following", "clean", "made"),
+    [
+        ("ABC", None, "ABC", False),
+        ("ABC", "ABCD", "ABC", False),  # enough of both, but D would count before it has been caught up with
         ("ABC", "ABCD", "ABD", True),
-        ("ABC", "ABCD", "AB", False),  # two of three, but not three of four
+        ("ABC", "ABCD", "AD", False),
         ("ABCD", "ABC", "ABD", True),
         ("ABCD", "ABC", "AB", False),  # two of three, but not three of four
         ("A", "AB", "A", False),
@@ -258,11 +271,44 @@ def test_a_claim_takes_the_next_session_unless_a_later_generation_is_there() -> 
         ("AB", "B", "A", False),
     ],
 )
-def test_a_session_needs_a_quorum_of_the_members_and_of_the_members_to_be(
-    members: str, following: str | None, clean: str, enough: bool
+def test_a_change_needs_a_quorum_of_the_members_and_of_the_members_to_be_and_the_added_copy(
+    members: str, following: str | None, clean: str, made: bool
 ) -> None:
-    value = PartitionValue(1, 1, tuple(members), None if following is None else tuple(following))
+    value = changing(members, following)
+    assert recovery.takes_next(value, set(clean)) == made
+    if recovery.may_engage(value, set(clean)):
+        engaged = recovery.engage(value, clean, 12)
+        assert engaged.members == (value.next if made else value.members)
+        assert engaged.next == (None if made else value.next), "it stays pending until it can be made"
+
+
+@pytest.mark.parametrize(
+    ("members", "following", "clean", "enough", "made"),
+    [
+        ("ABC", None, "ABC", True, False),
+        ("ABC", None, "AB", False, False),
+        ("ABC", "ABCD", "ABD", True, True),  # the copy that is added is what commits need
+        ("ABC", "ABCD", "ABC", True, False),
+        ("ABCD", "ABC", "ABD", True, False),  # the removal waits: without D there would be two
+        ("ABCD", "ABC", "ABC", True, True),
+        ("ABC", "AB", "ABC", True, False),  # asked for before the requirement rose: never made
+    ],
+)
+def test_a_session_and_a_change_need_the_copies_that_are_required(
+    members: str, following: str | None, clean: str, enough: bool, made: bool
+) -> None:
+    resets = (HeadReset(3, "A", 5, 0, 1, 3),)
+    value = replace(changing(members, following), required=Requirement(1, copies=3), resets=resets)
     assert recovery.may_engage(value, set(clean)) == enough
+    assert recovery.takes_next(value, set(clean)) == made
+    if enough:
+        engaged = recovery.engage(value, clean, 12)
+        assert engaged.members == (value.next if made else value.members)
+        assert (engaged.required, engaged.resets) == (value.required, resets), "a change of members keeps them"
+
+
+def changing(members: str, following: str | None) -> PartitionValue:
+    return PartitionValue(1, 1, tuple(members), None if following is None else tuple(following))
 
 
 def test_engaging_names_the_clean_closes_the_late_and_leaves_the_rest() -> None:
@@ -429,7 +475,7 @@ def test_one_rotted_tail_and_one_replica_away_is_waited_out() -> None:
 
 def test_members_come_one_by_one_and_go() -> None:
     partition = written("ABC")
-    for following, here in [("ABCD", "ABC"), ("ABCDE", "BCD"), ("BCDE", "ABCDE"), ("CDE", "BCDE")]:
+    for following, here in [("ABCD", "ABD"), ("ABCDE", "BCDE"), ("BCDE", "ABCDE"), ("CDE", "BCDE")]:
         for name in following:
             partition.copies.setdefault(name, Copy())
         partition.value = replace(partition.value, next=tuple(following))

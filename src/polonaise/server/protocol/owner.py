@@ -21,8 +21,8 @@ what keeps appends waiting.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
-from polonaise.coordination.values import HeadReset
 from polonaise.errors import Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.log.batch import Batch
@@ -56,7 +56,7 @@ from polonaise.server.protocol.pendingrequests import (
     PendingRequest,
 )
 from polonaise.server.protocol.readiness import Readiness
-from polonaise.server.protocol.recovery import Known
+from polonaise.server.protocol.recovery import Known, takes_next
 from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed, TailCache
@@ -154,13 +154,17 @@ class PartitionOwner:
         self._last_session, self._lacking = self.session.id, ""
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
+        self.readiness.change_pending(started.value)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
         self._out.send(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
         # by then.
         reset = headreset.unrecorded(started.value, started.closing)
         if reset is not None and reset.session == self.session.id:
-            self._forget(reset, started)
+            # Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next
+            # mounts they learn both: that they are ahead of the log, and which of their appends it holds.
+            self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {reset.to}"))
+            self._undecided = []
         self._settle(started)
         if reset is not None:
             # Before anything that waits: the record of a reset is the first transaction after it.
@@ -189,13 +193,23 @@ class PartitionOwner:
         """Refuse appends from now on, those that wait included, until a session starts: `why` replicas are lacking."""
         self._lacking = why
         for entry in self._inbox.take_late_appends(float("inf")):
-            self._refuse_lacking(entry.mount, entry.appends)
+            if self.feeds.is_current(entry.mount):
+                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
         return self._out.taken()
 
-    def _refuse_lacking(self, mount: ClientMount, appends: ReceivedAppends) -> None:
-        """Refuse appends because commits need more replicas than can be had. Nothing of them was written."""
-        if self.feeds.is_current(mount):
-            self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
+    def change_pending(self, members: Sequence[StorageId] | None, now: Moment) -> list[Effect]:
+        """Note the membership that an operator has asked for (None: none is pending any more).
+
+        The session ends if the next one can make the change on the replicas that are engaged. An added copy has to be
+        caught up with first: until then the session goes on, and the end that lets the copy in makes the change.
+        """
+        session = self.session
+        if session is not None:
+            session.value = replace(session.value, next=None if members is None else tuple(members))
+            self.readiness.change_pending(session.value)
+            if takes_next(session.value, session.engaged):
+                self._end_session("its members change", now)
+        return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
         """End the session: the next one takes in, leaves out or repairs a replica. `fault`: a replica has failed."""
@@ -217,17 +231,6 @@ class PartitionOwner:
         if fault:
             self._hinder(self.readiness.faults.causes)
         self._out.end(EndSession(session.id, reason, late))
-
-    def _forget(self, reset: HeadReset, started: StartedSession) -> None:
-        """End all mounts, because an operator has just decided that the log ends at `reset.to`.
-
-        Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next mount
-        they learn both: that they are ahead of the log, and which of their appends it holds.
-        """
-        error = PartitionNotReady(f"the head of partition {self.partition} was reset to {reset.to} by an operator")
-        for mount in list(self.feeds.mounts.values()):
-            self.feeds.end(mount, error)
-        self._undecided = []
 
     def _settle(self, started: StartedSession) -> None:
         """Tell the fate of the appends in flight: only here, after the engagement, is it certain."""
@@ -341,7 +344,7 @@ class PartitionOwner:
             # in the log under a name that its client never gave it.
             self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION)
         elif self._lacking:
-            self._refuse_lacking(mount, appends)
+            self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
         elif self._inbox.add(mount, appends, now.monotonic_s + self._settings.inbox_s_max):
             self._pump(now)
         else:
@@ -589,8 +592,7 @@ class PartitionOwner:
         # Appends that were not ordered are dropped in silence, like those in flight: their clients mount at the next
         # owner, and what that one has not fed them by READY is not in the log.
         self._inbox.clear()
-        for mount in list(self.feeds.mounts.values()):
-            self.feeds.end(mount, error)
+        self.feeds.end_all(error)
         # The mark has not moved. This wakes the readers that wait for it, so that they find the owner stopped.
         self._out.ask(MarkMoved(self.committed))
         return self._out.taken()

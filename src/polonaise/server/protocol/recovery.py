@@ -247,32 +247,57 @@ def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, clos
 
 
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether these clean replicas are a quorum, and as many copies in as many zones as commits of the session need."""
+    """Whether a session may start on these clean replicas: they are a quorum, and all that its commits need.
+
+    The copies and zones that are required must be among the members that the session will have. A pending change does
+    not count for the quorum: a copy that is only being added is no member, and must not keep the members from going on
+    without it.
+    """
     return has_quorum(value, clean) and not lack_of(value, clean)
 
 
+def has_quorum(value: PartitionValue, clean: Collection[StorageId]) -> bool:
+    """Whether these clean replicas are a quorum of the members."""
+    return _is_quorum(value.members, clean)
+
+
 def lack_of(value: PartitionValue, clean: Collection[StorageId]) -> str:
-    """Return what these replicas lack of the copies and zones required of the session; empty if nothing."""
-    members = value.members if value.next is None else value.next
+    """Return what a session on these replicas would lack of the copies and zones required; empty if nothing."""
+    return "" if takes_next(value, clean) else _lack_among(value, value.members, clean)
+
+
+def takes_next(value: PartitionValue, clean: Collection[StorageId]) -> bool:
+    """Whether a session on these clean replicas makes a pending change: the next members are its members from then on.
+
+    They have to be a quorum of the members and of the next ones: the last session committed on the former, this one
+    commits on the latter. An added copy has to be among them, for it would count against the quorum before it could
+    help to reach one. And the next members among them have to be all that commits need: a copy that is required stays.
+    """
+    if value.next is None or not has_quorum(value, clean):
+        return False
+    added = [name for name in value.next if name not in value.members]
+    enough = _is_quorum(value.next, clean) and all(name in clean for name in added)
+    return enough and not _lack_among(value, value.next, clean)
+
+
+def _lack_among(value: PartitionValue, members: Collection[StorageId], clean: Collection[StorageId]) -> str:
     return "" if value.required is None else value.required.lack_of([name for name in members if name in clean])
 
 
-def has_quorum(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether these clean replicas are a quorum of the members and, if a change is pending, of the next members.
-
-    Both, because the last session committed on a quorum of the old members, and this one commits on one of the new.
-    """
-    memberships = [value.members] if value.next is None else [value.members, value.next]
-    return all(sum(name in clean for name in members) >= quorum(members) for members in memberships)
+def _is_quorum(members: Collection[StorageId], clean: Collection[StorageId]) -> bool:
+    return sum(name in clean for name in members) >= quorum(members)
 
 
 def engage(value: PartitionValue, clean: Iterable[StorageId], closing: TransactionId) -> PartitionValue:
     """Return the value that starts the session. It has to be written before any append of the session is sent.
 
-    Until then the next owner would not know which replicas can hold what this session commits.
+    Until then the next owner would not know which replicas can hold what this session commits. A pending change that
+    can't be made on these replicas (`takes_next`) stays pending, and the session is one of the old members.
     """
-    members = value.members if value.next is None else value.next
     clean = set(clean)
+    members, pending = value.members, value.next
+    if pending is not None and takes_next(value, clean):
+        members, pending = pending, None
     engagements: dict[StorageId, Engagement] = {}
     for name in members:
         before = value.engagements.get(name)
@@ -282,4 +307,4 @@ def engage(value: PartitionValue, clean: Iterable[StorageId], closing: Transacti
             # Its session ended at `closing`: when it comes back, what it holds above that is cut. One that was closed
             # earlier keeps its older mark, for it has not seen what was decided since.
             engagements[name] = replace(before, closing=closing) if before.unresolved else before
-    return replace(value, members=members, next=None, engagements=engagements)
+    return replace(value, members=members, next=pending, engagements=engagements)
