@@ -155,5 +155,5 @@ def test_a_zone_that_comes_or_goes_with_a_node_gives_the_requirement_another_num
     assert described.with_node("C", "c:1").required == (1, 2, 0)
     zoned = described.with_node("C", "c:1", "north")
     assert zoned.required == (2, 2, 0)
-    assert zoned.requirement is not None and zoned.requirement.zone_of == {"C": "north"}
+    assert zoned.requirement == Requirement(2, 2, 0, {"C": "north"})
     assert zoned.without_node("C").required == (3, 2, 0)
