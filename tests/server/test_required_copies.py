@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from polonaise.admin.requiring import RequirementChange, require, set_zone
 from polonaise.client.log import Log
 from polonaise.errors import BadOption, InsufficientReplicas, UnknownStorageNode
+from polonaise.server.node import Server
 from polonaise.simulator.cluster import DIRECTORY, Node
 from polonaise.simulator.diskaudit import durable_last
 from rigs.town import Town, in_a_town
@@ -139,3 +141,22 @@ async def test_a_server_that_takes_over_acts_by_the_requirement(town: Town) -> N
     value = town.cluster.partition_value(0)
     assert value.required is not None
     assert value.required.copies == 3
+
+
+@in_a_town
+async def test_a_server_of_a_version_that_knows_no_requirement_is_named_and_nothing_is_changed(town: Town) -> None:
+    await append(town, b"1")
+    health = Server.health
+
+    def of_0_1(server: Server) -> dict[str, Any]:
+        return {key: value for key, value in health(server).items() if key != "required"}
+
+    async def look(_: Any, coordinator: Any) -> Any:
+        return await coordinator.describe()
+
+    with patch.object(Server, "health", of_0_1):
+        with pytest.raises(InsufficientReplicas, match="of a version that knows no required copies: upgrade it"):
+            await required(town, 3)
+        assert (await town.operator(look)).required is None
+        # To take it back, nobody has to know of it.
+        assert (await town.operator(lambda host, coordinator: require(host, coordinator, 0, 0, 20.0))).copies == 0

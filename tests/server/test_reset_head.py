@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from polonaise.admin.headresets import HeadOutcome, HeadState, ask_reset, await_reset, decision, head_state
+from polonaise.admin.headresets import (
+    HeadOutcome,
+    HeadState,
+    HeldCopy,
+    ask_reset,
+    await_reset,
+    decision,
+    head_state,
+)
 from polonaise.client.log import Log
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import HeadNotReset
 from polonaise.simulator.cluster import Node
 from polonaise.terms import OwnKind
@@ -188,3 +197,38 @@ async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(tow
     with pytest.raises(HeadNotReset, match="holds ids up to -1"):
         await reset(town, 1, town.cluster.storage_id(town.cluster.storage[1]))
     assert town.cluster.partition_value(0).resets == ()
+
+
+def test_a_tail_of_a_copy_that_was_late_is_taken_only_if_the_copy_is_named() -> None:
+    late, sound = HeldCopy("A", 9, 4, 6, False), HeldCopy("B", 6, 6, 7, True)
+    found = HeadState(0, "", [late, sound], ["C"], 9, PartitionValue(1, 8, tuple("ABC")), 1)
+    with pytest.raises(HeadNotReset, match=r"9 is held by A \(up to 9\).* with --from"):
+        decision(found, 9, None, 0)
+    assert decision(found, 9, "A", 0).source == "A"
+    assert decision(found, 6, None, 0).source == "B"
+    assert decision(found, 4, None, 0).source == "B", "of two that prove it, the one that took part until the end"
+    with pytest.raises(HeadNotReset, match="C has not told what it holds"):
+        decision(found, 4, "C", 0)
+    assert decision(found, 4, "A", 0).known == 9, "what is given up is told"
+
+
+@in_a_town
+async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town: Town) -> None:
+    await appended(town, b"1", b"2")
+    late, *others = town.cluster.storage
+    await time_passes(1)
+    held_down(late)
+    await appended(town, b"3")  # the late copy lacks this one, and now both others are lost
+    for node in others:
+        held_down(node, wiped=True)
+        node.let_up()
+    late.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 3)
+    found = await state(town)
+    name = town.cluster.storage_id(late)
+    assert {copy.name: copy.took_part for copy in found.copies}[name] is False
+    assert (found.known, (await reset(town, 1, name)).carried_out) == (2, True)
+    await appended(town, b"4")
+    assert await town.log() == [b"1", b"2", b"4"]
+    ((id, told),) = await records(town)
+    assert (id, told["source"], told["given_up"]) == (2, name, [2, 2])
