@@ -17,7 +17,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue, Re
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas, UnknownStorageNode
 from polonaise.host import Host
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _LOOK_S: Final = 0.2
@@ -184,7 +184,8 @@ async def _followed(
                 waiting[partition] = "the coordinator does not answer"
                 continue
             if value.required is None or value.required.version < required.version:
-                waiting[partition] = f"its session {value.session} was begun before, or is not begun yet"
+                begun = f"its session {value.session} was begun before, or is not begun yet"
+                waiting[partition] = "it has had no session yet" if value.session == NO_SESSION else begun
         left = list(waiting)
         if not waiting or host.clock.monotonic_s() >= until_s:
             return waiting
