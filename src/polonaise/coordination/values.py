@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Self, TypeVar
 
-from polonaise.errors import CoordinatorDamaged
+from polonaise.coordination.topics import TopicPartitions, is_topic_name
+from polonaise.errors import CoordinatorDamaged, UnknownTopic
 from polonaise.terms import (
     NO_SESSION,
     UNRESOLVED,
@@ -142,7 +143,7 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key, its size, its storage nodes and where these are reached.
+    """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics.
 
     Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
     addresses has the description that versions before 0.2 write and read.
@@ -151,12 +152,15 @@ class ClusterDescription(CoordinatorValue):
     key: bytes
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
+    """The number of the log's own partitions, those in no topic: their ids are 0 to `partitions - 1`."""
     storage: tuple[StorageId, ...]
     """The names of the storage nodes that hold a replica of each partition."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
     """The addresses of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
+    """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -177,12 +181,43 @@ class ClusterDescription(CoordinatorValue):
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
 
     @property
+    def total(self) -> int:
+        """The number of all partitions, the log's own and those of topics: their ids are 0 to `total - 1`."""
+        return self.partitions + sum(map(len, self.topics.values()))
+
+    def topic_of(self, partition: PartitionId) -> tuple[str, int]:
+        """Return the topic and number of the partition with this id; an empty name for one of the log's own."""
+        for name, ids in self.topics.items():
+            if partition in ids:
+                return name, ids.index(partition)
+        return "", partition
+
+    def grown(self, topic: str, count: int) -> ClusterDescription:
+        """Return the description with `count` more partitions in this topic, which is new if there is none yet."""
+        ids = (*self.topics.get(topic, ()), *range(self.total, self.total + count))
+        return replace(self, topics={**self.topics, topic: ids})
+
+    def partitions_of(self, topic: str, version: int) -> TopicPartitions:
+        """Return the partitions of this topic, or of the log's own for an empty name. Raises `UnknownTopic`.
+
+        `version` is that of this description.
+        """
+        if topic and topic not in self.topics:
+            known = ", ".join(sorted(self.topics)) or "none"
+            raise UnknownTopic(
+                f"this cluster has no topic {topic!r}; it has {known}: correct the name, or make it "
+                f"(polonaise topic create {topic} --partitions N)"
+            )
+        ids = self.topics[topic] if topic else tuple(range(self.partitions))
+        return TopicPartitions(version, self.total, ids, topic)
+
+    @property
     def label(self) -> str:
         """The beginning of the key: enough for people and metrics to tell clusters apart."""
         return self.key.hex()[:8]
 
     def encode(self) -> bytes:
-        given = {"addresses": self.addresses, "zones": self.zones}
+        given = {"addresses": self.addresses, "zones": self.zones, "topics": self.topics}
         more = {what: dict(values) for what, values in given.items() if values}
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
@@ -194,7 +229,9 @@ class ClusterDescription(CoordinatorValue):
         addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
         if any(name == address for name, address in addresses.items()):
             raise ValueError("an address is given that is the node's name")
-        return cls(uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones)
+        partitions = int(fields["partitions"])
+        topics = _topics_of(fields, partitions)
+        return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, topics)
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -257,6 +294,22 @@ def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[Stora
     if not given.keys() <= {*names}:
         raise ValueError(f"{key} names {', '.join(sorted(given.keys() - {*names}))}, which is no storage node")
     return given
+
+
+def _topics_of(fields: Any, own: int) -> dict[str, tuple[PartitionId, ...]]:
+    """Return the ids of each topic's partitions. Raises `TypeError` and `ValueError` unless no id is left out or twice.
+
+    `own` is the number of the log's own partitions, after which the ids of topics begin.
+    """
+    given = fields.get("topics", {})
+    if not isinstance(given, dict) or not all(isinstance(ids, list) and ids for ids in given.values()):
+        raise TypeError(f"topics is {given!r} instead of a list of partitions for each topic")
+    if bad := [name for name in given if not is_topic_name(name)]:
+        raise ValueError(f"no topic may have the name {bad[0]!r}")
+    ids = [partition for listed in given.values() for partition in listed]
+    if not all(type(partition) is int for partition in ids) or sorted(ids) != [*range(own, own + len(ids))]:
+        raise ValueError(f"the ids of the topics' partitions are not each number from {own} on once")
+    return {name: tuple(listed) for name, listed in given.items()}
 
 
 def _encode(**fields: Any) -> bytes:
