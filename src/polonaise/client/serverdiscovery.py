@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
@@ -17,6 +18,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     ServersUnavailable,
+    UnknownTopic,
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
@@ -33,10 +35,13 @@ from polonaise.wire.messages import (
     AssignmentIs,
     ClusterIs,
     DescribeCluster,
+    DescribeTopic,
     GetAssignment,
     GetUniqueId,
+    TopicIs,
     UniqueIdIs,
 )
+from polonaise.wire.topics import parse_topic
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
@@ -111,6 +116,13 @@ class ServerDiscovery:
         """Return the cluster's key and the number of its partitions."""
         _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
         return ClusterShape(self._key, partitions)
+
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        """Return the partitions of a topic, as a server knows them that has read the coordinator for it."""
+        request = DescribeTopic(-1 if known is None else known.version, total, name)
+        wait_s = self._settings.coordinator_s_max
+        _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
+        return topic
 
     async def unique_id(self) -> int:
         """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
@@ -228,7 +240,8 @@ class ServerDiscovery:
                     f"{address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
                 )
             except PolonaiseError as error:
-                if self._closed:
+                # No fault of the server, which has asked the coordinator: the others would say the same.
+                if self._closed or isinstance(error, UnknownTopic):
                     raise
                 troubles[address] = error
                 self._leave(address, error, connection)
@@ -339,6 +352,17 @@ def _partitions_in(answer: ClusterIs) -> int:
     if answer.partitions < 1:
         raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
     return answer.partitions
+
+
+def _topic_in(answer: TopicIs, name: str, known: TopicPartitions | None, total: int) -> TopicPartitions:
+    """Return the topic in an answer. Raises `ProtocolError` for one that is older than what is known."""
+    topic = parse_topic(answer, name)
+    if topic.total < total or (known is not None and not topic.goes_on_from(known)):
+        raise ProtocolError(
+            f"a server told of description {topic.version} with {len(topic.ids)} partitions of topic {name} and "
+            f"{topic.total} of the cluster, which does not go on from what is known"
+        )
+    return topic
 
 
 def _id_in(answer: UniqueIdIs) -> int:

@@ -180,8 +180,8 @@ class Coordinator:
                 )
         return await self._set(DESCRIPTION, value, expected_version)
 
-    async def topic(self, name: str) -> TopicPartitions:
-        """Return the partitions of a topic, or of the log's own for an empty name, as they are now.
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        """Return the partitions of a topic as they are now, so that nobody can know of later ones than are returned.
 
         Raises `UnknownTopic`.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption, UnknownPartition
@@ -25,6 +26,14 @@ def check_topic_name(name: str) -> str:
             "begin with a letter or a digit; addresses can't hold other names"
         )
     return name
+
+
+def log_key_of(cluster_key: bytes, topic: str) -> bytes:
+    """Return the key, 16 bytes, of a topic of this cluster: no other topic or cluster has it.
+
+    For an empty name, which stands for the log's own partitions, it is the cluster's key.
+    """
+    return sha256(b"polonaise topic\0" + cluster_key + topic.encode()).digest()[:16] if topic else cluster_key
 
 
 class TopicPartitions(NamedTuple):

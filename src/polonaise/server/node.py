@@ -58,6 +58,9 @@ _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
 _LEASE = "the lease can't be renewed"
+_DESCRIPTION_S = 60.0
+"""The seconds after which a server reads the description again although nothing says that it has changed: who creates a
+topic also assigns its partitions, and so tells the servers, but may die between the two."""
 _TICK_S = 0.25
 """The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
@@ -84,8 +87,6 @@ class Server:
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
-        self._description: ClusterDescription
-        """The cluster's description, as `start` read it from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._membership: Membership | None = None
         self._living: LivingServers
@@ -127,7 +128,7 @@ class Server:
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
-        self._description = await self._coordinator.describe()
+        self._cluster.learn_description(await self._coordinator.description())
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
@@ -155,6 +156,12 @@ class Server:
             )  # fmt: skip
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
         _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    @property
+    def _description(self) -> ClusterDescription:
+        """The cluster's description as it was last read; from `start` on."""
+        assert self._cluster.described is not None
+        return self._cluster.described.value
 
     @property
     def _fields(self) -> dict[str, int]:
@@ -230,6 +237,7 @@ class Server:
         followed: Assignment | None = None
         quiet_before = False
         candidates_before: dict[ServerId, Candidate] = {}
+        total_before = 0
         while True:
             try:
                 current = await self._coordinator.assignment()
@@ -241,17 +249,23 @@ class Server:
                     self._membership = await self._coordinator.register(own)
                     members.append(own)
                 now_s = self._host.clock.monotonic_s()
+                names_new = max(current.value.owners, default=-1) >= self._description.total
+                if names_new or now_s - self._cluster.described_s >= _DESCRIPTION_S:
+                    await self._cluster.read_description()
+                total = self._description.total
                 candidates = self._living.candidates(members, current.value, now_s)
                 quiet = self._living.quiet(now_s)
                 # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
-                if current.value is not followed or candidates != candidates_before or quiet != quiet_before:
+                now = candidates, quiet, total
+                if current.value is not followed or now != (candidates_before, quiet_before, total_before):
                     written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
                     self._cluster.learn(written)
                     self.followed = True
-                    current, followed, candidates_before, quiet_before = written, written.value, candidates, quiet
+                    current, followed = written, written.value
+                    candidates_before, quiet_before, total_before = now
                 else:
                     self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
@@ -287,7 +301,9 @@ class Server:
 
         The current one is returned unchanged if it is that; None if another server has written one first.
         """
-        assignment = assign(current.value, candidates, self._description.partitions, rebalance=rebalance)
+        # Whoever grew a topic may have assigned partitions that this server has not read of yet: they stay assigned.
+        total = max(self._description.total, max(current.value.owners, default=-1) + 1)
+        assignment = assign(current.value, candidates, total, rebalance=rebalance)
         if assignment == current.value:
             return current
         return await self._coordinator.set_assignment(assignment, current.version)
@@ -386,6 +402,9 @@ class Server:
                 raise self._not_owner(partition)
             self._answer(connection, partition, request, self._health_answer(), self._storage_health.ask())
             return
+        if partition != NO_PARTITION and partition >= self._description.total:
+            self._answer(connection, partition, request, self._refusal(partition), self._look_for_new())
+            return
         served = self._served(partition)
         # Somebody waits for this partition now: its session start goes before those that nobody waits for.
         if served.owner.session is None:
@@ -413,12 +432,19 @@ class Server:
             raise fresh(served.owner.readiness.blocked)
         return served
 
+    async def _look_for_new(self) -> None:
+        """Read the description, because a client asks for a partition that this server does not know."""
+        await self._cluster.read_description()
+
+    async def _refusal(self, partition: PartitionId) -> Message:
+        """Raise the error for a partition that this server did not know when it was asked."""
+        raise self._not_owner(partition)
+
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
         """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
-        if not 0 <= partition < self._description.partitions:
+        if not 0 <= partition < self._description.total:
             return UnknownPartition(
-                f"there is no partition {partition}: this cluster has partitions 0 to "
-                f"{self._description.partitions - 1}"
+                f"there is no partition {partition}: this cluster has partitions 0 to {self._description.total - 1}"
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
@@ -484,7 +510,7 @@ class Server:
             for served in self.partitions.values():
                 add_totals(totals, served.totals())
         return ServerMeasures(
-            cluster=getattr(self, "_description", None),
+            cluster=None if self._cluster.described is None else self._cluster.described.value,
             totals=totals,
             latencies=self._latencies,
             refused=self._refused,

@@ -318,8 +318,8 @@ class RegistersListed(Message):
 class DescribeCluster(Message):
     """Asks any server for the cluster's description. A client that knew no cluster key finds it in the server's hello.
 
-    It and the other requests about the cluster, `GetUniqueId` and `GetAssignment`, are the only ones that a server
-    takes on a connection whose client has named no cluster key.
+    It and the other requests about the cluster, `GetUniqueId`, `GetAssignment` and `DescribeTopic`, are the only ones
+    that a server takes on a connection whose client has named no cluster key.
     """
 
 
@@ -328,7 +328,7 @@ class ClusterIs(Message):
     """The answer to `DescribeCluster`."""
 
     partitions: U32
-    """The number of partitions of the cluster."""
+    """The number of the log's own partitions, those in no topic."""
 
 
 @message(35)
@@ -377,6 +377,34 @@ class AssignmentIs(Message):
     """Why the server could not read the assignment the last time it tried; empty if it could."""
     payload: Payload = payload()
     """The rows; `wire.assignments` has their encoding."""
+
+
+@message(39)
+class DescribeTopic(Message):
+    """Asks any server for the partitions of a topic, in a description that is not older than the client's.
+
+    A server that does not know the topic, or knows less than the client, reads the coordinator before it answers.
+    """
+
+    version_known: I64
+    """The version of the description that the client knows; -1 for none."""
+    total_known: U32
+    """A number of partitions of the whole cluster that the description must have at least."""
+    topic: Text
+
+
+@message(40)
+class TopicIs(Message):
+    """The answer to `DescribeTopic`: which partitions of the cluster are those of the topic."""
+
+    version: I64
+    """The version of the cluster's description."""
+    total: U32
+    """The number of partitions of the whole cluster."""
+    crc: U32
+    """CRC of the ids."""
+    payload: Payload = payload()
+    """The ids; `wire.topics` has their encoding."""
 
 
 # ------------------------------------------------------------------ server → storage node and back
