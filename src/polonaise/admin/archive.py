@@ -36,6 +36,7 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import MendableStore, ObjectStore, ReadableStore
 from polonaise.log.batch import Batch
+from polonaise.node.addresses import check_no_topic
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _OTHER_LIFE: Final = (
@@ -69,6 +70,7 @@ async def archive(
     or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and what
     `own_fragments_of` raises for a store of another log.
     """
+    check_no_topic(log.topic, "an archive")
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
@@ -120,6 +122,7 @@ async def own_fragments_of(
     that may not be mounted, `FragmentDamaged` for a mark or a latest fragment that can't be read, and what reading and
     the store raise.
     """
+    check_no_topic(log.topic, "an archive")
     fragments = await fragments_of(store, partition)
     for footer in await _latest(store, fragments, log.cluster_key):
         await _check_goes_on(log, store, footer, timeout)
@@ -138,6 +141,7 @@ async def init(log: Log, store: ObjectStore) -> None:
     Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
     and `FragmentDamaged` for a mark or a latest fragment that can't be read.
     """
+    check_no_topic(log.topic, "an archive")
     for partition in await partitions_in(store):
         await _latest(store, await fragments_of(store, partition), log.cluster_key)
     await put_mark(store, log.cluster_key)
@@ -260,6 +264,7 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
     `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too. Raises
     `FragmentDamaged` for a mark that can't be read.
     """
+    check_no_topic(log.topic, "an archive")
     try:
         if cluster_key in (None, log.cluster_key):
             await is_marked(store, log.cluster_key)

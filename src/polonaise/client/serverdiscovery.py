@@ -356,7 +356,7 @@ def _partitions_in(answer: ClusterIs) -> int:
 
 def _topic_in(answer: TopicIs, name: str, known: TopicPartitions | None, total: int) -> TopicPartitions:
     """Return the topic in an answer. Raises `ProtocolError` for one that is older than what is known."""
-    topic = parse_topic(answer, name)
+    topic = TopicPartitions(answer.version, answer.total, parse_topic(answer), name)
     if topic.total < total or (known is not None and not topic.goes_on_from(known)):
         raise ProtocolError(
             f"a server told of description {topic.version} with {len(topic.ids)} partitions of topic {name} and "

@@ -84,6 +84,18 @@ def split_topic(address: str) -> tuple[str, str]:
     return address, ""
 
 
+def check_no_topic(topic: str, what: str) -> None:
+    """Raise `BadOption` for a topic where `what`, such as an archive, has only the log's own partitions.
+
+    Fragments are named by the ids of partitions, which are not the numbers that a client of a topic knows.
+    """
+    if topic:
+        raise BadOption(
+            f"{what} has the log's own partitions only, and not those of topics: leave topic {topic!r} out of the "
+            "address"
+        )
+
+
 def _topic_in(address: str, topic: str) -> str:
     """Return the topic that an address names. Raises `BadOption`, which names the address."""
     try:

@@ -193,7 +193,8 @@ class ClusterAnswers:
             )
         if not request.topic:
             raise UnknownTopic("a topic's name is missing: the log's own partitions are in no topic")
-        return encode_topic(description.partitions_of(request.topic, version))
+        topic = description.partitions_of(request.topic, version)
+        return encode_topic(topic.version, topic.total, topic.ids)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.
