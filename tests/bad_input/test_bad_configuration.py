@@ -50,6 +50,9 @@ def test_a_typo_is_told_with_the_nearest_right_name(tmp_path: Path, text: str, n
     ("line", "naming"),
     [
         ("listen = 7000", "invalid server.listen 7000: write a text"),
+        ("preferred = 'all'", "invalid server.preferred 'all': write numbers of partitions"),
+        ("preferred = [-1]", "invalid server.preferred [-1]"),
+        ("preferred = [1.5]", "invalid server.preferred [1.5]"),
         ("settle_s = 'soon'", "invalid server.settle_s 'soon': write seconds"),
         ("settle_s = true", "invalid server.settle_s True"),
         ("settle_s = -1", "from 0 to 3600"),

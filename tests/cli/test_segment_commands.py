@@ -12,6 +12,7 @@ import pytest
 
 from polonaise.checksum import crc32
 from polonaise.errors import SegmentDamaged
+from polonaise.log.promises import Promises
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.storage import files, offline
 from polonaise.storage.namefile import NAME_FILE, encode_name
@@ -204,6 +205,33 @@ def test_what_a_replica_has_lost_and_does_not_trust_is_told(shell: Shell, storag
     assert {tx["standing"] for tx in said.objects[:10]} == {"unproved"}
     assert {tx["standing"] for tx in said.objects[10:]} == {"untrusted"}
     assert "may have lost what was above 9. It does not trust what it holds above 9." in said.errors
+
+
+def test_the_promises_in_the_control_file_are_printed(shell: Shell, storage: Path) -> None:
+    promise(storage, lambda slot: slot.save(Promises(fence=7, joined=6, prepared=4, confirmed=5)))
+    said = shell.run("segment", "promises", storage, "--json")
+    assert said.status == 0
+    assert [row["partition"] for row in said.objects] == [0, 1]
+    assert {name: said.objects[0][name] for name in ("fence", "joined", "prepared", "confirmed", "lost_above")} == {
+        "fence": 7, "joined": 6, "prepared": 4, "confirmed": 5, "lost_above": None,
+    }  # fmt: skip
+    assert said.objects[0]["synced"] == 17
+    assert said.objects[0]["first"] == 0
+    (row, _) = shell.run("segment", "promises", storage).rows
+    assert row[1:8] == ["0", "7", "6", "4", "5", "17", "0"]
+
+
+def test_promises_of_a_copy_that_may_have_lost_ids_exit_1(shell: Shell, storage: Path) -> None:
+    promise(storage, lambda slot: slot.record_loss(9))
+    said = shell.run("segment", "promises", storage / "0")
+    assert said.status == 1
+    assert "may have lost what was above 9" in said.output
+    assert "does not trust what it holds above 9" in said.output
+
+
+def test_promises_without_a_control_file(shell: Shell, storage: Path) -> None:
+    (storage / "polonaise-storage.ctl").unlink()
+    shell.refuses("segment", "promises", storage / "0", code="control_file_missing", naming="name a storage directory")
 
 
 def test_a_replica_is_read_up_to_its_damage(shell: Shell, storage: Path) -> None:

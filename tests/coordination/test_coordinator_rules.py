@@ -140,3 +140,11 @@ async def test_a_member_that_comes_back_after_it_was_gone_works_until_its_lease_
     backend.names = {"5": entry}
     assert await looks(2) == 1
     assert await looks(20) == 0
+
+
+def test_a_registration_without_preferences_is_what_older_versions_read() -> None:
+    assert Registration(5, "s:5").encode() == b'[5, "s:5"]'
+    preferring = Registration(5, "s:5", frozenset({3, 0}))
+    assert preferring.encode() == b'[5, "s:5", [0, 3]]'
+    assert Registration.decode(preferring.encode()) == preferring
+    assert Registration.decode(b'[5, "s:5"]') == Registration(5, "s:5")

@@ -272,7 +272,7 @@ def _quoted(value: object) -> str:
 
 def _expected(key: SettingKey) -> str:
     """Return a phrase that says which values a setting takes."""
-    if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG):
+    if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.PARTITIONS, SettingKind.FLAG):
         return str(key.kind.value)
     return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
 
@@ -286,6 +286,8 @@ def _value_of(key: SettingKey, value: object) -> Any:
             return value
         case SettingKind.LIST:
             return _list_of(value)
+        case SettingKind.PARTITIONS:
+            return _partitions_of(key, value)
         case SettingKind.FLAG:
             return value if isinstance(value, bool) else _flag_of(value)
         case SettingKind.COUNT:
@@ -314,6 +316,18 @@ def _list_of(value: object) -> tuple[str, ...]:
     return tuple(item.strip() for item in items if item.strip())
 
 
+def _partitions_of(key: SettingKey, value: object) -> frozenset[int]:
+    items = _list_of(value) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple | frozenset):
+        raise ValueError
+    if any(isinstance(item, bool) or not isinstance(item, int | str) for item in items):
+        raise ValueError
+    partitions = frozenset(map(int, items))
+    if not all(key.least <= partition <= key.most for partition in partitions):
+        raise ValueError
+    return partitions
+
+
 def _flag_of(value: object) -> bool:
     if not isinstance(value, str) or value.strip().lower() not in _FLAGS:
         raise ValueError
@@ -337,6 +351,8 @@ def _written(kind: SettingKind, value: Any) -> str:
     """Return a value as it could be written in a file."""
     if kind is SettingKind.LIST:
         return ",".join(value)
+    if kind is SettingKind.PARTITIONS:
+        return ",".join(map(str, sorted(value)))
     if kind is SettingKind.FLAG:
         return "true" if value else "false"
     if kind is SettingKind.BYTES:

@@ -20,6 +20,7 @@ class SettingKind(Enum):
 
     TEXT = "a text"
     LIST = 'a list, such as ["127.0.0.1:7100", "127.0.0.1:7101"], or a text with commas'
+    PARTITIONS = 'numbers of partitions: a list, such as [0, 3], or a text such as "0,3"'
     FLAG = "true or false"
     COUNT = "a whole number"
     BYTES = 'bytes: a whole number, or a text such as "64 MiB"'
@@ -61,6 +62,7 @@ def _key(of: type, name: str, kind: SettingKind, least: float, most: float, mean
 
 
 _TEXT, _LIST, _FLAG, _COUNT = SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG, SettingKind.COUNT
+_PARTITIONS = SettingKind.PARTITIONS
 _BYTES, _SECONDS, _RATIO = SettingKind.BYTES, SettingKind.SECONDS, SettingKind.RATIO
 _of_server = partial(_key, ServerSettings)
 _of_storage = partial(_key, StorageSettings)
@@ -85,6 +87,7 @@ SERVER: Final = (
     SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 1.", 1, 4096),
     SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
+    _of_server("preferred", _PARTITIONS, 0, 4095, "Partitions that it should own, as far as the balance allows."),
     _of_server("settle_s", _SECONDS, 0, 3600, "A server lives so long before it is given others' partitions."),
     _of_server("acknowledge_s_max", _SECONDS, 0.1, 600, "A replica that takes longer to sync is left out."),
     _of_server("inbox_s_max", _SECONDS, 0.1, 600, "The longest that an append waits to be ordered."),

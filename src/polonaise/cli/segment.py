@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from polonaise.admin.segments import PartitionReport, SegmentReport
     from polonaise.errors import SegmentDamaged
     from polonaise.log.batch import Batch
-    from polonaise.storage.files import Files
+    from polonaise.storage.files import ControlRecord, Files
     from polonaise.terms import PartitionId, Transaction, TransactionId
 
 segment = typer.Typer(
@@ -229,6 +229,62 @@ def compare(
         return all(report.well for report in reports)
 
     judge(work())
+
+
+@segment.command(epilog=EXIT_STATUS)
+def promises(paths: Paths, as_json: Json = False) -> None:
+    """Print what a storage node has promised for each partition, as its control file says.
+
+    The fence is the largest session that it was told of; it has joined a session once it was made clean for it, and
+    held ids up to the prepared mark then. Up to the confirmed mark its copy is certainly the log. Exit status 1 if a
+    copy may have lost ids, or holds bytes that must not be believed.
+    """
+    from polonaise.storage.files import find, record_in
+
+    async def work() -> bool:
+        records = [(each, record_in(each)) for path in paths for each in find(path)]
+        fields = [_promise_fields(replica, record) for replica, record in records]
+        if as_json:
+            for each in fields:
+                say_json(each)
+        else:
+            print_table(_PROMISES, [_promise_row(each) for each in fields], right=range(1, len(_PROMISES) - 1))
+        return all(each["lost_above"] is None and each["untrusted_above"] is None for each in fields)
+
+    judge(work())
+
+
+_PROMISES = ["directory", "partition", "fence", "joined", "prepared", "confirmed", "synced up to", "first", "problems"]
+
+
+def _promise_fields(replica: Files, record: ControlRecord) -> dict[str, Any]:
+    """Return a partition's promises for JSON; `synced_segment` and `synced_offset` say where its evidence ends."""
+    promises, evidence = record.promises, record.evidence
+    return {
+        "directory": replica.directory,
+        "partition": replica.partition,
+        "cluster": record.cluster_key.hex(),
+        "fence": promises.fence,
+        "joined": promises.joined,
+        "prepared": promises.prepared,
+        "confirmed": promises.confirmed,
+        "lost_above": promises.lost_above if promises.may_have_lost else None,
+        "untrusted_above": promises.untrusted_above if promises.untrusted else None,
+        "synced": evidence.last,
+        "synced_segment": evidence.segment_first,
+        "synced_offset": evidence.offset,
+        "first": record.trimmed.first,
+    }
+
+
+def _promise_row(fields: dict[str, Any]) -> list[object]:
+    problems = []
+    if fields["lost_above"] is not None:
+        problems.append(f"may have lost what was above {fields['lost_above']}")
+    if fields["untrusted_above"] is not None:
+        problems.append(f"does not trust what it holds above {fields['untrusted_above']}")
+    names = ("directory", "partition", "fence", "joined", "prepared", "confirmed", "synced", "first")
+    return [*(fields[name] for name in names), problems]
 
 
 def _replica_row(partition: PartitionId, replica: ReplicaReport) -> list[object]:

@@ -71,6 +71,14 @@ def server_run(
             show_default=False,
         ),
     ] = None,
+    prefer: Annotated[
+        str | None,
+        Option(
+            metavar="PARTITION,…",
+            help="Partitions that this server should own, as far as the balance over the servers allows.",
+            show_default=False,
+        ),
+    ] = None,
     http: HttpListen = None,
     log_format: LogFormatOption = None,
     config: Config = None,
@@ -94,7 +102,8 @@ def server_run(
         stop_when_stdin_ends()
     options = {
         "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
-        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence, "http": http,
+        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
+        "preferred": prefer, "http": http,
         "log_format": log_format,
     }  # fmt: skip
     with reading_settings():

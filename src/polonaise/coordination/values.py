@@ -250,18 +250,26 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
-    """The entry of a living member of the cluster: a server's id, and the address at which it is reached."""
+    """The entry of a living member of the cluster: a server's id, and the address at which it is reached.
+
+    Partitions that a server prefers are written only if there are any: versions before 0.2 read entries without them,
+    and no others.
+    """
 
     server: ServerId
     address: str
+    preferred: frozenset[PartitionId] = frozenset()
+    """The partitions that the server should own, as far as the balance allows."""
 
     def encode(self) -> bytes:
-        return json.dumps([self.server, self.address]).encode()
+        preferred = [sorted(self.preferred)] if self.preferred else []
+        return json.dumps([self.server, self.address, *preferred]).encode()
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        server, address = fields
-        return cls(int(server), str(address))
+        server, address, *more = fields
+        (preferred,) = more or ([],)
+        return cls(int(server), str(address), frozenset(map(int, preferred)))
 
 
 V = TypeVar("V")

@@ -90,18 +90,18 @@ class LivingServers:
         self, members: Collection[Registration], assignment: Assignment, now_s: float
     ) -> dict[ServerId, Candidate]:
         """Return the candidates among these members. Those that were there before this server are settled."""
-        addresses = {member.server: member.address for member in members}
+        living = {member.server: member for member in members}
         first_look = self._since_s is None
         known = self._since_s or {}
-        if addresses.keys() != known.keys() or assignment is not self._assignment:
+        if living.keys() != known.keys() or assignment is not self._assignment:
             self._changed_s = now_s
         self._assignment = assignment
         self._since_s = {
-            server: known.get(server, -inf if first_look and server != self._own else now_s) for server in addresses
+            server: known.get(server, -inf if first_look and server != self._own else now_s) for server in living
         }
         return {
-            server: Candidate(address, now_s - self._since_s[server] >= self._settle_s)
-            for server, address in addresses.items()
+            server: Candidate(member.address, now_s - self._since_s[server] >= self._settle_s, member.preferred)
+            for server, member in living.items()
         }
 
     def quiet(self, now_s: float) -> bool:

@@ -122,6 +122,11 @@ class Server:
             raise Closed("the server is not started")
         return self._listener.address
 
+    @property
+    def _registration(self) -> Registration:
+        """This server's entry among the living servers."""
+        return Registration(self.id, self.address, self._settings.preferred)
+
     async def start(self) -> None:
         """Listen, register, and start the task that keeps the assignment and follows it.
 
@@ -138,7 +143,7 @@ class Server:
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
         self._living = LivingServers(self.id, self._settings.settle_s)
-        self._membership = await self._coordinator.register(Registration(self.id, self.address))
+        self._membership = await self._coordinator.register(self._registration)
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
             self._links,
@@ -245,9 +250,8 @@ class Server:
                 # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
                 # its partitions each time it takes them back.
                 if all(member.server != self.id for member in members):
-                    own = Registration(self.id, self.address)
-                    self._membership = await self._coordinator.register(own)
-                    members.append(own)
+                    self._membership = await self._coordinator.register(self._registration)
+                    members.append(self._registration)
                 now_s = self._host.clock.monotonic_s()
                 names_new = max(current.value.owners, default=-1) >= self._description.total
                 if names_new or now_s - self._cluster.described_s >= _DESCRIPTION_S:

@@ -36,6 +36,8 @@ class ServerSettings(OwnerSettings):
     """The deadline of one request to a replica, and of one attempt to connect to its node."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for replicas to note the committed high-water mark."""
+    preferred: frozenset[int] = frozenset()
+    """The partitions that this server should own, as far as the balance over the servers allows."""
     settle_s: float = 10.0
     """Seconds for which a server has to live before it is given partitions that other servers own.
 

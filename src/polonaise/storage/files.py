@@ -154,6 +154,16 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
     raise ControlFileDamaged(f"{path}: both copies of the promises of partition {partition} are unreadable: {WIPE}")
 
 
+def record_in(files: Files) -> ControlRecord:
+    """Return the control file's facts about these files. Raises `ControlFileMissing` if there is none beside them."""
+    if files.control is None:
+        raise ControlFileMissing(
+            f"there is no {CONTROL_FILE} beside {', '.join(map(redacted, files.paths[:_NAMED_MAX])) or 'these files'}: "
+            "name a storage directory, or a partition's directory in one"
+        )
+    return files.control
+
+
 def trimmed_in(files: Files) -> TrimMark:
     """Return the trim mark of these files; without a control file nothing is known to be trimmed."""
     return files.control.trimmed if files.control is not None else NOTHING_TRIMMED

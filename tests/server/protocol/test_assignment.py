@@ -194,3 +194,9 @@ def test_a_server_that_was_away_has_to_settle_again() -> None:
     living.candidates(members(1), held, 5)
     assert not living.candidates(members(1, 2), held, 6)[2].settled
     assert living.candidates(members(1, 2), held, 16)[2].settled
+
+
+def test_what_a_server_prefers_is_taken_from_its_registration() -> None:
+    living = LivingServers(1, 5.0)
+    seen = living.candidates([Registration(1, "s:1"), Registration(2, "s:2", frozenset({3}))], Assignment(), 0.0)
+    assert [seen[server].preferred for server in (1, 2)] == [frozenset(), frozenset({3})]
