@@ -140,7 +140,7 @@ async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
     current = await coordinator.assignment()
     for _ in range(_TRIES_MAX):
         # None counts as settled, so that those get partitions which own some: they are known to work.
-        servers = {each.server: Candidate(each.address, settled=False) for each in await coordinator.members()}
+        servers = {each.server: Candidate(each.address, False, each.preferred) for each in await coordinator.members()}
         wanted = assign(current.value, servers, total, rebalance=False)
         # Partitions of servers that seem gone are left to the servers, which see for longer whether they are.
         merged = Assignment({**wanted.owners, **current.value.owners})
