@@ -226,7 +226,7 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
-    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout", "topic",
+    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "topic", "timeout",
     "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _WRITE: Final = (
