@@ -106,9 +106,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             # With one partition the answer is complete; with several, others may have grown meanwhile.
-            if self._ends.keys() == {*history.partitions} and (not grown or len(self._ends) == 1):
+            if not self._has_grown(history) and (not grown or len(self._ends) == 1):
                 return {**self._ends, **grown}
         return history.ends()
+
+    def _has_grown(self, history: QueryHistory) -> bool:
+        """Whether the topic has partitions whose ends no request for the known ones would tell."""
+        return history.log is not None and bool(history.log.topic) and self._ends.keys() != {*history.partitions}
 
     def _before_holes(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
