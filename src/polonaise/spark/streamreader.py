@@ -100,10 +100,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
         """Return the partitions' ends, once one lies beyond its id in `next_ids`, or after `_WAIT_S` seconds."""
-        # A topic that has grown has ends that no request for the known ones tells of.
-        if self._ends.keys() == {*history.partitions} and all(
-            next_ids.get(partition) == end for partition, end in self._ends.items()
-        ):
+        known = bool(self._ends) and not self._has_grown(history)
+        if known and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             # With one partition the answer is complete; with several, others may have grown meanwhile.
             if not self._has_grown(history) and (not grown or len(self._ends) == 1):
