@@ -66,6 +66,7 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/one_append.py --write
 	$(BIN)/python benchmarks/embedded.py --write
 	$(BIN)/python benchmarks/partitions.py --write
+	$(BIN)/python benchmarks/idle_clients.py --write
 	$(BIN)/python benchmarks/views.py --write
 	$(BIN)/python benchmarks/fragments.py --write
 	$(BIN)/python benchmarks/spark.py --write

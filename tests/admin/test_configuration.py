@@ -59,7 +59,7 @@ def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
         ("server", "evidence", "OFF", False),
         ("server", "storage", "a:1, b:1,", ("a:1", "b:1")),
         ("server", "preferred", "3, 0", frozenset({0, 3})),
-        ("server", "copy_pause_ratio", "0.5", 0.5),
+        ("server", "copy_share", "0.5", 0.5),
         ("cluster", "port", "7000", 7_000),
     ],
 )

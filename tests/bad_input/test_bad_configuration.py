@@ -90,6 +90,16 @@ def test_settings_that_contradict_each_other(tmp_path: Path) -> None:
     assert "silence_s_max is 5 (default)" in text
 
 
+def test_more_bytes_to_copy_at_least_than_at_most(tmp_path: Path) -> None:
+    text = refused(tmp_path, '[server]\ncopy_bytes_per_s = "512 KiB"\n')
+    assert "copy_bytes_per_s is 512 KiB" in text
+    assert "copy_bytes_per_s_min is 1 MiB (default)" in text
+
+
+def test_a_share_of_no_time(tmp_path: Path) -> None:
+    assert "server.copy_share" in refused(tmp_path, "[server]\ncopy_share = 0\n")
+
+
 @pytest.mark.parametrize("raw", [b"[server\n", b"\xff\xfe", b"a = 1\na = 2\n", b"[server]\nlisten = \n"])
 def test_a_file_that_is_no_toml(tmp_path: Path, raw: bytes) -> None:
     assert "is no valid TOML" in refused(tmp_path, raw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-import sys
 import time
 from collections.abc import AsyncIterator
 
@@ -14,8 +13,8 @@ import pytest
 import polonaise
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Fetch, Flush, Health, HighWaterMark, Ping, Read
+from rigs.goodprocess import good_client, rounded
 from rigs.hostile import (
-    GOOD_CLIENT,
     Peer,
     Target,
     assert_served,
@@ -135,36 +134,6 @@ async def test_more_appends_than_the_disk_takes_are_slowed_down_not_collected(se
 # ---------------------------------------------------------------------- what the others notice
 
 
-class GoodClient:
-    """The process that appends at a steady pace, and the windows that it has told."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def windows(self, count: int) -> list[float]:
-        """The 99th percentiles, in ms, of the next windows."""
-        assert self._process.stdout is not None
-        found: list[float] = []
-        async with asyncio.timeout(60):
-            while len(found) < count:
-                line = await self._process.stdout.readline()
-                assert line, "the good client died"
-                found.append(float(line.split()[1]))
-        return found
-
-
-@contextlib.asynccontextmanager
-async def good_client(server: Target) -> AsyncIterator[GoodClient]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, GOOD_CLIENT, server.cluster.coordinator, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield GoodClient(process)
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def knock(target: Target) -> None:
     """Come, say something wrong, go; again and again, about a hundred times per second."""
     wrong = [b"GET / HTTP/1.1\r\n\r\n", bytes(24), raw_frame(3, crc=1), b"\xff" * 1_000, b""]
@@ -220,7 +189,7 @@ async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port:
     target = server if port == "server" else await target_of(server.cluster, "storage")
     calm: list[float] = []
     disturbed: list[float] = []
-    async with good_client(server) as client:
+    async with good_client(server.cluster.coordinator) as client:
         for turn in range(TURNS_MAX):
             await client.windows(1)
             calm += await client.windows(2)
@@ -251,7 +220,3 @@ async def hostility(target: Target) -> AsyncIterator[None]:
             task.cancel()
         ended = await asyncio.gather(*hostile, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ended), ended
-
-
-def rounded(figures: list[float]) -> str:
-    return " ".join(f"{figure:.1f}" for figure in figures)

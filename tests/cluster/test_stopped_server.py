@@ -11,11 +11,26 @@ from pathlib import Path
 import pytest
 
 from polonaise.coordination.lease import LEASE_S, RENEW_S
+from polonaise.log.batch import split
 from polonaise.node.local import ChildNode
+from polonaise.wire.messages import Feed, Refused
 from rigs.cluster import Writer, connected, running
+from rigs.hostile import Peer, greet, mount, one_append, target_of
+from rigs.waiting import PATIENCE_S
 
+ZOMBIE = b"sent to the old owner while it was stopped"
 TAKE_OVER_S_MAX = LEASE_S + RENEW_S + 8.0
 """Its lease, a look at it, a session; and a client's way to the new owner."""
+
+
+async def fed_until_the_end(peer: Peer) -> dict[int, bytes]:
+    """Return the transactions that a mounted peer was fed, by id, until the server has ended its mount."""
+    fed: dict[int, bytes] = {}
+    while (message := await peer.hear(PATIENCE_S)) is not None and not isinstance(message, Refused):
+        if isinstance(message, Feed):
+            for batch in split(memoryview(b"".join(message.payload))):
+                fed |= {tx.id: bytes(tx.data) for tx in batch.transactions()}
+    return fed
 
 
 @pytest.mark.slow
@@ -30,13 +45,19 @@ async def test_a_stopped_server_is_taken_over_from_and_changes_nothing_when_it_g
         )
         await asyncio.to_thread(standby.start)
         try:
-            async with connected(cluster) as log, Writer(log) as writer:
+            old = await target_of(cluster, "server")
+            async with connected(cluster) as log, Writer(log) as writer, greet(old) as peer:
                 await writer.writes(100)
+                peer.say(mount(-1), partition=0, request=1)
+                while not isinstance(fed_first := await peer.hear(), Feed):
+                    assert fed_first is not None
                 stopped = cluster.server.pid
                 assert stopped is not None
                 stopped_s = time.monotonic()
                 os.kill(stopped, signal.SIGSTOP)
                 try:
+                    # It lies at the old owner, which believes to own the partition still when it goes on.
+                    peer.say(one_append(ZOMBIE, sequence=1))
                     await writer.writes(100)
                     pause_s = writer.longest_pause_s(stopped_s)
                     print(f"a stopped server: no commit for {pause_s:.1f} s")  # noqa: T201
@@ -44,8 +65,14 @@ async def test_a_stopped_server_is_taken_over_from_and_changes_nothing_when_it_g
                 finally:
                     os.kill(stopped, signal.SIGCONT)
                 await writer.writes(300)
+                fed = await fed_until_the_end(peer)
             async with connected(cluster) as fresh:
-                await writer.check(fresh)
+                length = await writer.check(fresh)
+                logged = [tx.data async for tx in fresh.read(0, timeout=PATIENCE_S)]
+                assert ZOMBIE not in logged, "what reached the old owner late was written nowhere"
+                assert len(logged) >= length
+                assert fed, "it had fed what was committed before"
+                assert all(logged[id] == data for id, data in fed.items()), "it fed nothing but the log"
                 health = await fresh.health(0, timeout=10)
                 assert health["partitions"]["0"]["generation"] == 2, "the one that went on took nothing back"
         finally:

@@ -9,7 +9,6 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -29,7 +28,6 @@ RESIDENT_BYTES_MAX = 300 * 2**20
 SERVED_S_MAX = 20.0
 """Seconds within which a client must be served: long, because speed is measured elsewhere."""
 ANSWER_S_MAX = 5.0
-GOOD_CLIENT = str(Path(__file__).with_name("goodclient.py"))
 
 
 class Target:

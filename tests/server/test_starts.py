@@ -223,4 +223,4 @@ def test_while_a_storage_node_is_away_nobody_looks_for_it_and_when_it_is_back_so
             await town.application("operator", all_engaged)
         assert 0 < most <= at_once
 
-    Town(1, partitions=partitions, server=ServerSettings(session_starts_max=at_once)).run(story)
+    Town(1, partitions=partitions, server=ServerSettings(copies_max=at_once)).run(story)

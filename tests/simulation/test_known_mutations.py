@@ -15,6 +15,8 @@ BUDGET = 500
 
 FOUND_BY = {
     "acknowledge-before-sync": 0,
+    "throttle-that-never-lets-go": 1,
+    "needed-copy-throttled": 28,
     "quorum-of-one": 1,
     "stale-replica-says-has-not": 175,
     "wiped-replica-says-has-not": 2,

@@ -377,6 +377,12 @@ def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
             f"silence_s_max is {silence.shown} ({silence.origin}) with a heartbeat_s of {heartbeat.shown} "
             f"({heartbeat.origin}): make it at least twice as long, or living peers count as dead"
         )
+    if "copy_bytes_per_s" in given and given["copy_bytes_per_s"].value < given["copy_bytes_per_s_min"].value:
+        most, least = given["copy_bytes_per_s"], given["copy_bytes_per_s_min"]
+        mistakes.append(
+            f"copy_bytes_per_s is {most.shown} ({most.origin}), and copy_bytes_per_s_min is {least.shown} "
+            f"({least.origin}): a server can't copy at least more than at most; raise the first, or lower the second"
+        )
     if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
         origin = given["coordinator"].origin
         mistakes.append(

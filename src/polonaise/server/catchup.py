@@ -10,6 +10,7 @@ from functools import partial
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
+from polonaise.server.copyturns import CopyTurns
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.session import Session
@@ -47,12 +48,12 @@ class CatchUp:
         session: Session,
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
-        turns: asyncio.Semaphore,
+        copies: CopyTurns,
     ) -> None:
         """Prepare the catch-up within `session`.
 
         `readmit` ends the session to let a replica back in; it was last called at `readmitted_s` (monotonic seconds).
-        The partitions of a server take `turns` in copying, because a node that comes back is late in all of them.
+        The partitions of a server take turns in copying (`copies`): a node that comes back is late in all of them.
         """
         self._host = host
         self._settings = settings
@@ -62,7 +63,7 @@ class CatchUp:
         self._session = session
         self._readmit = readmit
         self._readmitted_s = readmitted_s
-        self._turns = turns
+        self._copies = copies
 
     async def run(self) -> None:
         """Bring late replicas up to date until the session ends."""
@@ -115,7 +116,7 @@ class CatchUp:
         """
         session, ask = self._session.id, self._reader.ask
         # The request fences the replica for the present session: from now on it obeys this owner, and no older one.
-        async with self._turns:
+        async with self._copies.turn(name):
             info = expect(await ask(name, LastSessionInfo(session)), SessionInfo)
         answer = answer_of(info)
         if answer.joined == session:
@@ -133,16 +134,27 @@ class CatchUp:
                 # What is missing takes no longer than the last round, which was quick. The next session copies it, and
                 # appends wait no longer than that.
                 return
-            async with self._turns:
-                began_s = self._host.clock.monotonic_s()
+            self._tell_progress(name, missing)
+            async with self._copies.copy(name) as copy:
                 read = await self._read(last + 1, self._owner.committed)
                 done = await copy_on(partial(ask, name), session, name, last, read)
+                copy.copied_bytes = len(read.payload)
                 copied, last = done.last - last, done.last
                 self._owner.readiness.replica_reached(name, last)
                 # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
                 await ask(name, Confirm(session, last))
-                worked_s = self._host.clock.monotonic_s() - began_s
-            await asyncio.sleep(worked_s * self._settings.copy_pause_ratio)
+            worked_s = copy.worked_s
+
+    def _tell_progress(self, name: StorageId, missing: int) -> None:
+        """Say in health if a replica, which lacks `missing` transactions, falls behind for ever."""
+        patience_s = self._settings.warn_again_s
+        if self._owner.readiness.replica_lacks(name, missing, self._host.clock.monotonic_s(), patience_s):
+            reason = (
+                f"falls behind: for {patience_s:g} s it lacked no less than before, because appends come as fast as "
+                f"copies; {self._copies.bytes_per_s / 1e6:.1f} MB/s may be copied at present: raise "
+                "copy_bytes_per_s_min or copy_share, or append less"
+            )
+            self._owner.readiness.replica_late(name, reason)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
         """Read batches from an engaged replica or, if they were trimmed, from the fragments."""

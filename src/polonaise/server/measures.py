@@ -44,3 +44,5 @@ class ServerMeasures(NamedTuple):
     """What the server can't do at the coordinator at present, and why; empty if nothing."""
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
+    copies: Mapping[str, Any]
+    """The report of the copies to late replicas in the background: `CopyTurns.health`."""

@@ -33,6 +33,7 @@ from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
+from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
@@ -107,6 +108,7 @@ class Server:
         """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
+        self._copies = CopyTurns(host, self._settings, self._latencies)
         self._connections: dict[Connection, _ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
@@ -325,7 +327,7 @@ class Server:
             if partition not in self.partitions:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
-                    self._starts, self._ticks.busy, self._history, self._latencies,
+                    self._starts, self._copies, self._ticks.busy, self._history, self._latencies,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
@@ -526,6 +528,7 @@ class Server:
             coordinator_errors=self._trouble.errors,
             coordinator_trouble=str(self._trouble),
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
+            copies=self._copies.health(),
         )
 
     async def checked_health(self) -> dict[str, Any]:
@@ -546,6 +549,7 @@ class Server:
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
+            "copies": self._copies.health(),
             "storage": {
                 name: {
                     **self._storage_health.answers.get(name, {}),

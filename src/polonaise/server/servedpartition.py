@@ -26,6 +26,7 @@ from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.catchup import CatchUp
 from polonaise.server.clients import connection_of, receive, send
+from polonaise.server.copyturns import CopyTurns
 from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
@@ -73,15 +74,16 @@ class ServedPartition:
         partition: PartitionId,
         generation: Generation,
         starts: StartTurns,
+        copies: CopyTurns,
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None,
         latencies: Histogram,
     ) -> None:
         """Make a partition that is not started.
 
-        `starts` gives the partitions their turns to start a session. `busy` is called when something with a deadline
-        begins. `history` is the fragments of the log, if the server was told of any. `latencies` takes the time that
-        each batch needs to be committed.
+        `starts` gives the partitions their turns to start a session, `copies` those to copy to late replicas. `busy` is
+        called when something with a deadline begins. `history` is the fragments of the log, if the server was told of
+        any. `latencies` takes the time that each batch needs to be committed.
         """
         self._host = host
         self._coordinator = coordinator
@@ -94,6 +96,7 @@ class ServedPartition:
         """How many failed appends clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, links, settings, history, self._on_damage)
         self._starts = starts
+        self._copies = copies
         self._busy = busy
         self._history = history
         self._engaged: Mapping[StorageId, Connection] = {}
@@ -243,7 +246,7 @@ class ServedPartition:
             if session is not None and len(session.engaged) < len(session.value.members):
                 catching_up = CatchUp(
                     self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
-                    self._starts.catch_ups,
+                    self._copies,
                 )  # fmt: skip
                 catch_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
             return await ended

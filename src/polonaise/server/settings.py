@@ -64,9 +64,19 @@ class ServerSettings(OwnerSettings):
     copy_bytes: int = 1024 * 1024
     """About how many bytes one request asks for when a replica is brought up to date, a lagging mount is fed, or a
     fragment is mended."""
-    copy_pause_ratio: float = 1.0
-    """The seconds of pause after each second of copying in the background: in the pause, replicas serve appends
-    alone."""
+    copies_max: int = 8
+    """The most partitions that copy to late replicas in the background at the same time."""
+    copies_per_storage_max: int = 4
+    """The most of them that copy to the same storage node, so that a slow one does not take all turns."""
+    copy_bytes_per_s: int = 64 * 1024 * 1024
+    """The most bytes per second that a server copies to late replicas in the background, of all its partitions."""
+    copy_bytes_per_s_min: int = 1024 * 1024
+    """What it copies per second however slow appends are: without this, a late replica might stay late for ever."""
+    copy_share: float = 0.5
+    """The share of the time in which it is copied in the background: in the rest, replicas serve appends alone."""
+    copy_latency_s: float = 0.01
+    """While copies are made, appends may take this long, or twice as long as without copies, if that is longer. If they
+    take longer, copying slows down."""
     readmit_transactions: int = 1_000
     """While a late replica lacks more transactions than this, it is caught up with in the background; the new session
     that lets it back in copies the rest. A session start copies more than this to a replica only if there is no quorum

@@ -27,8 +27,6 @@ class StartTurns:
         """When the last turn began, in seconds of the event loop's clock."""
         self._storage_connected = storage_connected
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
-        self.catch_ups = asyncio.Semaphore(settings.session_starts_max)
-        """Bounds how many partitions bring late replicas up to date at the same time."""
 
     def want(self, partition: Hashable) -> None:
         """Note that a client waits for this partition's session."""

@@ -49,6 +49,8 @@ _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
 _ASKING_SHARE: Final = 0.15
 """The share of seeds in which some clients, or all, ask servers and have no coordinator."""
+_THROTTLE_SHARE: Final = 0.2
+"""The share of seeds in which few bytes a second may be copied to late replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Knobs:
     files_max: int
     leases: bool = False
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
+    throttled: bool = False
+    """Whether few bytes a second may be copied to late replicas."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
     asking: float = 0.0
@@ -121,6 +125,9 @@ class Knobs:
             client = replace(self.client, outstanding_count_max=1_000, outstanding_bytes_max=1_000_000)
             knobs = replace(knobs, windows=True, server=server, client=client)
         asking = world.random("servers asked")
+        throttle = world.random("copy throttle")
+        if throttle.random() < _THROTTLE_SHARE:
+            knobs = replace(knobs, throttled=True, server=_throttled(knobs.server, throttle))
         if asking.random() < _ASKING_SHARE:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
         return knobs
@@ -151,10 +158,24 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
         retry_s_min=uniform(0.01, 0.05),
         retry_s_max=uniform(0.1, 0.4),
         copy_bytes=choice((200, 800, 4_000, 100_000)),
-        copy_pause_ratio=choice((0.0, 1.0)),
+        copy_share=choice((1.0, 0.5)),
         readmit_transactions=choice((0, 5, 50)),
         readmit_s_min=uniform(0.05, 0.5),
         read_bytes_max=choice((1_000, 100_000)),
+    )
+
+
+def _throttled(server: ServerSettings, source: random.Random) -> ServerSettings:
+    """Return these settings with bounds of copying in the background that are close, for logs of some kilobytes."""
+    bytes_per_s = source.choice((8_000, 50_000, 1_000_000))
+    return replace(
+        server,
+        copies_max=source.choice((1, 2)),
+        copies_per_storage_max=source.choice((1, 2)),
+        copy_bytes_per_s=bytes_per_s,
+        copy_bytes_per_s_min=min(bytes_per_s, 8_000),
+        copy_share=source.choice((0.2, 1.0)),
+        copy_latency_s=source.choice((0.0, 0.01, 1.0)),
     )
 
 

@@ -50,6 +50,7 @@ FAULTS: Final = (
     "hindrance_told",
     "directory_refused",
     "owner_replaced",
+    "needed_copy",
     "disaster",
     "overtaken",
     "gone_back",

@@ -85,6 +85,7 @@ _SESSION_START: Final = "polonaise.server.sessionstart"
 _OWNER: Final = "polonaise.server.protocol.owner"
 _ORDER: Final = "polonaise.server.protocol.order"
 _LEASE: Final = "polonaise.coordination.lease"
+_COPY_TURNS: Final = "polonaise.server.copyturns"
 _CLUSTER_ANSWERS: Final = "polonaise.server.clusteranswers"
 
 MUTATIONS: Final[dict[str, Mutation]] = {
@@ -93,6 +94,19 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "await self.file.write(start, [*buffers, bytes(zeros)], sync=True)",
         "await self.file.write(start, [*buffers, bytes(zeros)])",
         "P1: bytes are acknowledged before they are synced, and a loss of power takes them",
+    ),
+    "throttle-that-never-lets-go": Mutation(
+        _COPY_TURNS,
+        "            self._all.release()\n",
+        "",
+        "P10: a turn to copy is not given back, and replicas stay late when all turns are gone",
+    ),
+    "needed-copy-throttled": Mutation(
+        _SESSION_START,
+        "            read = await self._read(decided.sources, last + 1, decided.closing, name)\n",
+        "            read = await self._read(decided.sources, last + 1, decided.closing, name)\n"
+        "            await asyncio.sleep(self._settings.copy_bytes / self._settings.copy_bytes_per_s_min)\n",
+        "P11: a session start that has no quorum without a copy waits as if the copy were made in the background",
     ),
     "quorum-of-one": Mutation(
         _RECOVERY,

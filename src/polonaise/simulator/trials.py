@@ -34,6 +34,8 @@ scrubs read everything each second meanwhile: up to 235 000 handles were measure
 _LATER_S: Final = 0.5
 """Virtual seconds between the moments at which one paused server and the next resume."""
 
+_NEEDED_S: Final = 8.0
+"""Virtual seconds within which a session begins that needs a replica which lacks some kilobytes."""
 _TOLD_S: Final = 15.0
 """Virtual seconds within which a waiting client must be told which nodes it waits for."""
 _REPLACED_TIMES: Final = 2
@@ -69,6 +71,8 @@ class Trials:
         if self._cluster.knobs.leases:
             await self._working_servers_keep_what_they_own()
             await self._stopped_servers_are_replaced()
+        if self._cluster.knobs.throttled:
+            await self._needed_copies_are_not_throttled()
         for share, trial in _TRIALS:
             if self._cluster.world.random(trial.__name__).random() < share:
                 await trial(self)
@@ -205,6 +209,33 @@ class Trials:
             yield client
         finally:
             node.crash()
+
+    # ------------------------------------------------------------------ P11: copies
+
+    async def _needed_copies_are_not_throttled(self) -> None:
+        """Have a session need a replica that lacks much: it must be copied to at once, however little is allowed.
+
+        Nothing is done unless there are three replicas, or if two disks may be bad.
+        """
+        nodes = sorted(self._cluster.storage, key=lambda node: node.name in self._nemesis.spoilt)
+        if len(nodes) != 3 or nodes[1].name in self._nemesis.spoilt:
+            return
+        _, late, gone = nodes
+        late.hold_down()
+        late.crash()
+        try:
+            self._begin_work_again(_REPLACED_STEPS)
+            applications = self._applications.values()
+            await self._observer.until(SETTLE_S, lambda: all(each.finished for each in applications))
+            gone.hold_down()
+            gone.crash()
+            late.let_up()
+            await self._observer.until(_NEEDED_S, lambda: self._observer.engaged(late))
+        finally:
+            late.let_up()
+            gone.let_up()
+        await self._observer.repaired()
+        self._faults.count("needed_copy")
 
     # ------------------------------------------------------------------ P11: leases
 

@@ -128,6 +128,21 @@ REPLICA_LAG: Final = _gauge(
     STORAGE,
 )
 CONNECTED: Final = _gauge("server_storage_connected", "1 if the storage node is connected, else 0.", STORAGE)
+COPIED_BYTES: Final = _counter(
+    "server_copied_bytes", "Bytes of batches copied to late replicas in the background, between sessions' starts."
+)
+COPY_RATE: Final = _gauge(
+    "server_copy_bytes_per_second",
+    "The bytes per second that may be copied to late replicas at present: fewer while appends are slow.",
+)
+COPIES: Final = _gauge("server_copies_under_way", "Copies to late replicas that are being made.")
+COPIES_WAITING: Final = _gauge(
+    "server_copies_waiting", "Copies to late replicas that wait for their turn, or for the throttle."
+)
+FALLING_BEHIND: Final = _gauge(
+    "server_replicas_falling_behind",
+    "Late replicas that come no nearer although they are copied to, of all partitions.",
+)
 CACHE_HITS: Final = _counter("server_tail_cache_hits", "Batches that were asked for and found in memory.")
 CACHE_MISSES: Final = _counter(
     "server_tail_cache_misses", "Batches that were asked for and had to be read from a replica or a fragment."

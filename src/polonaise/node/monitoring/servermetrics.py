@@ -130,6 +130,11 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)
         add(metrics.CLUSTER_PARTITIONS, measures.cluster.total, measures.cluster.label)
+    copies = measures.copies
+    add(metrics.COPIED_BYTES, copies["bytes"])
+    add(metrics.COPY_RATE, copies["bytes_per_s"])
+    add(metrics.COPIES, copies["under_way"])
+    add(metrics.COPIES_WAITING, copies["waiting"])
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
@@ -146,7 +151,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
-        self._under_replicated = self._inbox = self._inbox_bytes = self._in_flight = 0
+        self._under_replicated = self._falling_behind = self._inbox = self._inbox_bytes = self._in_flight = 0
         self._mounts = self._mounts_behind = self._feed_lag = 0
         self._engaged: Counter[StorageId] = Counter()
         self._late: Counter[StorageId] = Counter()
@@ -157,6 +162,7 @@ class _Sums:
         """Add the figures of a partition."""
         self._states[seen.state] += 1
         self._under_replicated += bool(seen.late)
+        self._falling_behind += len(served.owner.readiness.falling_behind)
         self._inbox += seen.waiting[0]
         self._inbox_bytes += seen.waiting[1]
         self._in_flight += seen.in_flight
@@ -193,6 +199,7 @@ class _Sums:
             add(metrics.REPLICA_PARTITIONS, self._late[name], name, "late")
             if name in self._behind:
                 add(metrics.REPLICA_LAG, self._behind[name], name)
+        add(metrics.FALLING_BEHIND, self._falling_behind)
         add(metrics.CACHE_BYTES, self._cache_bytes)
         add(metrics.LOCKS, self._locks)
         add(metrics.LOCK_TABLES, self._lock_tables)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.errors import PartitionNotReady, PolonaiseError
+from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
@@ -19,7 +20,7 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "blocked", "faults", "late", "reached", "waits_for")
+    __slots__ = ("_ended_s", "_partition", "_progress", "blocked", "faults", "late", "reached", "waits_for")
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -33,6 +34,8 @@ class Readiness:
         self.reached: dict[StorageId, TransactionId] = {}
         """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
         """
+        self._progress: dict[StorageId, CopyProgress] = {}
+        """Whether members that are not engaged come nearer, over sessions: a busy partition ends these often."""
         self._ended_s = 0.0
         """When the last session ended."""
 
@@ -52,6 +55,7 @@ class Readiness:
         self.waits_for, self.blocked = "", None
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in self.late}
+        self._progress = {name: progress for name, progress in self._progress.items() if name in self.late}
 
     def session_ended(
         self, session: SessionId, reason: str, now_s: float, *, fault: bool, reached: dict[StorageId, TransactionId]
@@ -75,6 +79,15 @@ class Readiness:
         """Note how far the copy of a member that is not engaged goes."""
         if name in self.late:
             self.reached[name] = last
+
+    def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
+        """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
+        return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
+
+    @property
+    def falling_behind(self) -> list[StorageId]:
+        """The late members that came no nearer for too long when they were last copied to."""
+        return [name for name, progress in self._progress.items() if progress.lost]
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.

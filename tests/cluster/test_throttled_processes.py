@@ -1,0 +1,152 @@
+"""Those who do nothing and those who come back late cost the appends of others little, with processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import polonaise
+from polonaise.node.local import LocalCluster
+from polonaise.wire.messages import Ping
+from rigs.cluster import connected, running
+from rigs.goodprocess import good_client, rounded
+from rigs.hostile import Target, bytes_of, greet, mount, processor_s, resident_bytes, target_of
+from rigs.waiting import time_passes, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+TURNS_MAX = 6
+TOLD_APART_MS = 10.0
+"""Latencies below are not compared: with a few processes per processor a turn of the scheduler is as long."""
+IDLE_CLIENTS = 1_000
+SERVER_BYTES_MAX = 400 * 2**20
+PARTITIONS = 300
+OPENED_S_MAX = 60.0
+IDLE_MAX = 0.15
+"""Of one core, all processes of the cluster together."""
+
+
+@contextlib.asynccontextmanager
+async def idle_connections(server: Target, count: int) -> AsyncIterator[None]:
+    """Keep so many greeted connections that say that they are alive, and nothing else."""
+    async with contextlib.AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(greet(server)) for _ in range(count)]
+
+        async def keep_alive() -> None:
+            while True:
+                for peer in peers:
+                    peer.say(bytes_of(Ping()))
+                    await time_passes(2 / count)
+
+        keeping = asyncio.create_task(keep_alive())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+
+
+@contextlib.asynccontextmanager
+async def reader_that_never_reads(server: Target) -> AsyncIterator[None]:
+    async with greet(server) as peer:
+        peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        peer.say(mount(-1), partition=0, request=1)
+
+        async def keep_alive() -> None:
+            while True:
+                peer.say(bytes_of(Ping()))
+                await time_passes(1)
+
+        keeping = asyncio.create_task(keep_alive())
+        try:
+            yield
+        finally:
+            keeping.cancel()
+
+
+async def test_a_thousand_idle_clients_and_a_reader_that_never_reads_are_hardly_noticed(tmp_path: Path) -> None:
+    calm: list[float] = []
+    beside: list[float] = []
+    with running(tmp_path) as cluster:
+        server = await target_of(cluster, "server")
+        async with good_client(cluster.coordinator) as client:
+            for turn in range(TURNS_MAX):
+                await client.windows(1)
+                calm += await client.windows(2)
+                async with idle_connections(server, IDLE_CLIENTS), reader_that_never_reads(server):
+                    await client.windows(1)
+                    beside += await client.windows(2)
+                if turn and is_hardly_slower(calm, beside, 2):
+                    break
+        assert server.node.pid is not None
+        peak = resident_bytes(server.node.pid, peak=True)
+    print(f"p99 of appends in ms, alone: {rounded(calm)}; beside: {rounded(beside)}; {peak / 2**20:.0f} MB")  # noqa: T201
+    assert is_hardly_slower(calm, beside, 2)
+    assert peak < SERVER_BYTES_MAX
+
+
+def is_hardly_slower(calm: list[float], disturbed: list[float], times: float) -> bool:
+    return min(disturbed) <= times * max(min(calm), TOLD_APART_MS)
+
+
+async def all_ready(log: polonaise.Log) -> bool:
+    health = await log.health(0, timeout=OPENED_S_MAX)
+    partitions = health["partitions"].values()
+    return len(partitions) == PARTITIONS and all(len(each["engaged"]) == 3 for each in partitions)
+
+
+def used_s(cluster: LocalCluster) -> float:
+    return sum(processor_s(node.pid) for node in cluster.nodes if node.pid is not None)
+
+
+async def test_partitions_at_rest_cost_little(tmp_path: Path) -> None:
+    shares: list[float] = []
+    with running(tmp_path, partitions=PARTITIONS) as cluster:
+        async with connected(cluster) as log:
+            await wait_until(lambda: all_ready(log), "all partitions are ready", within_s=OPENED_S_MAX, every_s=0.5)
+        for _ in range(TURNS_MAX):
+            await time_passes(1)
+            began_s = used_s(cluster)
+            await time_passes(4)
+            shares.append((used_s(cluster) - began_s) / 4)
+            if shares[-1] < IDLE_MAX:
+                break
+    print(f"{PARTITIONS} partitions at rest use {100 * min(shares):.1f} % of a core")  # noqa: T201
+    assert min(shares) < IDLE_MAX
+
+
+async def test_appends_keep_their_latency_while_a_storage_node_that_lacks_much_is_brought_up_to_date(
+    tmp_path: Path,
+) -> None:
+    """The other half of the promise is that it comes back although there are appends all the time."""
+    lacks = 200
+    with running(tmp_path) as cluster:
+        late = cluster.storage[2]
+        async with connected(cluster) as log, good_client(cluster.coordinator) as client:
+            await engaged(log, 3)
+            await client.windows(1)
+            calm = await client.windows(3)
+            late.kill()
+            await engaged(log, 2)
+            for _ in range(lacks):
+                await log.append(bytes(2**20), partition=0)
+            late.start()
+            catching = asyncio.create_task(engaged(log, 3))
+            disturbed: list[float] = []
+            while not catching.done():
+                disturbed += await client.windows(1)
+            await catching
+            health = await log.health(0, timeout=OPENED_S_MAX)
+    print(f"p99 of appends in ms, before: {rounded(calm)}; in the catch-up: {rounded(disturbed)}; {health['copies']}")  # noqa: T201
+    assert health["copies"]["bytes"] > lacks * 0.9 * 2**20
+    assert is_hardly_slower(calm, disturbed, 3)
+
+
+async def engaged(log: polonaise.Log, count: int) -> None:
+    async def as_many() -> bool:
+        return len((await log.health(0, timeout=OPENED_S_MAX))["partitions"]["0"]["engaged"]) == count
+
+    await wait_until(as_many, f"{count} replicas engaged", within_s=120, every_s=0.2)
