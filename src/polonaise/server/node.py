@@ -60,8 +60,7 @@ _MAKING_MAX = 4
 _ASSIGNMENT = "the assignment can't be read"
 _LEASE = "the lease can't be renewed"
 _DESCRIPTION_S = 60.0
-"""The seconds after which a server reads the description again although nothing says that it has changed: who creates a
-topic also assigns its partitions, and so tells the servers, but may die between the two."""
+"""Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
 _TICK_S = 0.25
 """The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
@@ -242,9 +241,7 @@ class Server:
         """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        quiet_before = False
-        candidates_before: dict[ServerId, Candidate] = {}
-        total_before = 0
+        before: tuple[dict[ServerId, Candidate], bool, int] = {}, False, 0
         while True:
             try:
                 current = await self._coordinator.assignment()
@@ -263,15 +260,14 @@ class Server:
                 quiet = self._living.quiet(now_s)
                 # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
                 now = candidates, quiet, total
-                if current.value is not followed or now != (candidates_before, quiet_before, total_before):
+                if current.value is not followed or now != before:
                     written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
                     self._follow(written.value)
                     self._cluster.learn(written)
                     self.followed = True
-                    current, followed = written, written.value
-                    candidates_before, quiet_before, total_before = now
+                    current, followed, before = written, written.value, now
                 else:
                     self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
@@ -307,7 +303,7 @@ class Server:
 
         The current one is returned unchanged if it is that; None if another server has written one first.
         """
-        # Whoever grew a topic may have assigned partitions that this server has not read of yet: they stay assigned.
+        # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
         total = max(self._description.total, max(current.value.owners, default=-1) + 1)
         assignment = assign(current.value, candidates, total, rebalance=rebalance)
         if assignment == current.value:
@@ -409,7 +405,7 @@ class Server:
             self._answer(connection, partition, request, self._health_answer(), self._storage_health.ask())
             return
         if partition != NO_PARTITION and partition >= self._description.total:
-            self._answer(connection, partition, request, self._refusal(partition), self._look_for_new())
+            self._answer(connection, partition, request, self._refusal(partition), self._cluster.read_description())
             return
         served = self._served(partition)
         # Somebody waits for this partition now: its session start goes before those that nobody waits for.
@@ -438,10 +434,6 @@ class Server:
             raise fresh(served.owner.readiness.blocked)
         return served
 
-    async def _look_for_new(self) -> None:
-        """Read the description, because a client asks for a partition that this server does not know."""
-        await self._cluster.read_description()
-
     async def _refusal(self, partition: PartitionId) -> Message:
         """Raise the error for a partition that this server did not know when it was asked."""
         raise self._not_owner(partition)
@@ -462,7 +454,7 @@ class Server:
         partition: PartitionId,
         request: int,
         answering: Coroutine[Any, Any, Message],
-        wait: Coroutine[Any, Any, None] | None = None,
+        wait: Coroutine[Any, Any, object] | None = None,
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
@@ -592,7 +584,7 @@ class _ServerRequests:
     waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
     """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
 
-    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
+    async def wait(self, wait: Coroutine[Any, Any, object], connection: Connection) -> None:
         """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
         if connection.closed:
             wait.close()

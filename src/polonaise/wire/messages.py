@@ -381,30 +381,25 @@ class AssignmentIs(Message):
 
 @message(39)
 class DescribeTopic(Message):
-    """Asks any server for the partitions of a topic, in a description that is not older than the client's.
-
-    A server that does not know the topic, or knows less than the client, reads the coordinator before it answers.
-    """
+    """Asks any server, which reads the coordinator for it, for a topic's partitions: no older than the client knows."""
 
     version_known: I64
     """The version of the description that the client knows; -1 for none."""
     total_known: U32
-    """A number of partitions of the whole cluster that the description must have at least."""
+    """The least number of partitions of the whole cluster that the description must have."""
     topic: Text
 
 
 @message(40)
 class TopicIs(Message):
-    """The answer to `DescribeTopic`: which partitions of the cluster are those of the topic."""
+    """The answer to `DescribeTopic`."""
 
     version: I64
-    """The version of the cluster's description."""
     total: U32
-    """The number of partitions of the whole cluster."""
+    """The number of partitions of the whole cluster, in this version of its description."""
     crc: U32
-    """CRC of the ids."""
     payload: Payload = payload()
-    """The ids; `wire.topics` has their encoding."""
+    """The ids of the topic's partitions; `crc` is theirs, and `wire.topics` has their encoding."""
 
 
 # ------------------------------------------------------------------ server → storage node and back
