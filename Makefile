@@ -14,11 +14,13 @@ MODEL_ARGUMENTS ?=
 KILLS ?= 200
 MINUTES ?= 20
 ROUNDS ?= 20
+TRANSACTIONS ?= 50000
+SEED ?= 1
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test demo docs simulate model kill-test soak torture-pipeline packages bench bench-peers format clean
+.PHONY: check test demo docs simulate model kill-test soak smoke torture-pipeline packages bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -54,6 +56,10 @@ kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how m
 soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
+# Goes on where an interrupted run was: remove the directory to begin anew.
+smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stopped, cut off and wiped: TRANSACTIONS=n SEED=n
+	$(BIN)/polonaise smoke --transactions $(TRANSACTIONS) --seed $(SEED) --directory build/smoke/$(SEED)-$(TRANSACTIONS)
+
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
 	$(BIN)/python -m pytest -m campaign tests/torture
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
@@ -61,7 +67,7 @@ torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below the
 packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging
 
-bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
+bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md and docs/scale.md
 	$(BIN)/python benchmarks/append.py --write
 	$(BIN)/python benchmarks/one_append.py --write
 	$(BIN)/python benchmarks/embedded.py --write
@@ -70,6 +76,7 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md
 	$(BIN)/python benchmarks/views.py --write
 	$(BIN)/python benchmarks/fragments.py --write
 	$(BIN)/python benchmarks/spark.py --write
+	$(BIN)/python benchmarks/scale.py --write
 
 bench-peers: $(STAMP) ## the same work at Kafka, PostgreSQL and NATS JetStream: about 8 minutes; writes the tables in docs/why.md
 	$(BIN)/python -m benchmarks.peers --write

@@ -20,6 +20,7 @@ SIMULATED = {"rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.
 MAY_SLEEP = {
     "rigs/waiting.py": "the one place",
     "rigs/attached.py": "a program of its own: an application that blocks its loop",
+    "rigs/oldclient.py": "a program of its own: an application with the library of an earlier version",
     "rigs/goodclient.py": "a program of its own: a client with a steady pace",
 }
 MAY_CHANGE_THE_PATH = {"model/owner/world.py": "run by `python -m tests.model`, without the path of pyproject.toml"}

@@ -155,6 +155,20 @@ class TopicExists(PolonaiseError):
     code = "topic_exists"
 
 
+class ChangePending(PolonaiseError):
+    """A partition's members are already being changed: one change at a time. Wait until it is made, or cancel it."""
+
+    code = "change_pending"
+    retry = Retry.AGAIN
+
+
+class CopyNeeded(PolonaiseError):
+    """A copy of a partition, or a storage node, that can't be removed without losing what its loss is to be survived
+    by."""
+
+    code = "copy_needed"
+
+
 class WrongRole(ProtocolError):
     """A peer of the wrong kind, such as a client on a storage node's port."""
 
@@ -647,6 +661,16 @@ class CoordinatorDamaged(PolonaiseError):
     """A value that the coordinator keeps is missing, older than before, or does not read as it was written."""
 
     code = "coordinator_damaged"
+
+
+class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
+    """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
+
+    To those who need the value it is as one that is damaged: they believe none of it and replace none of it. But
+    nothing is to be restored: the process that met it has to be upgraded.
+    """
+
+    code = "coordinator_newer"
 
 
 class NotInitialized(PolonaiseError):

@@ -378,14 +378,14 @@ async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: C
 async def test_partitions_are_added_and_those_that_are_there_stay(cluster: Cluster) -> None:
     first, second = await cluster.process(), await cluster.process()
     await first.initialize(DESCRIPTION)
-    assert await first.make_partitions([3], DESCRIPTION.storage)
-    assert await second.make_partitions([3, 4], DESCRIPTION.storage)
+    assert await first.make_partitions(dict.fromkeys((3,), DESCRIPTION.storage), DESCRIPTION.storage)
+    assert await second.make_partitions(dict.fromkeys((3, 4), DESCRIPTION.storage), DESCRIPTION.storage)
     current = await first.description()
     assert await first.set_description(current.value.grown("t", 2), current.version) is not None
     assert (await second.topic("t")).ids == (3, 4)
     changed = replace(INITIAL, generation=1)
     assert await second.set_partition(4, changed, 0) is not None
-    assert not await first.make_partitions([4, 5], DESCRIPTION.storage)
+    assert not await first.make_partitions(dict.fromkeys((4, 5), DESCRIPTION.storage), DESCRIPTION.storage)
     assert (await first.partition(4)).value == changed
 
 
@@ -522,11 +522,28 @@ async def test_what_replicas_and_files_hang_on_does_not_change(cluster: Cluster)
     for wrong, naming in (
         (replace(DESCRIPTION, key=bytes(16)), "key"),
         (replace(DESCRIPTION, partitions=4), "number of partitions is 3, that of the new one is 4"),
-        (replace(DESCRIPTION, storage=("a:1", "b:1")), "set of storage nodes"),
+        (replace(DESCRIPTION, storage=("a:1",), copies=2), "can't have 1 storage nodes for 2 copies"),
+        (replace(DESCRIPTION, storage=()), "can't have 0 storage nodes"),
     ):
         with pytest.raises(BadOption, match=naming):
             await coordinator.set_description(wrong, 0)
     assert await coordinator.description() == Versioned(0, DESCRIPTION)
+
+
+@on_every_backend
+async def test_storage_nodes_are_added_drained_and_removed_by_compare_and_set(cluster: Cluster) -> None:
+    coordinator = await initialized(cluster)
+    copies = len(DESCRIPTION.storage)
+    added = DESCRIPTION.with_node("new", "d:1", "east")
+    assert await coordinator.set_description(added, 0) == Versioned(1, added)
+    assert (added.nodes["new"], added.zones["new"], added.replication_factor) == ("d:1", "east", copies)
+    drained = added.drained("new")
+    assert await coordinator.set_description(drained, 0) is None, "somebody else was first"
+    assert await coordinator.set_description(drained, 1) == Versioned(2, drained)
+    assert (await (await cluster.process()).describe()).draining == ("new",)
+    gone = drained.without_node("new")
+    assert await coordinator.set_description(gone, 2) == Versioned(3, gone)
+    assert (gone.storage, gone.replication_factor) == (DESCRIPTION.storage, copies)
 
 
 # ------------------------------------------------------------------ unique ids
@@ -878,15 +895,15 @@ async def test_a_name_is_its_process_s_alone_and_its_version_rises_with_each_ren
         assert await backend.registered("others") == {}
     versions = []
     for _ in range(3):
-        await first.renew("members/7")
-        await second.renew("members/7")  # it is not its
+        assert await first.renew("members/7")
+        assert not await second.renew("members/7"), "it is not its"
         await second.leave("members/7")
         versions.append((await second.registered("members"))["7"].version)
     assert versions == sorted({*versions})
     assert len(versions) == 3
     await first.leave("members/7")
     await first.leave("members/7")
-    await first.renew("members/7")
+    assert not await first.renew("members/7")
     assert await first.registered("members") == {"12": entry}
     assert await first.register("members/7", entry)
     await second.close()

@@ -136,7 +136,7 @@ def test_a_node_that_moved_and_moved_back_leaves_nothing_in_the_description() ->
     "more",
     [
         {"addresses": {"c": "h:3"}}, {"addresses": {"a": 7}}, {"addresses": ["a"]}, {"addresses": {}},
-        {"addresses": {"a": "a"}}, {"zones": {"c": "z"}}, {"zones": {"a": None}}, {"zones": None}, {"topics": {}},
+        {"addresses": {"a": "a"}}, {"zones": {"c": "z"}}, {"zones": {"a": None}}, {"zones": None},
     ],
 )  # fmt: skip
 def test_a_description_with_addresses_or_zones_that_are_none_is_refused(more: dict[str, object]) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import copies_on, remove_storage
 from polonaise.admin.topics import add_partitions, create_topic, describe_topic, list_topics
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
@@ -19,6 +21,7 @@ from polonaise.coordination.values import ClusterDescription, Owner, PartitionVa
 from polonaise.errors import (
     BadOption,
     CoordinatorDamaged,
+    CopyNeeded,
     TopicExists,
     UnknownPartition,
     UnknownTopic,
@@ -141,17 +144,49 @@ async def test_two_operators_create_topics_at_the_same_time(
 
 
 async def test_what_an_operator_left_unfinished_is_taken_up(coordinator: Coordinator) -> None:
-    assert await coordinator.make_partitions(range(2, 4), DESCRIPTION.storage)
+    assert await coordinator.make_partitions(dict.fromkeys((2, 3), DESCRIPTION.storage), DESCRIPTION.storage)
     with pytest.raises(UnknownPartition):
         await coordinator.partition(2)
     assert (await create_topic(coordinator, "a", 3, 5.0)).ids == (2, 3, 4)
 
 
-async def test_leftovers_with_other_storage_nodes_are_refused(coordinator: Coordinator) -> None:
-    await coordinator.make_partitions([2], ("x:1",))
-    with pytest.raises(CoordinatorDamaged, match="a command that was cut off left them"):
-        await create_topic(coordinator, "a", 1, 5.0)
-    assert (await coordinator.describe()).topics == {}
+async def test_leftovers_with_other_storage_nodes_get_those_of_now(coordinator: Coordinator) -> None:
+    assert await coordinator.make_partitions({2: ("x:1",)}, ("x:1",))
+    await create_topic(coordinator, "a", 1, 5.0)
+    assert (await coordinator.partition(2)).value == PartitionValue.initial(DESCRIPTION.storage)
+
+
+async def test_new_partitions_get_the_cluster_s_number_of_copies_and_none_on_drained_nodes(
+    coordinator: Coordinator,
+) -> None:
+    described = await coordinator.description()
+    nodes = [f"n{number}" for number in range(3)]
+    more = described.value
+    for name in nodes:
+        more = more.with_node(name, f"{name}:1")
+    copies = more.replication_factor
+    assert copies == len(DESCRIPTION.storage) < len(more.storage)
+    assert await coordinator.set_description(more.drained("n0"), described.version)
+    await create_topic(coordinator, "a", 6, 5.0)
+    members = [(await coordinator.partition(id)).value.members for id in range(2, 8)]
+    assert all(len(names) == copies and "n0" not in names for names in members)
+    assert {"n1", "n2"} < {name for names in members for name in names}
+
+
+async def test_a_node_is_drained_of_the_copies_of_topics(coordinator: Coordinator) -> None:
+    await create_topic(coordinator, "a", 2, 5.0)
+    edits = MemberEdits(coordinator, 5.0)
+    name = DESCRIPTION.storage[0]
+    total = (await coordinator.describe()).total
+    assert await copies_on(edits, name, total) == [0, 1, 2, 3]
+    described = await coordinator.description()
+    assert await coordinator.set_description(described.value.with_node("n0", "n0:1"), described.version)
+    for partition in range(2):  # as if the own ones had been moved: those of the topic are left
+        value = await coordinator.partition(partition)
+        moved = replace(value.value, members=(*DESCRIPTION.storage[1:], "n0"))
+        assert await coordinator.set_partition(partition, moved, value.version)
+    with pytest.raises(CopyNeeded, match="copies of partitions 2, 3: drain it first"):
+        await remove_storage(edits, name)
 
 
 async def test_a_description_in_which_a_topic_shrinks_is_refused(coordinator: Coordinator) -> None:

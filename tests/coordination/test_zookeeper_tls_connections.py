@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.coordination.zookeeper import TlsHandler, ZooKeeperBackend
+from polonaise.coordination.zookeeper import ZooKeeperBackend
+from polonaise.coordination.zookeepersession import TlsHandler
 from polonaise.host import tls
 from polonaise.host.certificates import CLIENT
 from polonaise.host.tls import TlsFiles

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.coordination import memberchanges
+from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
+from polonaise.errors import PolonaiseError
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
 
 from .decisions import Decisions
@@ -45,6 +47,7 @@ class Asked:
         self.clean_to = cache(self._clean_to)
         self.may_engage = cache(self._may_engage)
         self.engage = cache(self._engage)
+        self.edited = cache(self._edited)
         self.committed = cache(self._committed)
 
     def kept(self, work: Callable[P, V], *arguments: P.args, **named: P.kwargs) -> V:
@@ -104,8 +107,37 @@ class Asked:
         before = _value(standings, session, session)
         after = self._recovery.engage(before, {NAMES[place] for place in clean}, closing)
         coming = {name for name, standing in zip(NAMES, standings, strict=False) if standing.coming}
-        if after.next is not None or (coming and set(after.members) != coming):
+        made = after.next is None and (not coming or set(after.members) == coming)
+        if not made and (after.next, after.members) != (before.next, before.members):
             raise Violation(f"a pending membership {sorted(coming)} becomes {sorted(after.members)}")
+        here = {NAMES[place] for place in clean}
+        most = all(2 * len(here & {*members}) > len(members) for members in (before.members, coming))
+        if not made and most and coming - {*before.members} <= here:
+            raise Violation(f"the members do not become {sorted(coming)}, of which {sorted(here)} are clean")
+        engaged = {name for name in after.members if after.engagements.get(name) == Engagement(session)}
+        if len(engaged) <= len(after.members) // 2:
+            raise Violation(f"session {session} is engaged on {sorted(engaged)} of {sorted(after.members)}")
+        added = {*after.members} - {*before.members}
+        if not added <= engaged:
+            raise Violation(f"{sorted(added)} count as members, and have not been caught up with")
+        return tuple(_standing(after, name) for name in NAMES[: len(standings)])
+
+    def _edited(self, standings: Standings, place: int) -> Standings | None:
+        """What is pending after an operator has asked for a replica to be added, or removed if it is a member.
+
+        If its answer is that a change is pending, the operator cancels that one. None if the edit is refused.
+        """
+        before = _value(standings, 0, 0)
+        try:
+            if before.next is not None:
+                after = memberchanges.cancelled(before)
+            elif NAMES[place] in before.members:
+                after = memberchanges.without_copy(before, NAMES[place], 1)
+            else:
+                description = ClusterDescription(bytes(16), 1, tuple(NAMES))
+                after = memberchanges.with_copy(before, description, NAMES[place])
+        except PolonaiseError:
+            return None
         return tuple(_standing(after, name) for name in NAMES[: len(standings)])
 
     def _committed(self, progress: tuple[int, ...]) -> int:

@@ -71,8 +71,8 @@ def steps(asked: Asked, nodes: Storage, bounds: Bounds, head: Head, columns: Col
                 yield from _engage(asked, head, columns, session, seats)
         elif attempt.phase == "writing" and bounds.catch_up:
             yield from _catch_up(asked, nodes, head, columns, session, seats)
-    if head.left.edits and not any(column.standing.coming for column in columns):
-        yield from _edit(head, columns)
+    if head.left.edits:
+        yield from _edit(asked, head, columns)
 
 
 def _claim(asked: Asked, head: Head, columns: Columns) -> Step:
@@ -225,7 +225,7 @@ def _stage(seat: Seat) -> str:
 
 def _to_write(seat: Seat, standing: Standing, clean: bool) -> Seat:
     assert isinstance(seat, Cleaning)
-    if not standing.member:
+    if not standing.member and not standing.coming:
         return Gone()
     if clean:
         return Engaged(broken=seat.stage == "joined-broken")
@@ -234,17 +234,35 @@ def _to_write(seat: Seat, standing: Standing, clean: bool) -> Seat:
     return Late(standing)
 
 
-def _edit(head: Head, columns: Columns) -> Iterator[Step]:
-    """An operator adds or removes one replica: pending until the next engagement."""
+def _edit(asked: Asked, head: Head, columns: Columns) -> Iterator[Step]:
+    """An operator adds or removes one replica, which is pending until an engagement makes it; or cancels that.
+
+    Another operator's edit is another such step. One that was made up from an older value is none: its compare-and-set
+    fails, and so does the engagement of a session that was claimed before an edit.
+    """
     after = head._replace(left=head.left._replace(edits=head.left.edits - 1), claimed=False)
+    standings = tuple(column.standing for column in columns)
+    pending = any(standing.coming for standing in standings)
     for place, column in enumerate(columns):
-        added = not column.standing.member
-        coming = [each.standing.member != (other == place) for other, each in enumerate(columns)]
-        edited = tuple(
-            each._replace(standing=each.standing._replace(coming=come))
-            for each, come in zip(columns, coming, strict=True)
+        edited = asked.edited(standings, place)
+        if edited is None:
+            continue
+        deed = "cancels the change" if pending else f"{'removes' if column.standing.member else 'adds'} {{{place}}}"
+        changed = tuple(
+            each._replace(standing=come, seats=_noticed(head, each.seats, come))
+            for each, come in zip(columns, edited, strict=True)
         )
-        yield Step(f"an operator {'adds' if added else 'removes'} {{{place}}}", after, edited, settles=True)
+        yield Step(f"an operator {deed}", after, changed, settles=True)
+        if pending:
+            return
+
+
+def _noticed(head: Head, seats: tuple[Seat, ...], standing: Standing) -> tuple[Seat, ...]:
+    """The owner that writes sees a copy that is to be added, and begins to catch it up: it is no member for that."""
+    session = len(seats) - 1
+    if head.attempts[session].phase != "writing" or standing.member or not standing.coming:
+        return seats
+    return replaced(seats, session, Late(standing))
 
 
 def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> str:
@@ -253,7 +271,7 @@ def committed(asked: Asked, head: Head, session: int, seats: Iterable[Seat]) -> 
         sorted(
             (seat.progress if isinstance(seat, Engaged) else NOT_ENGAGED)
             for seat in seats
-            if isinstance(seat, Engaged | Late)
+            if isinstance(seat, Engaged) or (isinstance(seat, Late) and seat.standing.member)
         )
     )
     return head.attempts[session].log + letter(session) * asked.committed(progress)

@@ -50,6 +50,8 @@ class Quiet:
         standings = tuple(each.standing for each in replicas)
         fenced = [self._fenced(each, session) for each in replicas]
         wanted = self._asked.participants(standings)
+        if unasked := {place for place, standing in enumerate(standings) if standing.coming} - wanted:
+            raise Violation(f"the next session never makes the change: it does not fence {{{min(unasked)}}}")
         for up in subsets(list(range(len(replicas)))):
             there = tuple(place for place in up if place in wanted)
             tolds = tuple(fenced[place][1] if place in there else None for place in range(len(replicas)))

@@ -314,6 +314,8 @@ FINE = {
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",
     "name": "storage-0",
+    "source": "storage-0",
+    "target": "storage-1",
     "number": "0",
 }
 

@@ -8,6 +8,7 @@
     > A B store 1              replicas have synced the session's message 1
     > x flushes · x asks for the mark · x asks for r · x lists · x lists r
     > x gives 100 · x leaves · x has room · x is given 0 · C fails · turn · time 5 · ends · stops
+    > members A B            an operator has asked for these; without any, the change was taken back
 
 Below an event stands what is to be done, in order: `send 1: 0..2` (ids) or `send 1: barrier` to replicas, `tell x: 2
 LOCK_CONFLICT 0`, `feed x: 0..2`, `answer x: …`, `refuse x: code`, `turn`, `room x`, `read x: 0`, `mark 2`, `end: …`.
@@ -106,6 +107,8 @@ class Talk:
             return self.owner.tick(self.now)
         if first == "ends":
             return self.owner.end_session("asked to", self.now)
+        if first == "members":
+            return self.owner.change_pending(rest or None, self.now)
         if first == "stops":
             return self.owner.stop(NotOwner("moved"), self.now)
         if first in CLIENTS:

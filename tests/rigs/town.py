@@ -66,13 +66,15 @@ class Town:
         servers: int = 1,
         server: ServerSettings | None = None,
         client: ClientSettings | None = None,
+        spares: int = 0,
     ) -> None:
+        """`spares`: so many storage nodes run beside those of the cluster's description."""
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
             storage=3, servers=servers, clients=0, partitions=partitions,
             link=LinkSettings(), server=server or ServerSettings(), client=client or ClientSettings(),
-            segment_bytes_max=2**20,
+            segment_bytes_max=2**20, spares=spares,
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, _nothing)
 

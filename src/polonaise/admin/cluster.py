@@ -105,6 +105,8 @@ class StorageStatus:
     """What is wrong according to the storage node itself, line by line."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
     """The servers that have no connection to the storage node, each with the reason."""
+    draining: bool = False
+    """Whether the storage node is being drained: it gets no more copies."""
 
     @property
     def troubles(self) -> list[str]:
@@ -224,6 +226,7 @@ def storage_document(status: StorageStatus) -> dict[str, Any]:
         "name": status.name,
         "address": status.address,
         "reachable": not status.trouble,
+        "draining": status.draining,
         "directory": status.directory,
         "partitions": status.partitions,
         "free_bytes": status.free_bytes,
@@ -236,6 +239,7 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
     """Return a partition's status as a JSON-ready document."""
     owner, condition = status.owner, status.condition
     told: dict[str, Any] = {"session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}}
+    told["change"] = ""
     if condition is not None:
         told = {
             "session": condition.session,
@@ -243,6 +247,7 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
             "engaged": condition.engaged,
             "behind": condition.behind,
             "out": condition.out,
+            "change": condition.change,
         }
     return {
         "partition": status.partition,
@@ -303,7 +308,7 @@ class ClusterObserver:
                 for server, answer in answers.items()
             ],
             [
-                _storage_status(name, address, answer, answers)
+                _storage_status(name, address, answer, answers, draining=name in description.draining)
                 for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
             ],
             [self._partition_status(partition, answers) for partition in range(description.total)],
@@ -443,7 +448,9 @@ def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -
     return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
 
 
-_SHOWN: Final = frozenset({"generation", "committed", "ready", "waits_for", "engaged", "session", "late"})
+_SHOWN: Final = frozenset(
+    {"generation", "committed", "ready", "waits_for", "engaged", "session", "late", "members", "next", "added"}
+)
 """The fields of a partition's health document that are in its `Condition` already."""
 
 
@@ -477,6 +484,8 @@ def _storage_status(
     address: str,
     answer: Told,
     servers: Mapping[ServerId, Told],
+    *,
+    draining: bool = False,
 ) -> StorageStatus:
     """Return the status of a storage node from its own answer, and from those of the servers."""
     not_connected = {
@@ -485,7 +494,7 @@ def _storage_status(
         if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and not link["connected"]
     }
     if not isinstance(answer, dict):
-        return StorageStatus(name, address, str(answer), not_connected=not_connected)
+        return StorageStatus(name, address, str(answer), not_connected=not_connected, draining=draining)
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
@@ -496,4 +505,5 @@ def _storage_status(
         total_bytes=disk.get("total_bytes"),
         told=storage_troubles(answer),
         not_connected=not_connected,
+        draining=draining,
     )

@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from polonaise.coordination import Coordinator
+from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, StorageId
 
 _TRIES_MAX: Final = 10
 """How often a change is tried while others change the same value at the same time."""
+_READS_MAX: Final = 16
+"""How many values are read from the coordinator at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
     """Create a topic with this number of partitions.
 
     Each wait for the coordinator ends after `timeout_s` seconds. Raises, with nothing changed, `BadOption` for an
-    invalid name or number, `TopicExists`, and `NotInitialized`. Raises `CoordinatorUnavailable`, after which the topic
-    may have been created.
+    invalid name or number or with too few storage nodes, `TopicExists`, and `NotInitialized`. Raises
+    `CoordinatorUnavailable`, after which the topic may have been created.
     """
     check_topic_name(name)
 
@@ -109,9 +112,10 @@ async def _grow(
                     f"{PARTITIONS_MAX}: give fewer"
                 )
             new = range(current.value.total, grown.total)
-            async with asyncio.timeout(timeout_s + count / 100):
+            async with asyncio.timeout(timeout_s + grown.total / 100):
                 # First: a partition that the description names has a value, or the coordinator counts as damaged.
-                ready = await coordinator.make_partitions(new, grown.storage)
+                members = first_members(grown, await _members(coordinator, current.value), new)
+                ready = await coordinator.make_partitions(members, usable_nodes(grown))
                 if ready and await coordinator.set_description(grown, current.version) is not None:
                     assignment = await _give_owners(coordinator, grown.total)
                     topic = _topic(grown, name, assignment)
@@ -119,8 +123,7 @@ async def _grow(
             if not ready and (await coordinator.description()).version == current.version:
                 raise CoordinatorDamaged(
                     f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but have "
-                    "values that are not those of new partitions: a command that was cut off left them before the "
-                    "storage nodes were changed, or the description was restored from an older copy"
+                    "values that are not those of new partitions: the description was restored from an older copy"
                 )
     except TimeoutError:
         raise CoordinatorUnavailable(
@@ -130,6 +133,22 @@ async def _grow(
         f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
         "look who does so, then repeat it"
     )
+
+
+async def _members(
+    coordinator: Coordinator, description: ClusterDescription
+) -> dict[PartitionId, tuple[StorageId, ...]]:
+    """Return the members of all partitions; none while each storage node gets a copy of everything anyway."""
+    if description.replication_factor == len(usable_nodes(description)):
+        return {}
+    reading = asyncio.Semaphore(_READS_MAX)
+
+    async def read(partition: PartitionId) -> tuple[StorageId, ...]:
+        async with reading:
+            value = (await coordinator.partition(partition)).value
+        return value.next or value.members
+
+    return dict(enumerate(await asyncio.gather(*map(read, range(description.total)))))
 
 
 async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:

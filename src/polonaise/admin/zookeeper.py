@@ -18,7 +18,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, NamedTuple
 
 from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
@@ -60,13 +60,33 @@ class ZooKeeperEnded(PolonaiseError):
     code = "zookeeper_ended"
 
 
+class ZooKeeperPlace(NamedTuple):
+    """Where a server of an ensemble runs."""
+
+    address: HostPort
+    """Where clients reach it."""
+    peer_port: int
+    """The port at which the leader hears the others."""
+    election_port: int
+    prefix: Sequence[str] = ()
+    """A command that runs another one in its place, such as `ip netns exec NAME`; empty for none."""
+
+
 class ZooKeeperServer:
     """One ZooKeeper server as a child process, which can be stopped, killed and started again."""
 
     def __init__(
-        self, number: int, directory: Path, address: HostPort, java: str, tls: TlsIdentity | None = None
+        self,
+        number: int,
+        directory: Path,
+        address: HostPort,
+        java: str,
+        tls: TlsIdentity | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
+        """Start nothing yet. `prefix` is a command that runs another one in its place."""
         self.number = number
+        self._prefix = list(prefix)
         self.address = address
         """Where clients reach it."""
         self._directory = directory
@@ -78,6 +98,11 @@ class ZooKeeperServer:
     def running(self) -> bool:
         """Whether the process that was started last is running."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the group of processes that the server is; None before `start` and after its end."""
+        return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> str:
@@ -112,7 +137,7 @@ class ZooKeeperServer:
         ]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                [*self._prefix, "/bin/sh", "-c", _WATCHED, "sh", *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -201,6 +226,7 @@ class ZooKeeperEnsemble:
         listen: str = "127.0.0.1:0",
         tick_ms: int = TICK_MS,
         tls: TlsFiles | None = None,
+        places: Sequence[ZooKeeperPlace] = (),
     ) -> None:
         """Choose ports, and write the configuration.
 
@@ -209,7 +235,10 @@ class ZooKeeperEnsemble:
         `listen` is the address of the first server; with port 0 the system chooses the ports, anew for each ensemble.
         The others have the ports after it. `tick_ms` bounds sessions: from 2 to 20 ticks. With `tls` the servers take
         TLS only, from clients and from each other; its certificate has to name the host, and is read at the start.
+        With `places` there is one server at each of them, whose ports are not chosen; `servers` and `listen` do not
+        count.
         """
+        servers = len(places) or servers
         if not 1 <= servers <= ENSEMBLE_MAX or servers % 2 == 0:
             raise BadOption(f"invalid number of ZooKeeper servers {servers}: write an odd number up to {ENSEMBLE_MAX}")
         first = parse_address(listen)
@@ -234,17 +263,16 @@ class ZooKeeperEnsemble:
         self._lock: RealLock | None = None
         java = os.path.join(find_java().home, "bin", "java")
         _class_path(with_tls=tls is not None)  # raises, by name, if the extra is missing
-        free = _free_ports(first.host, 3 * servers)
-        ports = [first.port + number for number in range(servers)] if first.port else free[:servers]
+        self._is_elsewhere = bool(places)
+        places = places or _places_here(first, servers)
         if servers > 1:
-            peers = zip(free[servers : 2 * servers], free[2 * servers :], strict=True)
             self._lines += [
-                f"server.{number}={HostPort(first.host, peer)}:{election}"
-                for number, (peer, election) in enumerate(peers, 1)
+                f"server.{number}={HostPort(place.address.host, place.peer_port)}:{place.election_port}"
+                for number, place in enumerate(places, 1)
             ]
         self.servers = [
-            ZooKeeperServer(number, directory / f"zookeeper-{number}", HostPort(first.host, port), java, identity)
-            for number, port in enumerate(ports, 1)
+            ZooKeeperServer(number, directory / f"zookeeper-{number}", place.address, java, identity, place.prefix)
+            for number, place in enumerate(places, 1)
         ]
 
     @property
@@ -262,8 +290,9 @@ class ZooKeeperEnsemble:
 
         Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
         """
-        for server in self.servers:
-            check_free(server.address)
+        if not self._is_elsewhere:
+            for server in self.servers:
+                check_free(server.address)
         with_own_errors(str(self._directory), partial(self._directory.mkdir, parents=True, exist_ok=True))
         # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
         self._lock = try_lock(str(self._directory / "lock"))
@@ -338,6 +367,16 @@ def _class_path(*, with_tls: bool = False) -> list[str]:
         raise ExtraMissing("ZooKeeper runs from the jars of PySpark: pip install 'polonaise[spark]'")
     netty = sorted(directory.glob("netty-*.jar")) if directory and with_tls else []
     return [str(jar) for jar in [*jars, *netty]]
+
+
+def _places_here(first: HostPort, servers: int) -> list[ZooKeeperPlace]:
+    """Return places on this machine, the first of them at this address; with port 0 all have ports that are free."""
+    free = _free_ports(first.host, 3 * servers)
+    ports = [first.port + number for number in range(servers)] if first.port else free[:servers]
+    return [
+        ZooKeeperPlace(HostPort(first.host, port), peer, election)
+        for port, peer, election in zip(ports, free[servers : 2 * servers], free[2 * servers :], strict=True)
+    ]
 
 
 def _free_ports(host: str, count: int) -> list[int]:

@@ -11,6 +11,7 @@ from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli.archive import archive
+from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
 from polonaise.cli.config import config
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
@@ -20,6 +21,7 @@ from polonaise.cli.pipeline import pipeline
 from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
 from polonaise.cli.server import server
+from polonaise.cli.smoke import smoke
 from polonaise.cli.storage import storage
 from polonaise.cli.tls import tls
 from polonaise.cli.tlsoptions import with_tls
@@ -45,7 +47,9 @@ application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(tls, name="tls")
+application.add_typer(bench, name="bench")
 application.add_typer(demo, name="demo")
+application.command(epilog=EXIT_STATUS)(smoke)
 
 for job in (
     pipeline_archive.archive,

@@ -52,6 +52,13 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
     for trouble, count in status.common_troubles(_COMMON_MAX):
         if count >= _COMMON_FROM:
             parts.append(f"  {count:,} of them: {trouble}")
+    changing = [each for each in status.partitions if each.condition is not None and each.condition.change]
+    if changing:
+        first = changing[0]
+        assert first.condition is not None
+        parts.append(
+            f"  {len(changing):,} changing their members; partition {first.partition}: {first.condition.change}"
+        )
     parts += _section(status.partitions, partition_rows, "partition", rows_max)[1:]
     return parts
 

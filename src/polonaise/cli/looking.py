@@ -117,7 +117,7 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
             (
                 each.name,
                 "its name" if each.address == each.name else each.address,
-                "UNREACHABLE" if each.trouble else "reachable",
+                ("UNREACHABLE" if each.trouble else "reachable") + (", draining" if each.draining else ""),
                 "-" if each.partitions is None else each.partitions,
                 "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
                 each.troubles,
@@ -144,7 +144,7 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
         left = [
             f"{len(group)} {word}" for word, group in (("behind", condition.behind), ("out", condition.out)) if group
         ]
-        engaged = ", ".join([str(len(condition.engaged)), *left])
+        engaged = ", ".join([str(len(condition.engaged)), *left, *(["changing"] if condition.change else [])])
     return (
         each.partition,
         each.state if each.state in ("ready", "degraded") else each.state.upper(),

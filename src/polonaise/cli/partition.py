@@ -1,18 +1,27 @@
-"""The `polonaise partition` commands: list the partitions of a cluster, and describe one."""
+"""The `polonaise partition` commands: list those of a cluster, describe one, and change where its copies are."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import inputs, looking
+from polonaise.cli import changing, inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
 
-partition = typer.Typer(help="List the partitions of a cluster, and describe one.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from polonaise.admin.copymoves import CopyMoves
+    from polonaise.admin.memberedits import MemberEdits
+    from polonaise.host import Host
+
+partition = typer.Typer(
+    help="List the partitions of a cluster, describe one, and change where its copies are.", no_args_is_help=True
+)
+Number = Annotated[int, Argument(parser=inputs.partition_of, metavar="PARTITION", help="Number of the partition.")]
+Node = Annotated[str, Argument(metavar="NODE", help="Name of the storage node.")]
 
 
 @partition.command("list", epilog=EXIT_STATUS)
@@ -58,11 +67,85 @@ def partition_describe(
         print_table(["replica", "state", "last session", "closing mark"], replicas, right=(2, 3))
         if found.value.next is not None:
             say(f"next members: {', '.join(found.value.next)}")
+        if found.status.condition is not None and found.status.condition.change:
+            say(f"pending: {found.status.condition.change}")
         if found.status.counts:
             say("")
             print_table(["figure", "value"], list(found.status.counts.items()), right=(1,))
 
     looking.with_observer(coordinator, timeout, do)
+
+
+@partition.command("add-copy", epilog=EXIT_STATUS)
+@with_tls
+def partition_add_copy(
+    number: Number,
+    name: Node,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+) -> None:
+    """Add a copy of a partition on a storage node, and wait until it is in sync; clients go on meanwhile."""
+
+    async def add(moves: CopyMoves) -> None:
+        await moves.add(number, name)
+        say(f"partition {number} has a copy on {name}")
+
+    changing.with_moves(coordinator, timeout, step_timeout, add)
+
+
+@partition.command("remove-copy", epilog=EXIT_STATUS)
+@with_tls
+def partition_remove_copy(
+    number: Number,
+    name: Node,
+    force: changing.Force = False,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+) -> None:
+    """Remove the copy of a partition on a storage node. Refused while it is needed, and the refusal says what for."""
+
+    async def remove(moves: CopyMoves) -> None:
+        await moves.remove(number, name, force=force)
+        say(f"partition {number} has no copy on {name} any more")
+
+    changing.with_moves(coordinator, timeout, step_timeout, remove)
+
+
+@partition.command("replace", epilog=EXIT_STATUS)
+@with_tls
+def partition_replace(
+    number: Number,
+    source: Annotated[str, Option("--from", help="Storage node that gives up its copy.", show_default=False)],
+    target: Annotated[str, Option("--to", help="Storage node that gets a copy.", show_default=False)],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+) -> None:
+    """Move a copy of a partition from one storage node, which may be dead, to another. May be repeated."""
+
+    async def replace(moves: CopyMoves) -> None:
+        await moves.replace(number, source, target)
+        say(f"partition {number} has a copy on {target}, and none on {source} any more")
+
+    changing.with_moves(coordinator, timeout, step_timeout, replace)
+
+
+@partition.command("cancel-change", epilog=EXIT_STATUS)
+@with_tls
+def partition_cancel_change(
+    number: Number,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+) -> None:
+    """Take back a change of a partition's copies that is pending. One that has been made by now stays made."""
+
+    async def cancel(_: Host, edits: MemberEdits) -> None:
+        value = await edits.cancel(number)
+        say(f"partition {number} has copies on {', '.join(value.members)}, and no change is pending")
+
+    changing.with_edits(coordinator, timeout, cancel)
 
 
 def _known(value: int | None) -> object:

@@ -1,14 +1,14 @@
-"""The `polonaise storage` commands: run a storage node, and list those of a cluster."""
+"""The `polonaise storage` commands: run a storage node, list those of a cluster, and move copies between them."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import looking
+from polonaise.cli import changing, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.running import (
@@ -27,8 +27,13 @@ from polonaise.cli.running import (
 )
 from polonaise.cli.tlsoptions import with_tls
 
+if TYPE_CHECKING:
+    from polonaise.admin.copymoves import CopyMoves
+    from polonaise.admin.memberedits import MemberEdits
+    from polonaise.host import Host
+
 storage = typer.Typer(
-    help="Run storage nodes, which keep the log's files; list them, and tell a cluster where they are.",
+    help="Run storage nodes, which keep the log's files; list them, add and drain them, and tell where they are.",
     no_args_is_help=True,
 )
 
@@ -141,3 +146,100 @@ def storage_list(
         looking.print_rows(status.storage, looking.storage_rows, storage_document, as_json=as_json)
 
     looking.look(coordinator, timeout, show)
+
+
+@storage.command("add", epilog=EXIT_STATUS)
+@with_tls
+def storage_add(
+    name: Annotated[str, Argument(help="Name of the storage node.")],
+    address: Annotated[
+        str | None, Argument(metavar="HOST:PORT", help="The address at which it is reached. Default: its name.")
+    ] = None,
+    zone: Annotated[str, Option(help="Zone of the node: nodes of one zone may be lost together.")] = "",
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Add a storage node to a running cluster, or stop draining one. It has no copies until it is given some.
+
+    Give it copies with `polonaise storage balance` or `polonaise partition add-copy`.
+    """
+    from polonaise.admin.storagenodes import add_storage
+
+    async def add(host: Host, edits: MemberEdits) -> None:
+        added = await add_storage(host, edits, name, address or name, zone, timeout)
+        if as_json:
+            say_json(added.document())
+            return
+        say(f"storage node {added.name}: {'added' if added.changed else 'already one of the cluster: nothing changed'}")
+        say(f"it was not found there yet: {added.trouble}" if added.trouble else "it answers there")
+
+    changing.with_edits(coordinator, timeout, add)
+
+
+@storage.command("drain", epilog=EXIT_STATUS)
+@with_tls
+def storage_drain(
+    name: Annotated[str, Argument(help="Name of the storage node.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Move every copy off a storage node, which may be dead, and give it no more. May be broken off and repeated.
+
+    Each partition gets a copy elsewhere first, and gives up the one on the node once that is in sync; clients go on
+    meanwhile. Then the node may be removed.
+    """
+
+    async def drain(moves: CopyMoves) -> None:
+        moved = await moves.drain(name)
+        if as_json:
+            say_json({"name": name, "moved": moved})
+        else:
+            say(f"storage node {name} holds no copies any more: {moved} were moved")
+
+    changing.with_moves(coordinator, timeout, step_timeout, drain, as_json=as_json)
+
+
+@storage.command("remove", epilog=EXIT_STATUS)
+@with_tls
+def storage_remove(
+    name: Annotated[str, Argument(help="Name of the storage node.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+) -> None:
+    """Take a storage node without copies out of a cluster. It may be stopped then, and its directory erased."""
+    from polonaise.admin.storagenodes import remove_storage
+
+    async def remove(_: Host, edits: MemberEdits) -> None:
+        await remove_storage(edits, name)
+        say(f"storage node {name} was removed: it may be stopped, and its directory erased")
+
+    changing.with_edits(coordinator, timeout, remove)
+
+
+@storage.command("balance", epilog=EXIT_STATUS)
+@with_tls
+def storage_balance(
+    coordinator: looking.CoordinatorOption = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be moved.")] = False,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Spread the copies of all partitions evenly over the storage nodes and their zones, moving as few as it takes."""
+
+    async def balance(moves: CopyMoves) -> None:
+        planned = await moves.balance()
+        for move in planned:
+            if as_json:
+                say_json(move._asdict())
+            else:
+                say(f"partition {move.partition}: from {move.source or 'nowhere'} to {move.target or 'nowhere'}")
+        if not planned and not as_json:
+            say("the copies are spread evenly")
+        if not dry_run:
+            await moves.carry_out(planned)
+
+    changing.with_moves(coordinator, timeout, step_timeout, balance, as_json=as_json)

@@ -35,13 +35,11 @@ from polonaise.wire.messages import (
     AssignmentIs,
     ClusterIs,
     DescribeCluster,
-    DescribeTopic,
     GetAssignment,
     GetUniqueId,
-    TopicIs,
     UniqueIdIs,
 )
-from polonaise.wire.topics import parse_topic
+from polonaise.wire.topics import DescribeTopic, TopicIs, parse_topic
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")

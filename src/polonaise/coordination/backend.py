@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged, UnsupportedFormat
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer
 
 
 class Entry(NamedTuple):
@@ -66,10 +66,18 @@ class Backend(Protocol):
         Returns False when another living process has it. Taking one's own name again changes nothing.
         """
 
-    async def renew(self, name: str) -> None:
+    @property
+    def holds_s(self) -> float:
+        """The seconds for which a name holds at the least after its last renewal; `inf` where nobody judges that.
+
+        Nobody else counts the process as gone earlier, counted from the moment at which the renewal is begun: neither
+        by its lease (`coordination.lease`), nor because the backend has ended its session.
+        """
+
+    async def renew(self, name: str) -> bool:
         """Show that this process lives, by raising the version of a name that it has registered.
 
-        Does nothing when another process has the name by now. May take the name again if it was lost meanwhile.
+        Returns False, and does nothing, if the name is not this process's any more. May take it again if nobody has it.
         """
 
     async def leave(self, name: str) -> None:
@@ -93,11 +101,16 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     )
 
 
-def unsupported(place: str, found: str, known: int) -> UnsupportedFormat:
+def unsupported(place: str, found: str, known: int) -> CoordinatorNewer:
     """Return the error for an entry of another format than this version reads."""
-    return UnsupportedFormat(
-        f"{place} is of coordinator format {found}; this version of Polonaise reads format {known}: "
-        "run the version that wrote it, or a newer one"
+    return newer(place, f"it is of coordinator format {found}; this version of Polonaise reads format {known}")
+
+
+def newer(place: str, what: str) -> CoordinatorNewer:
+    """Return the error for an entry that a newer version wrote, with what this version does not know of it."""
+    return CoordinatorNewer(
+        f"{place}: {what}. Nothing is damaged, and nothing was changed: run the version that wrote it, or a newer one "
+        "(docs/upgrading.md)"
     )
 
 

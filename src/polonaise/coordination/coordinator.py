@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, missing
+from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
@@ -27,6 +27,7 @@ from polonaise.errors import (
     BadOption,
     Closed,
     CoordinatorDamaged,
+    CoordinatorNewer,
     DirectoryInUse,
     NotInitialized,
     PolonaiseError,
@@ -76,9 +77,17 @@ class Membership:
         self.left = False
         """Whether `leave` has been called."""
 
-    async def renew(self) -> None:
-        """Renew the lease. To be called every `RENEW_S`, by a task that would hang if the process did not work."""
-        await self._backend.renew(self._name)
+    @property
+    def holds_s(self) -> float:
+        """The seconds for which the registration holds at the least, from the beginning of its last renewal on."""
+        return self._backend.holds_s
+
+    async def renew(self) -> bool:
+        """Renew the lease; return False if the registration is gone, and has to be made again.
+
+        To be called every `lease.renew_every_s`, by a task that would hang if the process did not work.
+        """
+        return await self._backend.renew(self._name)
 
     async def leave(self) -> None:
         """End the registration. Doing so twice is no error."""
@@ -94,7 +103,7 @@ class Coordinator:
 
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
     (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
-    write in one session.
+    write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -154,8 +163,8 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key, other storage nodes or another number of own partitions, or in which a topic lacks partitions that it has:
-        replicas and files hang on these.
+        key or another number of own partitions, or in which a topic lacks partitions that it has: replicas and files
+        hang on these. So it does for one with fewer storage nodes than copies.
         """
         present = await self.description()
         if present.version != expected_version:
@@ -164,12 +173,11 @@ class Coordinator:
         for what, here, there in (
             ("key", cluster.key.hex(), value.key.hex()),
             ("number of partitions", cluster.partitions, value.partitions),
-            ("set of storage nodes", list(cluster.storage), list(value.storage)),
         ):
             if here != there:
                 raise BadOption(
                     f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
-                    f"{there}. Nothing was changed; what may change is the addresses and zones of its storage nodes, "
+                    f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones, "
                     "and that topics grow"
                 )
         for name, ids in cluster.topics.items():
@@ -178,6 +186,11 @@ class Coordinator:
                     f"the description of {self._backend} can't change: topic {name} would lose partitions, or their "
                     "order. Nothing was changed; read the description again"
                 )
+        if len(value.storage) < value.replication_factor or not value.storage:
+            raise BadOption(
+                f"the description of {self._backend} can't have {len(value.storage)} storage nodes for "
+                f"{value.replication_factor} copies of each partition: nothing was changed"
+            )
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
@@ -188,17 +201,29 @@ class Coordinator:
         read = await self.description()
         return read.value.partitions_of(name, read.version)
 
-    async def make_partitions(self, partitions: Iterable[PartitionId], members: tuple[StorageId, ...]) -> bool:
+    async def make_partitions(
+        self, members: Mapping[PartitionId, tuple[StorageId, ...]], usable: Collection[StorageId]
+    ) -> bool:
         """Make the first values of partitions that the description is about to name; return whether all are there.
 
-        Those that an earlier, unfinished call has left are taken up. False, if another process has made one of them its
-        own meanwhile, or has left one with other members: read the description again.
+        Those that an earlier, unfinished call has left are taken up if they have as many members, all of them among
+        `usable`, and get these members otherwise. False, if another process has changed one of them meanwhile, or one
+        is in use: read the description again.
         """
         cluster = await self._cluster()
-        initial = PartitionValue.initial(members)
-        keys = [partition_key(partition) for partition in partitions]
-        await self._backend.add({key: Entry(cluster.key, 0, initial.encode()) for key in keys})
-        return all([(await self._get(key, PartitionValue)).value == initial for key in keys])
+        wanted = {partition_key(each): PartitionValue.initial(names) for each, names in members.items()}
+        await self._backend.add({key: Entry(cluster.key, 0, value.encode()) for key, value in wanted.items()})
+        for key, value in wanted.items():
+            there = await self._get(key, PartitionValue)
+            found = there.value.members
+            if there.value != PartitionValue.initial(found):
+                return False
+            # Not needlessly: the description may name them by now, and an operator may have looked who has copies.
+            if len(found) == len(value.members) and {*found} <= {*usable}:
+                continue
+            if await self._set(key, value, there.version) is None:
+                return False
+        return True
 
     async def unique_id(self) -> int:
         """Return a number that was never given out before: 1 or more, and below 2**31.
@@ -370,6 +395,8 @@ class Coordinator:
         self._check(key, entry, floor)
         try:
             value = kind.decode(entry.contents)
+        except CoordinatorNewer as error:
+            raise newer(self._backend.place(key), error.text) from error
         except CoordinatorDamaged as error:
             raise damaged(self._backend.place(key), error.text) from error
         self._remember(key, entry, value)

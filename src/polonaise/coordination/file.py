@@ -26,6 +26,7 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from typing import Final, NamedTuple
 
 from polonaise.coordination.backend import Entry, damaged, missing
@@ -39,6 +40,7 @@ from polonaise.coordination.directory import (
     translated_errors,
     unseal,
 )
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.errors import (
     BadOption,
@@ -61,13 +63,14 @@ _PUTS_MAX: Final = 32
 """How many files of a new cluster are written at the same time."""
 
 
-def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0) -> Coordinator:
+def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alone: bool = False) -> Coordinator:
     """Return the coordinator in a directory on a local disk. Any number of processes may have it open.
 
     A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then
-    raise `CoordinatorUnavailable`.
+    raise `CoordinatorUnavailable`. With `alone`, no other process can take over from this one while it lives, because
+    it holds a lock elsewhere that says so.
     """
-    return Coordinator(FileBackend(host, directory, lock_wait_s), host.clock)
+    return Coordinator(FileBackend(host, directory, lock_wait_s, alone=alone), host.clock)
 
 
 class _DurableEntry(NamedTuple):
@@ -97,8 +100,12 @@ class FileBackend:
     that changes while the process works, because a process that hangs or is stopped keeps its locks.
     """
 
-    def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0) -> None:
-        """Take a directory. A change waits at most `lock_wait_s` seconds for the end of another process's change."""
+    def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0, *, alone: bool = False) -> None:
+        """Take a directory. A change waits at most `lock_wait_s` seconds for the end of another process's change.
+
+        `alone` is whether nobody judges this process's names by their renewals.
+        """
+        self.holds_s = inf if alone else LEASE_S
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
         self._directory = directory
@@ -264,15 +271,16 @@ class FileBackend:
         self._own[name] = _Name(lock)
         return True
 
-    async def renew(self, name: str) -> None:
+    async def renew(self, name: str) -> bool:
         """Write the next beat. Nothing is synced: only living processes have to see it."""
         own = self._own.get(name)
         if own is None:
-            return
+            return False
         own.beats += 1
         with translated_errors(f"renewing {self.place(name)}", changes=False):
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
+        return True
 
     async def leave(self, name: str) -> None:
         """Give up a name that this process has registered; does nothing for any other name."""

@@ -1,8 +1,9 @@
-"""Leases of members: whether a member still works, judged by each observer from what the member writes."""
+"""Leases of members: whether a member still works, judged by observers, and for how long, judged by the member."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import inf
 from typing import Final, NamedTuple
 
 from polonaise.terms import ServerId
@@ -11,6 +12,8 @@ LEASE_S: Final = 5.0
 """How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
 """How often, in seconds, a member renews its lease."""
+_MARGIN: Final = 0.05
+"""The share of its time by which a member stops earlier: for clocks and timers that are not exact."""
 
 
 class _Seen(NamedTuple):
@@ -51,3 +54,32 @@ class Leases:
     def keep_only(self, servers: Collection[ServerId]) -> None:
         """Forget the beats of all members but these."""
         self._seen = {server: seen for server, seen in self._seen.items() if server in servers}
+
+
+class Tenure:
+    """Decides until when a member may count itself among the members: before others can have taken it for gone.
+
+    Others count from the moment at which a renewal reaches the coordinator. The member doesn't know that moment, only
+    that it lies between the beginning of the request and its answer. So it counts from the beginning, and it needs no
+    word of the coordinator to know when to stop. All times are monotonic.
+    """
+
+    def __init__(self) -> None:
+        self.until_s = -inf
+        """The time at which it stops to hold; `inf` if it holds for as long as the process lives."""
+
+    def renewed(self, began_s: float, holds_s: float) -> None:
+        """Take note of a renewal that succeeded.
+
+        `began_s` is when its request began. `holds_s` is how long a name holds at the least after its last renewal.
+        """
+        self.until_s = max(self.until_s, began_s + holds_s * (1 - _MARGIN))
+
+    def holds(self, now_s: float) -> bool:
+        """Return whether the member still counts among the members, whatever has happened at the coordinator."""
+        return now_s < self.until_s
+
+
+def renew_every_s(holds_s: float) -> float:
+    """Return the interval, in seconds, at which a name that holds for so long is renewed."""
+    return min(RENEW_S, holds_s / 4)

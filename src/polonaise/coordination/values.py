@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
 from polonaise.coordination.topics import TopicPartitions, is_topic_name
-from polonaise.errors import CoordinatorDamaged, UnknownTopic
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownTopic
 from polonaise.terms import (
     NO_SESSION,
     UNRESOLVED,
@@ -41,7 +41,11 @@ def is_key(name: str) -> bool:
 
 
 class CoordinatorValue:
-    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed."""
+    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed.
+
+    A key of the JSON object is the name of a field of the class, so that every version can tell what is damaged from
+    what a newer version has added: decision 39 says how a value may change.
+    """
 
     __slots__ = ()
 
@@ -56,14 +60,37 @@ class CoordinatorValue:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write."""
+        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write.
+
+        If the value has keys that this version does not know, that is a `CoordinatorNewer`.
+        """
         try:
-            value = cls._of(json.loads(raw))
-            if value.encode() != raw:
+            document = json.loads(raw)
+            cls._check_keys(document)
+            value = cls._of(document)
+            if value.encode() != raw and not cls._has_more(document):
                 raise ValueError("not in the form in which it is written")
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise CoordinatorDamaged(f"it is no valid {cls.__name__}: {error}") from error
         return value
+
+    @classmethod
+    def _has_more(cls, document: Any) -> bool:
+        """Tell whether the value has parts, added by a newer version, that may be passed over; True for few classes."""
+        return False
+
+    @classmethod
+    def _check_keys(cls, document: Any) -> None:
+        """Raise `CoordinatorNewer` for an object with keys that are no fields of this version.
+
+        Damage to the bytes is found before, by the backend's checksum: what reads as JSON is what somebody has written.
+        """
+        known = {each.name for each in fields(cast(Any, cls))}
+        if isinstance(document, dict) and (unknown := sorted(document.keys() - known)):
+            raise CoordinatorNewer(
+                f"it has {', '.join(map(repr, unknown))}, which this version of Polonaise does not know: a newer one "
+                "wrote it"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +181,16 @@ class ClusterDescription(CoordinatorValue):
     partitions: int
     """The number of the log's own partitions, those in no topic: their ids are 0 to `partitions - 1`."""
     storage: tuple[StorageId, ...]
-    """The names of the storage nodes that hold a replica of each partition."""
+    """The names of the storage nodes. Which of them hold a partition's replicas is in the partition's value."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
     """The addresses of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    copies: int | None = None
+    """How many copies each partition is to have, once storage nodes were added or removed; None before that, when each
+    node has a copy of every partition."""
+    draining: tuple[StorageId, ...] = ()
+    """The storage nodes that are being drained: they get no more copies."""
     topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
     """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
 
@@ -175,6 +207,35 @@ class ClusterDescription(CoordinatorValue):
     def nodes(self) -> dict[StorageId, str]:
         """The addresses of all storage nodes, by name, in the order of `storage`."""
         return {name: self.address_of(name) for name in self.storage}
+
+    @property
+    def replication_factor(self) -> int:
+        """How many copies each partition is to have."""
+        return len(self.storage) if self.copies is None else self.copies
+
+    def with_node(self, name: StorageId, address: str, zone: str = "") -> ClusterDescription:
+        """Return the description with one more storage node, or with one of its own that is not drained any more."""
+        zones = {**self.zones, name: zone} if zone else self.zones
+        storage = self.storage if name in self.storage else (*self.storage, name)
+        addresses = _other_than_names({**self.nodes, name: address})
+        draining = tuple(each for each in self.draining if each != name)
+        copies = self.copies if storage == self.storage else self.replication_factor
+        return replace(self, storage=storage, addresses=addresses, zones=zones, copies=copies, draining=draining)
+
+    def drained(self, name: StorageId) -> ClusterDescription:
+        """Return the description with this storage node among those that get no more copies."""
+        return self if name in self.draining else replace(self, draining=(*self.draining, name))
+
+    def without_node(self, name: StorageId) -> ClusterDescription:
+        """Return the description without this storage node. How many copies a partition is to have stays as it is."""
+        return replace(
+            self,
+            storage=tuple(each for each in self.storage if each != name),
+            addresses={each: address for each, address in self.addresses.items() if each != name},
+            zones={each: zone for each, zone in self.zones.items() if each != name},
+            copies=self.replication_factor,
+            draining=tuple(each for each in self.draining if each != name),
+        )
 
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
         """Return the description with another address for this storage node."""
@@ -218,7 +279,11 @@ class ClusterDescription(CoordinatorValue):
 
     def encode(self) -> bytes:
         given = {"addresses": self.addresses, "zones": self.zones, "topics": self.topics}
-        more = {what: dict(values) for what, values in given.items() if values}
+        more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
+        if self.copies is not None:
+            more["copies"] = self.copies
+        if self.draining:
+            more["draining"] = list(self.draining)
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -229,9 +294,13 @@ class ClusterDescription(CoordinatorValue):
         addresses, zones = _texts_of(fields, "addresses", storage), _texts_of(fields, "zones", storage)
         if any(name == address for name, address in addresses.items()):
             raise ValueError("an address is given that is the node's name")
+        copies = None if fields.get("copies") is None else int(fields["copies"])
+        draining = _names(fields, "draining") if "draining" in fields else ()
+        if not {*draining} <= {*storage}:
+            raise ValueError("a node is drained that is no storage node")
         partitions = int(fields["partitions"])
         topics = _topics_of(fields, partitions)
-        return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, topics)
+        return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics)
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -253,7 +322,7 @@ class Registration(CoordinatorValue):
     """The entry of a living member of the cluster: a server's id, and the address at which it is reached.
 
     Partitions that a server prefers are written only if there are any: versions before 0.2 read entries without them,
-    and no others.
+    and no others. What a newer version adds behind is passed over, because nobody writes another's registration back.
     """
 
     server: ServerId
@@ -268,8 +337,11 @@ class Registration(CoordinatorValue):
     @classmethod
     def _of(cls, fields: Any) -> Self:
         server, address, *more = fields
-        (preferred,) = more or ([],)
-        return cls(int(server), str(address), frozenset(map(int, preferred)))
+        return cls(int(server), str(address), frozenset(map(int, more[0] if more else ())))
+
+    @classmethod
+    def _has_more(cls, document: Any) -> bool:
+        return len(document) > 3
 
 
 V = TypeVar("V")

@@ -19,10 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import random
-import socket
-import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
@@ -35,12 +32,11 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState
-from kazoo.retry import KazooRetry
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION
+from polonaise.coordination.zookeepersession import ZooKeeperSession
 from polonaise.errors import (
     CertificateRefused,
     CertificateUnusable,
@@ -72,8 +68,6 @@ _LOOK_S: Final = 1.0
 """The longest, in seconds, that a look at why a server does not answer may take."""
 _ALERT_S: Final = 0.5
 """How long, in seconds, a look waits for a server to refuse this process's certificate."""
-_QUIET: Final = logging.getLogger("polonaise.kazoo")
-_QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 
 
 class _Node(NamedTuple):
@@ -96,7 +90,7 @@ class ZooKeeperBackend:
         self._root = root
         self._session_s = session_s
         self._tls = tls
-        self._session: _Session | None = None
+        self._session: ZooKeeperSession | None = None
         self._closed = False
         self._own: dict[str, Entry] = {}
         """The names that this process has registered, each with its entry, to be taken again in a new session."""
@@ -250,16 +244,23 @@ class ZooKeeperBackend:
         node = await self._get(name)
         return node is not None and node.owner == self._opened().number()
 
-    async def renew(self, name: str) -> None:
-        """Raise the version of one's own name, or take the name again if the session that had it has ended."""
+    @property
+    def holds_s(self) -> float:
+        """The time of the lease, or of the session that ZooKeeper grants, if that is shorter."""
+        return min(LEASE_S, self._session_s if self._session is None else self._session.granted_s)
+
+    async def renew(self, name: str) -> bool:
+        """Raise the version of one's own name, or take the name again if the session that had it has ended.
+
+        Returns False while a session that this process has lost still has the name.
+        """
         entry = self._own.get(name)
         if entry is None:
-            return
+            return False
         node = await self._get(name)
         if node is None:
-            await self._take(name, entry)
-        elif node.owner == self._opened().number():
-            await self._set(name, node.data, node.version)
+            return await self._take(name, entry)
+        return node.owner == self._opened().number() and await self._set(name, node.data, node.version) is not None
 
     async def leave(self, name: str) -> None:
         """Give up one's own name."""
@@ -419,12 +420,12 @@ class ZooKeeperBackend:
                 continue
         return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
 
-    def _opened(self) -> _Session:
+    def _opened(self) -> ZooKeeperSession:
         """Return the session, which may still have to be made."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:
-            self._session = _Session(self._hosts, self._session_s, self._tls)
+            self._session = ZooKeeperSession(self._hosts, self._session_s, self._tls)
         return self._session
 
     def _unavailable(self, what: str, error: BaseException, *, changes: bool) -> CoordinatorUnavailable:
@@ -436,42 +437,6 @@ class ZooKeeperBackend:
 def _sealed(entry: Entry) -> bytes:
     """Return a node's data: the line that says what it is, and the contents. A new node's version counts from 0."""
     return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents
-
-
-def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
-    """Return kazoo's options for TLS."""
-    return {} if tls is None else {"use_ssl": True, "handler": TlsHandler(tls)}
-
-
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, which makes connections with the TLS files as they are at that time.
-
-    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and leaves
-    the sockets of handshakes that fail open.
-    """
-
-    def __init__(self, files: TlsFiles) -> None:
-        super().__init__()
-        self._files = files
-        self._identity: TlsIdentity | None = None
-
-    def create_connection(
-        self, address: tuple[Any, ...], hostname: str | None = None, timeout: float | None = None, **_: Any
-    ) -> ssl.SSLSocket:
-        """Return a connection after its handshake. Raises `OSError`, which kazoo takes for a reason to try again."""
-        try:
-            if self._identity is None:
-                self._identity = TlsIdentity(self._files)
-            context = self._identity.dialling()
-        except CertificateUnusable as error:
-            raise ConnectionError(str(error)) from error
-        context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
-        plain = socket.create_connection(address[:2], timeout)
-        try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return context.wrap_socket(plain, server_hostname=hostname or address[0])
-        finally:
-            plain.close()  # it is empty if the other has taken its place
 
 
 class _AlertListener(asyncio.Protocol):
@@ -488,66 +453,3 @@ class _AlertListener(asyncio.Protocol):
             self.ended.set_exception(refused)
         else:
             self.ended.set_result(None)
-
-
-class _Session:
-    """A session with ZooKeeper, kept by kazoo's threads; a new one after its end. Belongs to one event loop."""
-
-    def __init__(self, hosts: str, session_s: float, tls: TlsFiles | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.live = asyncio.Event()
-        """Set while there is a connection."""
-        self._client = KazooClient(
-            hosts,
-            timeout=session_s,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, ignore_expire=False),
-            logger=_QUIET,
-            **_tls_options(tls),
-        )
-        self._client.add_listener(self._heard)
-        self._client.start_async()
-
-    def number(self) -> int:
-        """Return the number by which ZooKeeper knows the session; -1 while there is no connection."""
-        client_id = self._client.client_id
-        return -1 if client_id is None else int(client_id[0])
-
-    async def ask(self, begin: Callable[[KazooClient], Any], catch_up: str | None = None) -> Any:
-        """Send a request and return its answer, or raise what kazoo says. `catch_up` as in `ZooKeeperBackend._ask`."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
-
-        def settle(result: Any) -> None:
-            if answer.done():  # nobody waits any more
-                return
-            if result.successful():
-                answer.set_result(result.get_nowait())
-            else:
-                answer.set_exception(result.exception)
-
-        if catch_up is not None:
-            self._client.sync_async(catch_up)  # requests of one session are carried out in order
-        begin(self._client).rawlink(lambda result: self._in_loop(settle, result))
-        return await answer
-
-    def resolving(self, future: asyncio.Future[None]) -> Callable[..., None]:
-        """Return a function that resolves the future, for kazoo to call in its thread."""
-
-        def resolve() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        return lambda *_: self._in_loop(resolve)
-
-    def close(self) -> None:
-        """End the session and kazoo's threads. Blocks: to be called in a thread."""
-        self._client.remove_listener(self._heard)
-        self._client.stop()
-        self._client.close()
-
-    def _heard(self, state: str) -> None:
-        """Take note, in kazoo's thread, that the connection was made or lost."""
-        self._in_loop(self.live.set if state == KazooState.CONNECTED else self.live.clear)
-
-    def _in_loop(self, callback: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop has ended, and nobody waits any more
-            self._loop.call_soon_threadsafe(callback, *arguments)

@@ -55,6 +55,8 @@ class Condition(NamedTuple):
     behind."""
     tls: str = ""
     """What is wrong with the server's TLS files; empty if nothing."""
+    change: str = ""
+    """The change of members that is pending, in words; empty if none is."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -97,6 +99,8 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
+    if not_owning := health.get("not_owning", ""):
+        return [not_owning]
     return _without_coordinator(health.get("coordinator", ""))
 
 
@@ -125,13 +129,15 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
     """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
+    # A server of an older version tells no members: there every storage node holds a copy of each partition.
+    members = health.get("members")
     left_out = {
         name: node["error"]
         or node.get("unavailable", {}).get(str(partition))
         or late.get(name)
         or ("being brought up to date" if node["connected"] else "not tried yet")
         for name, node in answer["storage"].items()
-        if (health["ready"] and name not in engaged) or not node["connected"]
+        if (members is None or name in members) and ((health["ready"] and name not in engaged) or not node["connected"])
     }
     waits_for = "" if health["ready"] else health["waits_for"]
     scrub = {name: _of(partition, node["scrub"]) for name, node in answer["storage"].items() if "scrub" in node}
@@ -142,7 +148,20 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
+        _change_in(health),
     )  # fmt: skip
+
+
+def _change_in(health: Mapping[str, Any]) -> str:
+    """Return the change of members that is pending according to a partition's health; empty if none is."""
+    members, pending = health.get("members"), health.get("next")
+    if members is None or pending is None:
+        return ""
+    words = [f"removing {name}" for name in members if name not in pending]
+    for name, (last, why) in health.get("added", {}).items():
+        reached = "nothing copied yet" if last is None else f"copied up to {last}"
+        words.append(f"adding {name}: {reached}{f', {why}' if why else ''}")
+    return "; ".join(words)
 
 
 def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:

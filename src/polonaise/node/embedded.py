@@ -200,8 +200,8 @@ def lock_path(directory: str) -> str:
 
 
 def coordinator_of(host: Host, directory: str) -> Coordinator:
-    """Return the coordinator of the embedded log in this directory."""
-    return coordinator_in(host, posixpath.join(directory, COORDINATOR))
+    """Return the coordinator of the embedded log in this directory. Nobody takes over from a host that lives."""
+    return coordinator_in(host, posixpath.join(directory, COORDINATOR), alone=True)
 
 
 async def is_log(disk: Disk, directory: str) -> bool:

@@ -58,13 +58,16 @@ class ChildNode:
         address: str = "",
         apart: bool = False,
         holding: Sequence[int] = (),
+        prefix: Sequence[str] = (),
     ) -> None:
         """`address` is where it is to listen; empty for a port that the system chooses at the first start.
 
         With `apart` it is in a session of its own: Ctrl-C at a terminal does not reach it. It inherits the descriptors
-        `holding`, such as those of locks that are to last until it has ended.
+        `holding`, such as those of locks that are to last until it has ended. `prefix` is a command that runs another
+        one in its place, such as `ip netns exec NAME`.
         """
         self.name = name
+        self._prefix = list(prefix)
         self._arguments = arguments
         self._log = log
         self._apart = apart
@@ -107,7 +110,7 @@ class ChildNode:
         self.exit_status = None
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "polonaise.cli", *arguments],
+                [*self._prefix, sys.executable, "-m", "polonaise.cli", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -167,17 +167,25 @@ def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageI
 
     Raises `BadOption` if these are others. A node is found by its name, or else by its address. One that is known by
     its name and has another address is only warned of: it has moved since, or is yet to be moved, and a server that did
-    not start for that would be missing.
+    not start for that would be missing. Nor is one refused whose list is older than the nodes that were added or
+    removed since, as long as it has one of the cluster's.
     """
     names = {address: name for name, address in description.nodes.items()}
     names |= {name: name for name in description.storage}
     known = [names.get(name, names.get(address)) for name, address in nodes.items()]
-    if None in known or not len({*known}) == len(known) == len(description.storage):
+    twice = len({*known} - {None}) < len(known) - known.count(None)
+    others = None in known or len(known) != len(description.storage)
+    if twice or not {*known} - {None} or (others and description.copies is None):
         raise BadOption(
             f"this cluster's storage nodes are {_listed(description.nodes)}, but --storage has {_listed(nodes)}: leave "
             "--storage out. A node that is reached at another address now is told so with `polonaise storage move NAME "
             "HOST:PORT`"
         )
+    if others:
+        _log.warning(
+            "--storage has %s, and this cluster's storage nodes are %s by now, which count: correct --storage, or "
+            "leave it out", _listed(nodes), _listed(description.nodes),
+        )  # fmt: skip
     for name, address in nodes.items():
         present = description.nodes.get(name, address)
         if present != address:

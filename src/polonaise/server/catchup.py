@@ -33,7 +33,7 @@ _LOOK_S = 0.5
 
 
 class CatchUp:
-    """Copies committed batches to the members that are not engaged in one session.
+    """Copies committed batches to the members that are not engaged in one session, and to one that is being added.
 
     A replica comes back only through a new session. So when one is nearly up to date, the present session is ended, and
     the next one copies the rest and engages it.
@@ -67,7 +67,7 @@ class CatchUp:
 
     async def run(self) -> None:
         """Bring late replicas up to date until the session ends."""
-        late = [name for name in self._session.value.members if name not in self._session.engaged]
+        late = [name for name in recovery.participants(self._session.value) if name not in self._session.engaged]
         while self._owner.session is self._session:
             await self._wait_for_late_node(late)
             # At random: a node that connects is late in all partitions, which should not look at the same moment.

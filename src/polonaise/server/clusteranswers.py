@@ -20,12 +20,11 @@ from polonaise.wire.messages import (
     AssignmentIs,
     ClusterIs,
     DescribeCluster,
-    DescribeTopic,
     GetAssignment,
     GetUniqueId,
     UniqueIdIs,
 )
-from polonaise.wire.topics import encode_topic
+from polonaise.wire.topics import DescribeTopic, encode_topic
 
 _AGE_MS_MAX: Final = 2**32 - 1
 _TROUBLE_S: Final = 1.0

@@ -58,7 +58,8 @@ class _Trouble:
 
 
 class HealthWarnings:
-    """Warns of three things: partitions that are not ready, late replicas, and sessions that faults have ended."""
+    """Warns of four things: a server that owns nothing because of its coordinator, partitions that are not ready, late
+    replicas, and sessions that faults have ended."""
 
     def __init__(
         self,
@@ -66,8 +67,12 @@ class HealthWarnings:
         settings: ServerSettings,
         owners: Callable[[], Sequence[PartitionOwner]],
         links: Mapping[StorageId, StorageLink],
+        not_owning: Callable[[], str] = str,
     ) -> None:
+        """`owners` returns the owners of the server's partitions, `not_owning` why it owns none; empty if it may."""
         self._host = host
+        self._not_owning = not_owning
+        self._idle = _Trouble(settings.warn_s, settings.warn_again_s)
         self._owners = owners
         self._links = links
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
@@ -85,6 +90,9 @@ class HealthWarnings:
             await asyncio.sleep(_LOOK_S)
             owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
+            reason = self._not_owning()
+            if (for_s := self._idle.due(now, bool(reason))) is not None:
+                _log.warning("for %.0f s: %s", for_s, reason)
             waiting = [owner for owner in owners if owner.session is None]
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))

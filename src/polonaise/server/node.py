@@ -7,16 +7,15 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from polonaise.coordination import Coordinator, Membership
-from polonaise.coordination.lease import RENEW_S
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, ClusterDescription, Registration, Versioned
 from polonaise.errors import (
     Closed,
     CoordinatorDamaged,
+    CoordinatorNewer,
     CoordinatorUnavailable,
     NotOwner,
     PolonaiseError,
@@ -32,14 +31,17 @@ from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.connectionrequests import ConnectionRequests
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
-from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.memberwatch import MemberWatch
+from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
+from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
@@ -53,12 +55,9 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetc
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
 """The most unanswered requests of one connection: while it has so many, nothing is read from it."""
-_ANSWERS_MAX = 2
-"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
-_LEASE = "the lease can't be renewed"
 _DESCRIPTION_S = 60.0
 """Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
 _TICK_S = 0.25
@@ -88,7 +87,6 @@ class Server:
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._listener: Listener | None = None
-        self._membership: Membership | None = None
         self._living: LivingServers
         """The living servers, as this one sees them; from `start` on."""
         self._cluster = ClusterAnswers(host, coordinator, self._settings)
@@ -103,12 +101,13 @@ class Server:
         self._latencies = Histogram()
         self._refused: Counter[str] = Counter()
         self._trouble = CoordinatorTrouble()
+        self._membership = ServerMembership(host, coordinator, self._trouble, self._stop_owning)
         self.followed = False
         """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
-        self._connections: dict[Connection, _ServerRequests] = {}
+        self._connections: dict[Connection, ConnectionRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
         """Held while an answer is put together in memory; once it is sent, the budget counts it."""
@@ -144,17 +143,21 @@ class Server:
         for name in self._description.storage:
             _ = self._links[name]  # connects while the first session start still asks the coordinator
         self._living = LivingServers(self.id, self._settings.settle_s)
-        self._membership = await self._coordinator.register(self._registration)
+        await self._membership.register(self._registration)
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
-            self._links,
+            self._links, lambda: self.not_owning,
         )  # fmt: skip
         self._tasks = [
             self._host.spawn(self._watch_assignment(), "assignment"),
             self._host.spawn(warnings.watch(), "warnings"),
             self._host.spawn(self._tick(), "tick"),
-            self._host.spawn(self._keep_lease(), "lease"),
+            self._host.spawn(self._membership.keep(), "lease"),
+            self._host.spawn(self._membership.watch(), "tenure"),
         ]
+        if self._settings.members_look_s:
+            watch = MemberWatch(self._settings, self.partitions, self._links, self._addresses, self._trouble)
+            self._tasks.append(self._host.spawn(watch.run(), "members"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(
                 self._host, self._settings, self._history,
@@ -180,11 +183,9 @@ class Server:
         return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
-        """Whether a majority of the storage nodes is connected: with fewer no session can start.
-
-        A majority of all nodes, because each partition has its replicas on every storage node of the cluster.
-        """
-        return 2 * sum(link.session is not None for link in self._links.values()) > len(self._links)
+        """Whether as many storage nodes are connected as a partition needs: with fewer no session can start."""
+        connected = sum(link.session is not None for link in self._links.values())
+        return 2 * connected > self._description.replication_factor
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
@@ -205,7 +206,7 @@ class Server:
 
         Otherwise the others would do the same only when they see that this server is gone.
         """
-        if self._membership is None:
+        if not self._membership.registered:
             return
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):
@@ -234,22 +235,22 @@ class Server:
         if self._links:
             self._addresses.close()
         # Last, because others take the partitions over as soon as this server has left.
-        if self._membership:
-            await self._membership.leave()
+        await self._membership.leave()
 
     async def _watch_assignment(self) -> None:
         """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        before: tuple[dict[ServerId, Candidate], bool, int] = {}, False, 0
+        before: tuple[dict[ServerId, Candidate], bool, int, int] = {}, False, 0, 0
         while True:
             try:
+                stretch = await self._membership.held(self._settings.coordinator_s_max)
                 current = await self._coordinator.assignment()
                 members = await self._coordinator.members()
                 # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
                 # its partitions each time it takes them back.
                 if all(member.server != self.id for member in members):
-                    self._membership = await self._coordinator.register(self._registration)
+                    await self._membership.register_again()
                     members.append(self._registration)
                 now_s = self._host.clock.monotonic_s()
                 names_new = max(current.value.owners, default=-1) >= self._description.total
@@ -259,10 +260,13 @@ class Server:
                 candidates = self._living.candidates(members, current.value, now_s)
                 quiet = self._living.quiet(now_s)
                 # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
-                now = candidates, quiet, total
+                now = candidates, quiet, total, stretch
                 if current.value is not followed or now != before:
                     written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
+                        continue
+                    self._membership.check()
+                    if stretch != self._membership.stretch:  # what was read before may not be believed any more
                         continue
                     self._follow(written.value)
                     self._cluster.learn(written)
@@ -277,12 +281,8 @@ class Server:
                         await self._coordinator.assignment_after(current.version)
                 except TimeoutError:
                     pass
-            except CoordinatorUnavailable as error:
-                self._cluster.note_trouble(str(error))
-                self._trouble.failed(_ASSIGNMENT, error)
-                _log.warning("server %d: %s", self.id, error, extra=self._fields)
-                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
-                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+            except Closed:
+                raise
             except (CoordinatorDamaged, WrongClusterKey) as error:
                 self._cluster.note_trouble(str(error))
                 self._trouble.failed(_ASSIGNMENT, error)
@@ -293,8 +293,29 @@ class Server:
                     error,
                     extra=self._fields,
                 )
+                if isinstance(error, CoordinatorNewer):
+                    await self._step_aside()
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+            except PolonaiseError as error:  # whatever the coordinator says: it is no reason to end
+                self._cluster.note_trouble(str(error))
+                self._trouble.failed(_ASSIGNMENT, error)
+                _log.warning("server %d: %s", self.id, error, extra=self._fields)
+                await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
+                pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    async def _step_aside(self) -> None:
+        """Leave the members, so that servers that can read the coordinator's values take over what this one owns.
+
+        As a member it would be given partitions that it does not learn of. Until another server takes its partitions
+        it goes on with them: if it is the only one, nobody else would. It registers again once it can read the values.
+        """
+        if self._membership.left:
+            return
+        try:
+            await self._membership.leave()
+        except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+            _log.warning("server %d could not leave the members: %s", self.id, error, extra=self._fields)
 
     async def _assign(
         self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
@@ -328,19 +349,18 @@ class Server:
                 self.partitions[partition] = served
                 served.start()
 
-    async def _keep_lease(self) -> None:
-        """Renew this server's lease for ever, in the event loop that does all its work: if that hangs, the lease
-        ends."""
-        while True:
-            try:
-                if self._membership is not None:
-                    await self._membership.renew()
-                self._trouble.succeeded(_LEASE)
-            except (CoordinatorUnavailable, CoordinatorDamaged) as error:
-                self._trouble.failed(_LEASE, error)
-                # Not the end of this server: what it owns goes on until another one fences it.
-                _log.warning("server %d could not renew its lease: %s", self.id, error, extra=self._fields)
-            await asyncio.sleep(RENEW_S)
+    def _stop_owning(self) -> None:
+        """Own nothing any more, because others may own it by now. They decide the fate of appends in flight."""
+        self.followed = False
+        for partition, served in list(self.partitions.items()):
+            served.close(NotOwner(f"server {self.id} can't reach the coordinator: read the assignment again"))
+            del self.partitions[partition]
+            self._past.update(served.totals())
+
+    @property
+    def not_owning(self) -> str:
+        """Why this server owns nothing, although it is started; empty if it owns what the assignment gives it."""
+        return self._membership.not_owning
 
     async def _tick(self) -> None:
         """Tell the partitions the time, for ever."""
@@ -368,7 +388,7 @@ class Server:
 
     def _on_greeted(self, connection: Connection) -> None:
         """Begin to serve a client that has said hello."""
-        self._connections[connection] = _ServerRequests()
+        self._connections[connection] = ConnectionRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """End the client's mounts on this connection."""
@@ -404,6 +424,7 @@ class Server:
                 raise self._not_owner(partition)
             self._answer(connection, partition, request, self._health_answer(), self._storage_health.ask())
             return
+        self._membership.check()
         if partition != NO_PARTITION and partition >= self._description.total:
             self._answer(connection, partition, request, self._refusal(partition), self._cluster.read_description())
             return
@@ -538,6 +559,7 @@ class Server:
         return {
             "server": self.id,
             "coordinator": str(self._trouble),
+            "not_owning": self.not_owning,
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
@@ -552,47 +574,6 @@ class Server:
                 for name, link in self._links.items()
             },
             "partitions": {
-                str(partition): _health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
+                str(partition): health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
             },
         }
-
-
-def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
-    """Return the health of one partition."""
-    session, trouble = owner.session, owner.readiness.trouble(now_s)
-    return {
-        "generation": owner.generation,
-        "committed": owner.committed,
-        "ready": session is not None and not trouble,
-        "waits_for": trouble or owner.readiness.waits_for,
-        "engaged": list(session.engaged) if session else [],
-        "session": session.id if session else None,
-        "late": owner.readiness.late,
-        "mounts": len(owner.feeds.mounts),
-        **owner.counts,
-    }
-
-
-@dataclass(slots=True, eq=False)
-class _ServerRequests:
-    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
-
-    waiting: int = 0
-    """The number of requests that are not answered yet."""
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
-    """Held while an answer waits for its client to read, is made, and is sent."""
-    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
-    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
-
-    async def wait(self, wait: Coroutine[Any, Any, object], connection: Connection) -> None:
-        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
-        if connection.closed:
-            wait.close()
-            raise fresh(connection.closed)
-        task = asyncio.current_task()
-        assert task is not None
-        self.waits[task] = None
-        try:
-            await wait
-        finally:
-            del self.waits[task]

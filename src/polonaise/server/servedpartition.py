@@ -43,6 +43,7 @@ from polonaise.server.protocol.effects import (
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.recovery import participants
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.tailcache import Committed
 from polonaise.server.sessionstart import SessionStart
@@ -105,6 +106,7 @@ class ServedPartition:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._history_reads = asyncio.Semaphore(_HISTORY_READS_MAX)
         self._readmitted_s = -1e9
+        self._catching_up: asyncio.Task[None] | None = None
         self._carry_out = EffectQueue(self._carry_out_one)
         self._logged = ""
 
@@ -233,7 +235,6 @@ class ServedPartition:
         # Listening before the owner sends anything: an acknowledgement must not come before somebody hears it.
         for name in started.engaged:
             self._links[name].listen(self.partition, self)
-        catch_up: asyncio.Task[None] | None = None
         self._busy(self.partition)
         try:
             self._carry_out(self.owner.session_started(started, self._now))
@@ -242,17 +243,52 @@ class ServedPartition:
             for name, connection in self._engaged.items():
                 if connection.closed is not None:
                     self.on_replica_failed(name, connection, connection.closed)
-            session = self.owner.session
-            if session is not None and len(session.engaged) < len(session.value.members):
-                catching_up = CatchUp(
-                    self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
-                    self._copies,
-                )  # fmt: skip
-                catch_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
+            self._catch_up()
             return await ended
         finally:
-            if catch_up is not None:
-                catch_up.cancel()
+            self._stop_catching_up()
+
+    def _catch_up(self) -> None:
+        """Begin to bring up to date, in the present session, what is not engaged in it; begin anew if it has begun."""
+        self._stop_catching_up()
+        session = self.owner.session
+        if session is not None and len(session.engaged) < len(participants(session.value)):
+            catching_up = CatchUp(
+                self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
+                self._copies,
+            )  # fmt: skip
+            self._catching_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
+
+    def _stop_catching_up(self) -> None:
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            self._catching_up = None
+
+    @property
+    def replicas(self) -> tuple[StorageId, ...]:
+        """The replicas that the present session has to do with; none between sessions."""
+        session = self.owner.session
+        return () if session is None else participants(session.value)
+
+    async def look(self) -> None:
+        """Look whether an operator has asked for other members, and act upon it.
+
+        The next session start reads the change anyway: this only keeps it from waiting until a session ends by itself.
+        Raises what the coordinator raises.
+        """
+        session = self.owner.session
+        if session is None:
+            return
+        value = (await self._coordinator.partition(self.partition)).value
+        # Read for another session: its start has seen the pending change, or the next look will.
+        if self.owner.session is not session or value.session != session.id:
+            return
+        if value.next != session.value.next:
+            asked = "no other members any more" if value.next is None else f"the members {', '.join(value.next)}"
+            self._log_news(f"an operator asks for {asked}")
+            self._carry_out(self.owner.change_pending(value.next, self._now))
+            if self.owner.session is session:
+                self._catch_up()
 
     def _readmit(self, name: StorageId) -> None:
         """End the session, so that the next one takes in a replica that has caught up."""

@@ -275,7 +275,8 @@ class SessionStart:
         # The partition stands still while copies are made. So those that lack much are left to be caught up with in
         # the background, unless there is no quorum without them.
         near = [name for name, mark in marks.items() if closing - mark <= self._settings.readmit_transactions]
-        chosen = near if recovery.may_engage(value, near) else list(marks)
+        # A copy that is only being added is never waited for: the members can go on without it.
+        chosen = near if recovery.may_engage(value, near) else [n for n in marks if n in near or n in value.members]
         clean: set[StorageId] = set()
         tasks = {asyncio.create_task(self._clean_one(name, marks[name], decided)): name for name in chosen}
         try:
@@ -416,6 +417,8 @@ class SessionStart:
                 # Refused although the value is ours: an earlier try of this loop was written, and its answer was lost.
                 if current.value == value:
                     return
+                if current.value.session == self._session:
+                    raise PartitionNotReady(f"an operator changed the members while session {self._session} started")
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except CoordinatorUnavailable:
                 self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")

@@ -32,8 +32,18 @@ class StorageAddresses:
         self._read_s = float("-inf")
 
     def of(self, name: StorageId) -> str:
-        """Return the address of a storage node, as this server last read it."""
+        """Return the address of a storage node, as this server last read it.
+
+        One that it does not know yet was added since: its address is being read when this returns.
+        """
+        if name not in self._description.storage:
+            self.look_again()
         return self._description.address_of(name)
+
+    @property
+    def names(self) -> tuple[StorageId, ...]:
+        """The names of the cluster's storage nodes, as this server last read them."""
+        return self._description.storage
 
     def look_again(self) -> None:
         """Start to read the description again, once a second at most, in the background: the coordinator may hang."""

@@ -26,7 +26,12 @@ from polonaise.link.connection import LinkSettings
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.coordinator import CoordinatorConfiguration, SimulatedCoordinator
+from polonaise.simulator.coordinator import (
+    CoordinatorConfiguration,
+    Sessions,
+    SimulatedBackend,
+    SimulatedCoordinator,
+)
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
@@ -45,8 +50,12 @@ _SERVER_PORT: Final = 7000
 _LEASE_SHARE: Final = 0.08
 """The share of seeds with real leases, among those with several servers. Small, because waiting until a lease runs out
 takes as long as the rest of the schedule."""
+_SESSION_SHARE: Final = 0.1
+"""The share of seeds with sessions at the coordinator, among those with several servers and without real leases."""
 _WINDOW_SHARE: Final = 0.2
 """The share of seeds in which append windows close before an owner's inbox is full."""
+_MEMBERS_SHARE: Final = 0.12
+"""The share of seeds in which operators change the members of partitions."""
 _ASKING_SHARE: Final = 0.15
 """The share of seeds in which some clients, or all, ask servers and have no coordinator."""
 _THROTTLE_SHARE: Final = 0.2
@@ -75,10 +84,14 @@ class Knobs:
     """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
     throttled: bool = False
     """Whether few bytes a second may be copied to late replicas."""
+    session_s: float = 0.0
+    """The seconds that a session at the coordinator lasts without contact; 0 where there are no sessions."""
     windows: bool = False
     """Whether an owner's inbox always has room for what a client's append windows let through."""
     asking: float = 0.0
     """The chance that a client finds the cluster by asking servers, and has no coordinator."""
+    spares: int = 0
+    """The number of storage nodes beyond `storage`, which have no copies at first; above 0 where members change."""
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
@@ -109,7 +122,7 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases, closing append windows, small listings, asking clients.
+        """Return these settings with rare ones drawn: leases, sessions, closing append windows, listings, askers.
 
         Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
         """
@@ -119,6 +132,11 @@ class Knobs:
         lease, window = world.random("lease"), world.random("append window")
         if self.servers > 1 and lease.random() < _LEASE_SHARE:
             knobs = replace(knobs, leases=True, lease_s=LEASE_S)
+        session = world.random("sessions")
+        if self.servers > 1 and not knobs.leases and session.random() < _SESSION_SHARE:
+            session_s = session.uniform(1.0, 2.0)
+            # Faults that last for longer than a lease last for longer than the latest end of a session.
+            knobs = replace(knobs, session_s=session_s, lease_s=1.6 * session_s)
         if window.random() < _WINDOW_SHARE:
             bytes_max = window.choice((1_500, 3_000, 10_000))
             server = replace(knobs.server, append_window_bytes=bytes_max, inbox_bytes_max=1_000_000)
@@ -130,6 +148,10 @@ class Knobs:
             knobs = replace(knobs, throttled=True, server=_throttled(knobs.server, throttle))
         if asking.random() < _ASKING_SHARE:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
+        members = world.random("members")
+        if members.random() < _MEMBERS_SHARE:
+            server = replace(knobs.server, members_look_s=members.uniform(0.05, 0.5))
+            knobs = replace(knobs, spares=members.choice((1, 2)), server=server)
         return knobs
 
 
@@ -138,6 +160,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
     lock_entries, window = choice((16, 256, 4_096)), choice((1, 2, 4))
     return ServerSettings(
         link=link,
+        members_look_s=0.0,  # only where members change: a look draws from the coordinator's randomness
         evidence=True,
         lock_entries=lock_entries,
         window=window,
@@ -273,10 +296,22 @@ class Cluster:
     def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
         self.world = world
         self.knobs = knobs
-        self.service = SimulatedCoordinator(world.random("coordinator"), knobs.coordinator, leases=knobs.leases)
+        self.service = SimulatedCoordinator(
+            world.random("coordinator"),
+            knobs.coordinator,
+            leases=knobs.leases,
+            sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
+        )
+        self.contacts: dict[str, SimulatedBackend] = {}
+        """By name of a node: its latest process's way to the coordinator."""
         self.cut_off: set[str] = set()
         """Names of the nodes that do not reach the coordinator."""
         self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
+        self.spares = [
+            Node(self, f"storage-{number}", self._storage)
+            for number in range(knobs.storage, knobs.storage + knobs.spares)
+        ]
+        """Storage nodes that have no copies at first. In the end they have none either: see `memberschanging`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
@@ -300,7 +335,7 @@ class Cluster:
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         names = tuple(self.storage_id(node) for node in self.storage)
         self.description = ClusterDescription(CLUSTER_KEY, knobs.partitions, names)
-        self.places = {node.name: self.storage_id(node) for node in self.storage}
+        self.places = {node.name: self.storage_id(node) for node in (*self.storage, *self.spares)}
         """By name of a storage node's machine: the address at which the node listens from its next start on."""
         self.named_nodes = False
         """Whether storage nodes are told their names, and so take none from the first server that reaches them."""
@@ -308,7 +343,7 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        return [*self.storage, *self.servers, *self.clients, *self.others]
+        return [*self.storage, *self.servers, *self.clients, *self.others, *self.spares]
 
     @property
     def running_servers(self) -> list[Server]:
@@ -352,7 +387,8 @@ class Cluster:
         def is_reachable() -> bool:
             return node.name not in self.cut_off
 
-        return self.service.client(host, is_alive=is_alive, is_reachable=is_reachable)
+        backend = self.contacts[node.name] = self.service.backend(is_alive=is_alive, is_reachable=is_reachable)
+        return Coordinator(backend, host.clock)
 
     def discovery(self, node: Node, host: Host) -> Discovery:
         """Return what the client on `node` finds the cluster by: servers, or the coordinator. Called by its process."""
@@ -380,6 +416,11 @@ class Cluster:
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+
+    def members_of(self, partition: PartitionId) -> list[Node]:
+        """Return the storage nodes that are members of a partition at the coordinator."""
+        members = self.partition_value(partition).members
+        return [node for node in (*self.storage, *self.spares) if self.storage_id(node) in members]
 
     def partition_values(self) -> list[PartitionValue]:
         return [self.partition_value(partition) for partition in range(self.knobs.partitions)]

@@ -14,11 +14,13 @@ import random
 from collections.abc import Callable, Mapping
 from contextvars import Context
 from dataclasses import dataclass
+from math import inf
 from typing import Final, TypeAlias, TypeVar
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, missing
 from polonaise.coordination.coordinator import first_entries
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.host import Host
@@ -32,6 +34,9 @@ FAULTS: Final = (UNAVAILABLE, UNREACHABLE, LOST_RESULT, ORPHANED)
 
 _APART_S: Final = 1e-6
 """The least time between the arrivals of two requests of one client, which keeps them in order."""
+
+_EARLY_CHANCE: Final = 0.01
+"""The chance, drawn at each contact, that the session ends early if no other contact follows in time."""
 
 T = TypeVar("T")
 Predicate: TypeAlias = Callable[[], bool]
@@ -54,18 +59,46 @@ class CoordinatorConfiguration:
     """Virtual seconds from the loss of a request or of its answer until the client stops waiting for the answer."""
 
 
+class Sessions:
+    """The service's sessions with processes: each ends some time after the last request of its process has arrived.
+
+    Most end late, as sessions do at ZooKeeper, which looks for silent ones only now and then. Few end early, as if an
+    operator had ended them.
+    """
+
+    def __init__(self, source: random.Random, session_s: float) -> None:
+        self.session_s = session_s
+        """The seconds that a session lasts after each contact, as its process was told."""
+        self._random = source
+
+    def ends_s(self, contact_s: float) -> float:
+        """Return when a session really ends that has no other contact after this one."""
+        if self._random.random() < _EARLY_CHANCE:
+            return contact_s + self.session_s * self._random.uniform(0.1, 1.0)
+        return contact_s + self.session_s * self._random.uniform(1.0, 1.6)
+
+
 class SimulatedCoordinator:
     """The service that all backends share. Made once per schedule; it outlives every process."""
 
     def __init__(
-        self, source: random.Random, configuration: CoordinatorConfiguration | None = None, *, leases: bool = False
+        self,
+        source: random.Random,
+        configuration: CoordinatorConfiguration | None = None,
+        *,
+        leases: bool = False,
+        sessions: Sessions | None = None,
     ) -> None:
         """Make an empty service.
 
         With `leases`, servers tell by each other's renewals which of them live, as in production; without leases,
-        the service itself knows which processes live.
+        the service itself knows which processes live. With `sessions`, there are leases, and a process whose session
+        has ended counts as dead besides.
         """
-        self.leases = leases
+        self.leases = leases or sessions is not None
+        self.sessions = sessions
+        self.written: Callable[[str, Entry], None] | None = None
+        """Called with the key and the new entry of each value that has changed."""
         self.configuration = configuration or CoordinatorConfiguration()
         self.census = dict.fromkeys(FAULTS, 0)
         """By class of fault: how often it was really done to a caller.
@@ -73,6 +106,8 @@ class SimulatedCoordinator:
         The classes: a request that was refused; one that did not reach the service; a change that was made, but
         whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
+        self.on_written: Callable[[str, bytes, bytes], None] = lambda key, before, after: None
+        """Called with the key, the former and the new contents of each value that was changed."""
         self._random = source
         self._values: Snapshot = {}
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
@@ -87,7 +122,11 @@ class SimulatedCoordinator:
         `is_alive` tells whether the process lives; by default, the process whose code calls this. `is_reachable`
         tells whether messages pass between the process and the service at this moment; by default always.
         """
-        return Coordinator(SimulatedBackend(self, is_alive or _life_of_caller(), is_reachable or _always), host.clock)
+        return Coordinator(self.backend(is_alive=is_alive, is_reachable=is_reachable), host.clock)
+
+    def backend(self, *, is_alive: Predicate | None = None, is_reachable: Predicate | None = None) -> SimulatedBackend:
+        """Return the backend of one process; the arguments are those of `client`."""
+        return SimulatedBackend(self, is_alive or _life_of_caller(), is_reachable or _always)
 
     # -------------------------------------------------------------- for scenarios
 
@@ -136,6 +175,9 @@ class SimulatedCoordinator:
         if present is not None and entry != present:
             return None
         changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
+        if self.written is not None:
+            self.written(key, changed)
+        self.on_written(key, entry.contents, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)
@@ -153,14 +195,17 @@ class SimulatedCoordinator:
             self._watching.remove(watch)
 
     def register(self, name: str, entry: Entry, backend: SimulatedBackend) -> bool:
-        self._bury()
+        self.bury()
         _, holder = self._names.setdefault(name, (entry, backend))
         return holder is backend
 
-    def renew(self, name: str, backend: SimulatedBackend) -> None:
+    def renew(self, name: str, backend: SimulatedBackend) -> bool:
+        self.bury()
         entry, holder = self._names.get(name, (None, None))
-        if entry is not None and holder is backend:
-            self._names[name] = entry._replace(version=entry.version + 1), backend
+        if entry is None or holder is not backend:
+            return False
+        self._names[name] = entry._replace(version=entry.version + 1), backend
+        return True
 
     def leave(self, name: str, backend: SimulatedBackend) -> bool:
         is_holder = name in self._names and self._names[name][1] is backend
@@ -174,7 +219,7 @@ class SimulatedCoordinator:
         Without leases, every call returns all entries as just renewed, because the simulator itself decides which
         processes count as living.
         """
-        self._bury()
+        self.bury()
         self._looks += 1
         return {
             name.removeprefix(f"{folder}/"): entry if self.leases else entry._replace(version=self._looks)
@@ -182,8 +227,9 @@ class SimulatedCoordinator:
             if name.startswith(f"{folder}/")
         }
 
-    def _bury(self) -> None:
-        self._names = {name: held for name, held in self._names.items() if held[1].is_alive()}
+    def bury(self) -> None:
+        """Remove the names of processes that do not live, or whose sessions have ended."""
+        self._names = {name: held for name, held in self._names.items() if held[1].is_member()}
 
 
 class SimulatedBackend:
@@ -195,12 +241,35 @@ class SimulatedBackend:
         self._is_reachable = is_reachable
         self._last_arrival_s = 0.0
         self._own: set[str] = set()
+        self.contact_s = 0.0
+        """When the last request of the process arrived, in virtual seconds."""
+        self._ends_s = inf
+        """When its session ends, unless another request arrives."""
 
     def __str__(self) -> str:
         return "the simulation"
 
     def place(self, key: str) -> str:
         return _place(key)
+
+    @property
+    def holds_s(self) -> float:
+        """As long as the process lives, or for a lease, or for a session if that is shorter."""
+        service = self._service
+        if not service.leases:
+            return inf
+        return min(LEASE_S, service.sessions.session_s if service.sessions is not None else inf)
+
+    def is_member(self) -> bool:
+        """Whether the process lives, as far as the service knows, and its session has not ended."""
+        return self.is_alive() and asyncio.get_running_loop().time() < self._ends_s
+
+    def _heard(self) -> None:
+        """Take note that a request of the process has arrived."""
+        self.contact_s = asyncio.get_running_loop().time()
+        if self._service.sessions is not None:
+            self._service.bury()  # a session that has ended does not go on
+            self._ends_s = self._service.sessions.ends_s(self.contact_s)
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         return await self._call(lambda: self._service.create(entries), changes=True)
@@ -223,9 +292,10 @@ class SimulatedBackend:
             self._own.add(name)
         return taken
 
-    async def renew(self, name: str) -> None:
-        if self._service.leases and name in self._own:
-            await self._call(lambda: self._service.renew(name, self))
+    async def renew(self, name: str) -> bool:
+        if name not in self._own:
+            return False
+        return not self._service.leases or await self._call(lambda: self._service.renew(name, self))
 
     async def leave(self, name: str) -> None:
         if name in self._own:
@@ -269,6 +339,7 @@ class SimulatedBackend:
             return
         if answer.done() or not self.is_alive():
             census[ORPHANED] += 1
+        self._heard()
         changed = False
         try:
             result = work()

@@ -47,6 +47,8 @@ FAULTS: Final = (
     "rot_at_rest",
     "disk_in_turn",
     "lease",
+    "session_run_out",
+    "owner_cut_off",
     "hindrance_told",
     "directory_refused",
     "owner_replaced",
@@ -54,6 +56,10 @@ FAULTS: Final = (
     "disaster",
     "overtaken",
     "gone_back",
+    "copy_added",
+    "copy_removed",
+    "change_cancelled",
+    "members_changed",
 )
 
 

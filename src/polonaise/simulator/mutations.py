@@ -14,18 +14,10 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from types import CodeType, ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-
-class Mutation(NamedTuple):
-    """One changed place in one module."""
-
-    module: str
-    old: str
-    """The text of the module that is replaced."""
-    new: str
-    breaks: str
-    """The promises of `docs/architecture.md` that the mutation breaks (P1, P2, …), and how."""
+from polonaise.simulator.mutation import Mutation
+from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 
 
 class MutationDoesNotApply(Exception):
@@ -410,9 +402,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a server that was stopped and goes on takes the others for dead, and takes over what they own",
     ),
     "lease-that-nobody-renews": Mutation(
-        "polonaise.server.node",
-        "                    await self._membership.renew()\n",
-        "                    pass\n",
+        "polonaise.server.servermembership",
+        "if self._membership.left or await self._membership.renew():\n",
+        "if True:\n",
         "P11: servers that work take each other for dead, again and again",
     ),
     "client-that-ignores-its-window": Mutation(
@@ -445,6 +437,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            scrub.good(self._clock.wall_us(), name)\n",
         "P10: a fragment that has rotted is not mended, and cannot be any more once the log is trimmed",
     ),
+    "copy-removed-while-it-is-needed": Mutation(
+        "polonaise.coordination.memberchanges",
+        "if len(sound) < copies and not force:",
+        "if len(sound) < 1:",
+        "P1: a copy is given up while too few others are in sync",
+    ),
+    "new-quorum-counts-alone": Mutation(
+        "polonaise.server.protocol.recovery",
+        "    needed = len(doubted) - quorum(value.members) + 1\n",
+        "    needed = len(doubted) - quorum(value.next or value.members) + 1\n",
+        "P1: while a copy is being added, the log's end is decided without a majority of those that committed",
+    ),
+    "added-copy-counts-before-it-is-clean": Mutation(
+        "polonaise.server.protocol.recovery",
+        "_is_quorum(value.next, clean) and all(name in clean for name in added)",
+        "_is_quorum(value.next, clean)",
+        "P1: a copy counts as a member that has not been caught up with",
+    ),
     "stale-assignment-believed": Mutation(
         "polonaise.client.routes",
         "        if read.version <= self._assignment.version:\n            return\n",
@@ -463,4 +473,5 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "ids.append(self.server)",
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
+    **OWNERSHIP_MUTATIONS,
 }

@@ -67,6 +67,10 @@ class Observer:
         return all(name in value.engagements and value.engagements[name].unresolved for value in values)
 
     def all_engaged(self) -> bool:
+        """Whether every partition has its first members, and all of them are engaged."""
+        first = {self.cluster.storage_id(node) for node in self.cluster.storage}
+        if any(value.next is not None or {*value.members} != first for value in self.cluster.partition_values()):
+            return False
         return all(self.engaged(node) for node in self.cluster.storage)
 
     def filled(self, node: Node) -> bool:

@@ -30,9 +30,11 @@ from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
+from polonaise.simulator.memberschanging import MemberChanges
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
+from polonaise.simulator.ownershipcheck import OwnershipCheck
 from polonaise.simulator.rarework import RARE_STEPS
 from polonaise.simulator.storagemoving import StorageMoves
 from polonaise.simulator.trials import Trials
@@ -158,6 +160,7 @@ class Schedule:
         self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
+        self._ownership = OwnershipCheck(self.cluster, self.history)
         self.nemesis = Nemesis(self.cluster)
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
@@ -194,6 +197,10 @@ class Schedule:
         if self.world.random("storage moves").random() < _MOVES_SHARE:
             self.moves = StorageMoves(self.cluster)
             self.cluster.others.append(Node(self.cluster, "operator", self.moves.run))
+        self.members: MemberChanges | None = None
+        if self.knobs.spares:
+            self.members = MemberChanges(self.cluster, self.history)
+            self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -201,6 +208,9 @@ class Schedule:
         """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
         watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
+        owners: asyncio.Task[None] | None = None
+        if self.knobs.session_s:
+            owners = asyncio.get_running_loop().create_task(self._ownership.watch(), name="watch of owners")
         stops = [
             asyncio.get_running_loop().create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
             for nodes, what, share in (
@@ -218,6 +228,8 @@ class Schedule:
         self.double_owner.resting = True
         if self.moves is not None:
             self.moves.resting = True
+        if self.members is not None:
+            self.members.resting = True
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
@@ -231,6 +243,8 @@ class Schedule:
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
         watch.cancel()
+        if owners is not None:
+            owners.cancel()
         logs = self._check()
         # After the check, because this stops the storage nodes. What follows breaks what the checkers rely on: a
         # disaster loses committed transactions, and must be told to clients instead.
@@ -291,19 +305,19 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """Check P1 again and again: what is known to be committed is durable on a quorum.
+        """Check P1 again and again: what is known to be committed is durable on a quorum of the members.
 
         What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
         disks are not read: each counts as holding it, because it may have held it.
         """
-        quorum = self.knobs.storage // 2 + 1
         while True:
             await asyncio.sleep(_WATCH_S)
-            sound = [node for node in self.cluster.storage if node.name not in self.nemesis.spoilt]
-            needed = quorum - len(self.nemesis.spoilt)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
             for partition, told in enumerate(self.history.told):
+                members = self.cluster.members_of(partition)
+                sound = [node for node in members if node.name not in self.nemesis.spoilt]
+                needed = len(members) // 2 + 1 - (len(members) - len(sound))
                 lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
                 known = {"somebody": told}
                 for node in sound:

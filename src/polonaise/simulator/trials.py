@@ -73,6 +73,8 @@ class Trials:
             await self._stopped_servers_are_replaced()
         if self._cluster.knobs.throttled:
             await self._needed_copies_are_not_throttled()
+        if self._cluster.knobs.session_s:
+            await self._owners_that_are_cut_off_are_replaced()
         for share, trial in _TRIALS:
             if self._cluster.world.random(trial.__name__).random() < share:
                 await trial(self)
@@ -281,6 +283,29 @@ class Trials:
         finally:
             process.resume()
         await self._observer.until(REPAIR_S, self._observer.all_engaged)
+
+    async def _owners_that_are_cut_off_are_replaced(self) -> None:
+        """Cut an owner off from the coordinator for longer than its session: the other servers must take over.
+
+        It must stop by itself before (`ownershipcheck`), and own again when it is back. Nothing is done with a single
+        server.
+        """
+        owned = self._owned()
+        owners = [node for node in self._cluster.servers if node.name in owned.values() and node.running]
+        if not owners or len(self._cluster.running_servers) < 2:
+            return
+        owner = owners[0]
+        self._cluster.cut_off.add(owner.name)
+        try:
+            # Its session ends late, up to this many times its length.
+            seconds = 1.6 * self._cluster.knobs.session_s + _TAKE_OVER_S
+            await self._observer.until(seconds, lambda: owner.name not in self._owned().values())
+            await self._observer.until(seconds, lambda: sorted(self._owned()) == sorted(owned))
+        finally:
+            self._cluster.cut_off.discard(owner.name)
+        server = self._cluster.owners[owner.name]
+        await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and not server.not_owning)
+        self._faults.count("owner_cut_off")
 
     def _owned(self) -> dict[int, str]:
         """Return, by partition, the name of the server that has a session in it; of two servers, the later owner's."""

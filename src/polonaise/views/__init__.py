@@ -8,8 +8,8 @@
   again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
-No other package imports SQLAlchemy, except `demo`; `pip install 'polonaise[sql]'` brings it. The tables of marks and
-keys lie in users' databases: their columns must stay as they are.
+No other package imports SQLAlchemy, except `demo` and `smoke`; `pip install 'polonaise[sql]'` brings it. The tables of
+marks and keys lie in users' databases: their columns must stay as they are.
 """
 
 from importlib.util import find_spec

@@ -2,7 +2,8 @@
 
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Three of those
-between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`.
+between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`. Messages about topics
+are in `wire.topics`.
 """
 
 from __future__ import annotations
@@ -377,29 +378,6 @@ class AssignmentIs(Message):
     """Why the server could not read the assignment the last time it tried; empty if it could."""
     payload: Payload = payload()
     """The rows; `wire.assignments` has their encoding."""
-
-
-@message(39)
-class DescribeTopic(Message):
-    """Asks any server, which reads the coordinator for it, for a topic's partitions: no older than the client knows."""
-
-    version_known: I64
-    """The version of the description that the client knows; -1 for none."""
-    total_known: U32
-    """The least number of partitions of the whole cluster that the description must have."""
-    topic: Text
-
-
-@message(40)
-class TopicIs(Message):
-    """The answer to `DescribeTopic`."""
-
-    version: I64
-    total: U32
-    """The number of partitions of the whole cluster, in this version of its description."""
-    crc: U32
-    payload: Payload = payload()
-    """The ids of the topic's partitions; `crc` is theirs, and `wire.topics` has their encoding."""
 
 
 # ------------------------------------------------------------------ server → storage node and back

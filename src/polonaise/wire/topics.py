@@ -1,4 +1,4 @@
-"""Encode and parse the ids of a topic's partitions in a `TopicIs`: little-endian, i32 each, by their numbers."""
+"""The messages about topics, and the ids of a topic's partitions in them: little-endian, i32 each, by their numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,30 @@ from collections.abc import Sequence
 from polonaise.checksum import crc32
 from polonaise.errors import ProtocolError
 from polonaise.terms import PartitionId
-from polonaise.wire.messages import TopicIs
+from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payload
+
+
+@message(39)
+class DescribeTopic(Message):
+    """Asks any server, which reads the coordinator for it, for a topic's partitions: no older than the client knows."""
+
+    version_known: I64
+    """The version of the description that the client knows; -1 for none."""
+    total_known: U32
+    """The least number of partitions of the whole cluster that the description must have."""
+    topic: Text
+
+
+@message(40)
+class TopicIs(Message):
+    """The answer to `DescribeTopic`."""
+
+    version: I64
+    total: U32
+    """The number of partitions of the whole cluster, in this version of its description."""
+    crc: U32
+    payload: Payload = payload()
+    """The ids of the topic's partitions; `crc` is theirs, and `encode_topic` has their encoding."""
 
 
 def encode_topic(version: int, total: int, ids: Sequence[PartitionId]) -> TopicIs:

@@ -221,3 +221,36 @@ def test_a_mount_that_claims_more_than_there_is_is_told_so_and_fed_nothing() -> 
     > A B store 2
     answer y: ahead of -1
     """)
+
+
+# ------------------------------------------------------------------ members that are to change
+
+
+def test_a_session_ends_at_once_for_a_copy_that_is_to_go() -> None:
+    check(f"""{READY}
+    > members A B
+    end: its members change
+    """)
+
+
+def test_a_session_goes_on_while_a_copy_that_is_to_come_is_not_there_yet() -> None:
+    check(f"""{READY}
+    > members A B C D
+    > x appends 1
+    send 2: 0..0
+    > D store 2
+    > A store 2
+    > B store 2
+    feed x: 0..0
+    mark 0
+    > members
+    """)
+
+
+def test_a_copy_is_not_given_up_without_a_quorum_of_those_that_stay() -> None:
+    check("""
+    > session 1 at -1 of A C
+    confirm -1
+    mark -1
+    > members A B
+    """)

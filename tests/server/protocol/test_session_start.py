@@ -247,9 +247,22 @@ def test_a_claim_takes_the_next_session_unless_a_later_generation_is_there() -> 
         ("ABC", None, "AXY", False),
         ("ABCDE", None, "ABC", True),
         ("ABCDE", None, "AB", False),
-        ("ABC", "ABCD", "ABC", True),
+        ("ABC", "ABCD", "AB", True),  # the members go on without a copy that is only being added
+        ("ABC", "ABCD", "AD", False),
+        ("AB", "B", "B", False),
+    ],
+)
+def test_a_session_needs_a_quorum_of_the_members(members: str, following: str | None, clean: str, enough: bool) -> None:
+    assert recovery.may_engage(changing(members, following), set(clean)) == enough
+
+
+@pytest.mark.parametrize(
+    ("members", "following", "clean", "made"),
+    [
+        ("ABC", None, "ABC", False),
+        ("ABC", "ABCD", "ABC", False),  # enough of both, but D would count before it has been caught up with
         ("ABC", "ABCD", "ABD", True),
-        ("ABC", "ABCD", "AB", False),  # two of three, but not three of four
+        ("ABC", "ABCD", "AD", False),
         ("ABCD", "ABC", "ABD", True),
         ("ABCD", "ABC", "AB", False),  # two of three, but not three of four
         ("A", "AB", "A", False),
@@ -258,11 +271,19 @@ def test_a_claim_takes_the_next_session_unless_a_later_generation_is_there() -> 
         ("AB", "B", "A", False),
     ],
 )
-def test_a_session_needs_a_quorum_of_the_members_and_of_the_members_to_be(
-    members: str, following: str | None, clean: str, enough: bool
+def test_a_change_needs_a_quorum_of_the_members_and_of_the_members_to_be_and_the_added_copy(
+    members: str, following: str | None, clean: str, made: bool
 ) -> None:
-    value = PartitionValue(1, 1, tuple(members), None if following is None else tuple(following))
-    assert recovery.may_engage(value, set(clean)) == enough
+    value = changing(members, following)
+    assert recovery.takes_next(value, set(clean)) == made
+    if recovery.may_engage(value, set(clean)):
+        engaged = recovery.engage(value, clean, 12)
+        assert engaged.members == (value.next if made else value.members)
+        assert engaged.next == (None if made else value.next), "it stays pending until it can be made"
+
+
+def changing(members: str, following: str | None) -> PartitionValue:
+    return PartitionValue(1, 1, tuple(members), None if following is None else tuple(following))
 
 
 def test_engaging_names_the_clean_closes_the_late_and_leaves_the_rest() -> None:
@@ -429,7 +450,7 @@ def test_one_rotted_tail_and_one_replica_away_is_waited_out() -> None:
 
 def test_members_come_one_by_one_and_go() -> None:
     partition = written("ABC")
-    for following, here in [("ABCD", "ABC"), ("ABCDE", "BCD"), ("BCDE", "ABCDE"), ("CDE", "BCDE")]:
+    for following, here in [("ABCD", "ABD"), ("ABCDE", "BCDE"), ("BCDE", "ABCDE"), ("CDE", "BCDE")]:
         for name in following:
             partition.copies.setdefault(name, Copy())
         partition.value = replace(partition.value, next=tuple(following))

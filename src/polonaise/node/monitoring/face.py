@@ -62,9 +62,12 @@ class ObservedServer:
         return "server", str(self._server.id)
 
     def not_ready(self) -> str:
-        """Return why the server is not ready; empty if it is. A server without partitions is ready to take over."""
+        """Return why the server is not ready; empty if it is.
+
+        A server without partitions is ready to take over, unless it has none because of its coordinator.
+        """
         if not self._server.followed:
-            return "the server has not read the assignment yet, or it is stopping"
+            return self._server.not_owning or "the server has not read the assignment yet, or it is stopping"
         # The health document is not used: for thousands of partitions it takes tens of milliseconds of the event loop.
         now_s, waits = self._clock.monotonic_s(), {}
         for partition, served in self._server.partitions.items():

@@ -21,6 +21,7 @@ what keeps appends waiting.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from polonaise.errors import Overloaded, PolonaiseError
 from polonaise.histogram import Histogram
@@ -54,7 +55,7 @@ from polonaise.server.protocol.pendingrequests import (
     PendingRequest,
 )
 from polonaise.server.protocol.readiness import Readiness
-from polonaise.server.protocol.recovery import Known
+from polonaise.server.protocol.recovery import Known, takes_next
 from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed, TailCache
@@ -146,6 +147,7 @@ class PartitionOwner:
         self.session = Session(self.partition, self.generation, self._settings, started, now)
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
+        self.readiness.change_pending(started.value)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
         self._out.send(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
@@ -168,6 +170,20 @@ class PartitionOwner:
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
             self._answers.expire(self._inbox, blocked, lambda request: True)
+        return self._out.taken()
+
+    def change_pending(self, members: Sequence[StorageId] | None, now: Moment) -> list[Effect]:
+        """Note the membership that an operator has asked for (None: none is pending any more).
+
+        The session ends if the next one can make the change on the replicas that are engaged. An added copy has to be
+        caught up with first: until then the session goes on, and the end that lets the copy in makes the change.
+        """
+        session = self.session
+        if session is not None:
+            session.value = replace(session.value, next=None if members is None else tuple(members))
+            self.readiness.change_pending(session.value)
+            if takes_next(session.value, session.engaged):
+                self._end_session("its members change", now)
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:

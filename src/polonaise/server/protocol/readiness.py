@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PartitionNotReady, PolonaiseError
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.sessionfaults import SessionFaults
@@ -20,7 +21,9 @@ class Readiness:
     Times are monotonic seconds.
     """
 
-    __slots__ = ("_ended_s", "_partition", "_progress", "blocked", "faults", "late", "reached", "waits_for")
+    __slots__ = (
+        "_ended_s", "_partition", "_progress", "added", "blocked", "faults", "late", "reached", "waits_for",
+    )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
@@ -31,6 +34,8 @@ class Readiness:
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
+        self.added: dict[StorageId, str] = {}
+        """The copies that a pending change adds, each with why it was not brought up to date; empty as in `late`."""
         self.reached: dict[StorageId, TransactionId] = {}
         """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
         """
@@ -54,8 +59,15 @@ class Readiness:
         """Note that the partition is ready, without the `late` members."""
         self.waits_for, self.blocked = "", None
         self.late = dict.fromkeys(late, "")
-        self.reached = {name: last for name, last in self.reached.items() if name in self.late}
-        self._progress = {name: progress for name, progress in self._progress.items() if name in self.late}
+        self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
+        self._progress = {
+            name: progress for name, progress in self._progress.items() if name in (*self.late, *self.added)
+        }
+
+    def change_pending(self, value: PartitionValue) -> None:
+        """Note which copies the change adds that is pending in this value of the partition."""
+        added = [name for name in value.next or () if name not in value.members]
+        self.added = {name: self.added.get(name, "") for name in added}
 
     def session_ended(
         self, session: SessionId, reason: str, now_s: float, *, fault: bool, reached: dict[StorageId, TransactionId]
@@ -71,13 +83,14 @@ class Readiness:
         self._ended_s = now_s
 
     def replica_late(self, name: StorageId, reason: str) -> None:
-        """Note why a member that is not engaged could not be brought up to date just now."""
-        if name in self.late:
-            self.late[name] = reason
+        """Note why a member that is not engaged, or an added copy, could not be brought up to date just now."""
+        for waiting in (self.late, self.added):
+            if name in waiting:
+                waiting[name] = reason
 
     def replica_reached(self, name: StorageId, last: TransactionId) -> None:
-        """Note how far the copy of a member that is not engaged goes."""
-        if name in self.late:
+        """Note how far the copy of a member that is not engaged, or an added copy, goes."""
+        if name in self.late or name in self.added:
             self.reached[name] = last
 
     def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:

@@ -245,21 +245,41 @@ def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, clos
 
 
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether these clean replicas are a quorum of the members and, if a change is pending, of the next members.
+    """Whether a session may start on these clean replicas: they are a quorum of the members.
 
-    Both, because the last session committed on a quorum of the old members, and this one commits on one of the new.
+    A pending change does not count here: a copy that is only being added is no member, and must not keep the members
+    from going on without it.
     """
-    memberships = [value.members] if value.next is None else [value.members, value.next]
-    return all(sum(name in clean for name in members) >= quorum(members) for members in memberships)
+    return _is_quorum(value.members, clean)
+
+
+def takes_next(value: PartitionValue, clean: Collection[StorageId]) -> bool:
+    """Whether a session on these clean replicas makes a pending change: the next members are its members from then on.
+
+    They have to be a quorum of the members and of the next ones: the last session committed on the former, this one
+    commits on the latter. An added copy has to be among them, for it would count against the quorum before it could
+    help to reach one.
+    """
+    if value.next is None or not may_engage(value, clean):
+        return False
+    added = [name for name in value.next if name not in value.members]
+    return _is_quorum(value.next, clean) and all(name in clean for name in added)
+
+
+def _is_quorum(members: Collection[StorageId], clean: Collection[StorageId]) -> bool:
+    return sum(name in clean for name in members) >= quorum(members)
 
 
 def engage(value: PartitionValue, clean: Iterable[StorageId], closing: TransactionId) -> PartitionValue:
     """Return the value that starts the session. It has to be written before any append of the session is sent.
 
-    Until then the next owner would not know which replicas can hold what this session commits.
+    Until then the next owner would not know which replicas can hold what this session commits. A pending change that
+    can't be made on these replicas (`takes_next`) stays pending, and the session is one of the old members.
     """
-    members = value.members if value.next is None else value.next
     clean = set(clean)
+    members, pending = value.members, value.next
+    if pending is not None and takes_next(value, clean):
+        members, pending = pending, None
     engagements: dict[StorageId, Engagement] = {}
     for name in members:
         before = value.engagements.get(name)
@@ -269,4 +289,4 @@ def engage(value: PartitionValue, clean: Iterable[StorageId], closing: Transacti
             # Its session ended at `closing`: when it comes back, what it holds above that is cut. One that was closed
             # earlier keeps its older mark, for it has not seen what was decided since.
             engagements[name] = replace(before, closing=closing) if before.unresolved else before
-    return replace(value, members=members, next=None, engagements=engagements)
+    return replace(value, members=members, next=pending, engagements=engagements)

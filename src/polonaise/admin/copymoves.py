@@ -1,0 +1,208 @@
+"""Move copies of partitions between storage nodes, a step at a time, and see each step through to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from polonaise.admin.asking import ask_health
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import check_known, copies_on
+from polonaise.coordination.memberchanges import Move, balance
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded
+from polonaise.host import Host
+from polonaise.node.condition import condition_of
+from polonaise.terms import PartitionId, StorageId
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
+
+_AT_ONCE_MAX: Final = 8
+"""How many partitions change at the same time."""
+_LOOK_S: Final = 0.2
+"""The pause between two looks at a change that is awaited, in seconds."""
+_TELL_S: Final = 5.0
+"""How often it is told what a change waits for, in seconds."""
+
+Report = Callable[[PartitionId | None, str], None]
+"""What is called with a partition (None: the whole work) and a line on how far the work is."""
+
+
+class CopyMoves:
+    """Carries out moves of copies. All of it may be broken off and repeated: it goes on from where the values are.
+
+    A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that is not
+    made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked for.
+    """
+
+    def __init__(self, host: Host, edits: MemberEdits, *, step_s: float, timeout_s: float, report: Report) -> None:
+        self._host = host
+        self._edits = edits
+        self._step_s = step_s
+        self._timeout_s = timeout_s
+        self._report = report
+
+    async def add(self, partition: PartitionId, name: StorageId) -> None:
+        """Add a copy of a partition on a storage node, and wait until it is in sync. Raises what `add_copy` raises."""
+        self._report(partition, f"adding a copy on {name}")
+        await self._edits.add_copy(partition, name)
+        await self._made(partition)
+
+    async def remove(self, partition: PartitionId, name: StorageId, *, force: bool = False) -> None:
+        """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises."""
+        self._report(partition, f"removing the copy on {name}")
+        await self._edits.remove_copy(partition, name, force=force)
+        await self._made(partition)
+
+    async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
+        """Move a copy from one storage node to another. What was done of it before is not done again.
+
+        Raises what `add` and `remove` raise, and `BadOption` if `source` has no copy and `target` has one: it is moved.
+        """
+        value = await self._settled(partition)
+        if source not in value.members:
+            there = "it has been moved already" if target in value.members else f"it is on {', '.join(value.members)}"
+            raise BadOption(f"partition {partition} has no copy on {source}: {there}")
+        await self._move(Move(partition, source, target))
+
+    async def balance(self) -> list[Move]:
+        """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
+        description = (await self._edits.description()).value
+        values = await self._values(description.total)
+        return balance(description, {p: value.next or value.members for p, value in enumerate(values)})
+
+    async def carry_out(self, moves: Sequence[Move]) -> None:
+        """Carry out moves, several at the same time, but one step at a time in each partition."""
+        turns = asyncio.Semaphore(_AT_ONCE_MAX)
+
+        async def move(each: Move) -> None:
+            async with turns:
+                await self._move(each)
+
+        by_partition: dict[PartitionId, list[Move]] = {}
+        for each in moves:
+            by_partition.setdefault(each.partition, []).append(each)
+
+        async def in_order(group: list[Move]) -> None:
+            for each in group:
+                await move(each)
+
+        outcomes = await asyncio.gather(*map(in_order, by_partition.values()), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+    async def drain(self, name: StorageId) -> int:
+        """Move every copy off a storage node, and give it no more; return how many it had.
+
+        The node itself may be dead: copies are made from the others. Raises `UnknownStorageNode`, `CopyNeeded` if fewer
+        nodes are left than each partition has copies (nothing is changed then), and what `carry_out` raises: then the
+        node stays marked, and the command may be repeated.
+        """
+        description = (await self._edits.description()).value
+        check_known(description, name)
+        after = description.drained(name)
+        left = [each for each in after.storage if each not in after.draining]
+        if len(left) < description.replication_factor:
+            raise CopyNeeded(
+                f"without {name} there are {len(left)} storage nodes ({', '.join(left)}) for "
+                f"{description.replication_factor} copies of each partition: add another one first (polonaise storage "
+                "add NAME HOST:PORT)"
+            )
+        # Partitions that are added to a topic from here on get no copy on it.
+        marked = await self._edits.describe(lambda described: described.drained(name))
+        moved = 0
+        while held := await copies_on(self._edits, name, marked.total):
+            self._report(None, f"{len(held)} copies are left on {name}")
+            for partition in held:
+                await self._settled(partition)
+            described = (await self._edits.description()).value
+            values = await self._values(described.total)
+            planned = balance(described, {partition: value.members for partition, value in enumerate(values)})
+            moves = [move for move in planned if move.source == name]
+            await self.carry_out(moves)
+            moved += len(moves)
+        return moved
+
+    # ------------------------------------------------------------------ one move
+
+    async def _move(self, move: Move) -> None:
+        value = await self._settled(move.partition)
+        if move.target is not None and move.target not in value.members:
+            await self.add(move.partition, move.target)
+        if move.source is not None and move.source in value.members:
+            await self._remove_once_spared(move.partition, move.source)
+
+    async def _remove_once_spared(self, partition: PartitionId, name: StorageId) -> None:
+        """Remove a copy, as soon as enough others are in sync: one of them may just be catching up."""
+        until_s = self._host.clock.monotonic_s() + self._step_s
+        told_s = float("-inf")
+        while True:
+            try:
+                await self.remove(partition, name)
+                return
+            except (CopyNeeded, ChangePending) as error:
+                now_s = self._host.clock.monotonic_s()
+                if now_s >= until_s:
+                    raise
+                if now_s - told_s >= _TELL_S:
+                    told_s = now_s
+                    self._report(partition, f"waits: {error.text}")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _settled(self, partition: PartitionId) -> PartitionValue:
+        """Return a partition's value once no change is pending in it: an earlier run may have asked for one."""
+        value = await self._edits.partition(partition)
+        return value if value.next is None else await self._made(partition)
+
+    async def _made(self, partition: PartitionId) -> PartitionValue:
+        """Wait until the pending change is made, and return the partition's value. Raises `DeadlineExceeded`."""
+        clock = self._host.clock
+        until_s, tell_s = clock.monotonic_s() + self._step_s, clock.monotonic_s() + _TELL_S
+        while True:
+            value = await self._edits.partition(partition)
+            if value.next is None:
+                return value
+            now_s = clock.monotonic_s()
+            if now_s >= min(until_s, tell_s):
+                why = await self._waits_for(partition, value)
+                if now_s >= until_s:
+                    raise DeadlineExceeded(
+                        f"partition {partition}: its members {', '.join(value.members)} did not become "
+                        f"{', '.join(value.next)} within {self._step_s:g} s: {why}. The change stays asked for: mend "
+                        "what it waits for and repeat the command, or take it back (polonaise partition cancel-change)"
+                    )
+                tell_s = now_s + _TELL_S
+                self._report(partition, why)
+            await asyncio.sleep(_LOOK_S)
+
+    async def _waits_for(self, partition: PartitionId, value: PartitionValue) -> str:
+        """Return what a pending change waits for, in words: the node that is to get a copy, or the owner, is asked."""
+        description = (await self._edits.description()).value
+        for name in value.next or ():
+            if name not in value.members:
+                address = description.address_of(name)
+                told = await ask_health(self._host, address, ROLE_STORAGE, description.key, self._timeout_s)
+                if not isinstance(told, dict):
+                    return f"waits for storage node {name}, which does not answer: {told}"
+        assignment = (await self._edits.coordinator.assignment()).value
+        owner = assignment.owners.get(partition)
+        if owner is None:
+            return "waits for an owner: start a server"
+        health = await ask_health(self._host, owner.address, ROLE_SERVER, description.key, self._timeout_s)
+        if not isinstance(health, dict):
+            return f"waits for server {owner.server}, which does not answer: {health}"
+        try:
+            condition = condition_of(partition, health, health["partitions"][str(partition)])
+        except (LookupError, TypeError, AttributeError):
+            return f"waits for server {owner.server} to serve the partition"
+        return "; ".join([condition.change or "waits for the owner to see the change", *condition.troubles])
+
+    async def _values(self, partitions: int) -> list[PartitionValue]:
+        reading = asyncio.Semaphore(_AT_ONCE_MAX)
+
+        async def read(partition: PartitionId) -> PartitionValue:
+            async with reading:
+                return await self._edits.partition(partition)
+
+        return await asyncio.gather(*map(read, range(partitions)))

@@ -1,0 +1,115 @@
+"""Add storage nodes to a running cluster, and take away those that hold no copies any more."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from polonaise.admin.asking import ask_health, not_named
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import BadOption, CopyNeeded, UnknownStorageNode, WrongClusterKey
+from polonaise.host import Host
+from polonaise.node.addresses import check_storage_address
+from polonaise.redaction import redacted
+from polonaise.terms import PartitionId, StorageId
+from polonaise.wire.messages import ROLE_STORAGE
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAdded:
+    """The outcome of adding a storage node."""
+
+    name: StorageId
+    address: str
+    changed: bool
+    """Whether the description was changed: not if the node was one of the cluster's already, and not drained."""
+    trouble: str
+    """Why the node was not found at its address, where it may be started later; empty if it answers there."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the outcome as a JSON-ready document."""
+        return {"name": self.name, "address": self.address, "changed": self.changed, "trouble": self.trouble}
+
+
+async def add_storage(
+    host: Host, edits: MemberEdits, name: StorageId, address: str, zone: str, timeout_s: float
+) -> StorageAdded:
+    """Add a storage node to the cluster's description; from then on it may be given copies. It has none yet.
+
+    A node of the cluster that is being drained is used again. The node is asked first: one with another name or of
+    another cluster is refused, one that does not answer is not. Raises, with nothing changed, `BadOption` for an
+    address that is invalid or another node's, or if the node has another address; `WrongStorageNode`,
+    `WrongClusterKey`. Raises `CoordinatorUnavailable`, after which the command may be repeated.
+    """
+    check_storage_address(address)
+    before = (await edits.description()).value
+    _check_address(before, name, address)
+    told = await ask_health(host, address, ROLE_STORAGE, before.key, timeout_s)
+    if isinstance(told, WrongClusterKey):
+        raise told
+    if (other := not_named(name, address, told)) is not None:
+        raise other
+
+    def added(description: ClusterDescription) -> ClusterDescription:
+        _check_address(description, name, address)
+        return description.with_node(name, address, zone)
+
+    after = await edits.describe(added)
+    return StorageAdded(name, address, after != before, "" if isinstance(told, dict) else str(told))
+
+
+def _check_address(description: ClusterDescription, name: StorageId, address: str) -> None:
+    for other, taken in description.nodes.items():
+        if other == name and taken != address:
+            raise BadOption(
+                f"storage node {name} is one of the cluster's, at {taken}: to tell the cluster of another address, use "
+                f"`polonaise storage move {name} HOST:PORT`"
+            )
+        if other != name and taken == address:
+            raise BadOption(f"{redacted(address)} is the address of storage node {other}: give the new node its own")
+
+
+async def remove_storage(edits: MemberEdits, name: StorageId) -> None:
+    """Take a storage node that holds no copies out of the cluster's description. Its files stay on its disk.
+
+    Raises, with nothing changed, `UnknownStorageNode`, and `CopyNeeded` if it holds copies or is to get one.
+    """
+    before = (await edits.description()).value
+    check_known(before, name)
+    # Marked before the partitions are looked at, so that no copy is given to it after that: `MemberEdits.add_copy`
+    # looks at the mark when it has asked for one.
+    marked = await edits.describe(lambda description: description.drained(name))
+    held = await copies_on(edits, name, marked.total)
+    if held:
+        if name not in before.draining:
+            await edits.describe(lambda description: description.with_node(name, description.address_of(name)))
+        more = f" and {len(held) - 5} more" if len(held) > 5 else ""
+        raise CopyNeeded(
+            f"storage node {name} holds, or is to get, copies of partitions {', '.join(map(str, held[:5]))}{more}: "
+            f"drain it first (polonaise storage drain {name})"
+        )
+    await edits.describe(lambda description: description.without_node(name))
+
+
+def check_known(description: ClusterDescription, name: StorageId) -> None:
+    """Raise `UnknownStorageNode` if the cluster has no storage node of this name."""
+    if name not in description.storage:
+        raise UnknownStorageNode(
+            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are "
+            f"{', '.join(description.storage)}"
+        )
+
+
+async def copies_on(edits: MemberEdits, name: StorageId, partitions: int) -> list[PartitionId]:
+    """Return the partitions of which this storage node has a copy, or is to get one."""
+    reading = asyncio.Semaphore(16)
+
+    async def has(partition: PartitionId) -> bool:
+        async with reading:
+            value = await edits.partition(partition)
+        return name in value.members or name in (value.next or ())
+
+    held = await asyncio.gather(*(has(partition) for partition in range(partitions)))
+    return [partition for partition, holds in enumerate(held) if holds]

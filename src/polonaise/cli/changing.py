@@ -1,0 +1,72 @@
+"""Options and connections shared by the commands that change where a cluster's copies are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Annotated, Final
+
+from typer import Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.output import say, say_json, tidy, while_read
+
+if TYPE_CHECKING:
+    from polonaise.admin.copymoves import CopyMoves
+    from polonaise.admin.memberedits import MemberEdits
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
+
+STEP_S: Final = 600.0
+"""Seconds that one step, such as copying a partition to another node, may take until a command gives up waiting."""
+StepTimeout = Annotated[
+    float,
+    Option(
+        "--step-timeout",
+        parser=inputs.seconds_of,
+        metavar="SECONDS",
+        help="How long to wait for each step, such as copying a partition, before giving up.",
+    ),
+]
+Force = Annotated[bool, Option("--force", help="Even if fewer copies are left in sync than the partition is to have.")]
+
+
+def with_edits(coordinator: str | None, timeout_s: float, do: Callable[[Host, MemberEdits], Awaitable[None]]) -> None:
+    """Connect to the cluster's coordinator, run `do`, and close the connection."""
+    where = looking.required(coordinator)
+
+    async def run() -> None:
+        from polonaise.admin.asking import opened_coordinator
+        from polonaise.admin.memberedits import MemberEdits
+
+        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(where)
+        async with opening as (host, opened):
+            await do(host, MemberEdits(opened, timeout_s))
+
+    with tidy():
+        asyncio.run(while_read(run()))
+
+
+def with_moves(
+    coordinator: str | None,
+    timeout_s: float,
+    step_s: float,
+    do: Callable[[CopyMoves], Awaitable[None]],
+    *,
+    as_json: bool = False,
+) -> None:
+    """Connect to the cluster's coordinator, run `do`, which moves copies and tells how far it is, and close."""
+
+    def report(partition: int | None, line: str) -> None:
+        if as_json:
+            say_json({"partition": partition, "progress": line})
+        else:
+            say(line if partition is None else f"partition {partition}: {line}")
+
+    async def move(host: Host, edits: MemberEdits) -> None:
+        from polonaise.admin.copymoves import CopyMoves
+
+        await do(CopyMoves(host, edits, step_s=step_s, timeout_s=timeout_s, report=report))
+
+    with_edits(coordinator, timeout_s, move)

@@ -1,0 +1,177 @@
+"""Keep a server registered at the coordinator, and know without its word until when the server may own partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from math import isinf
+from typing import Final
+
+from polonaise.coordination import Coordinator, Membership
+from polonaise.coordination.lease import RENEW_S, Tenure, renew_every_s
+from polonaise.coordination.values import Registration
+from polonaise.errors import Closed, CoordinatorUnavailable, PolonaiseError
+from polonaise.host import Host
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
+
+_log = logging.getLogger(__name__)
+_LEASE: Final = "the lease can't be renewed"
+_FAILED_PAUSE_S: Final = 0.25
+"""The shortest pause, in seconds, after a renewal that failed."""
+
+
+class ServerMembership:
+    """Registers a server, renews its registration, and ends its ownership in time when that does not succeed.
+
+    Other servers take over what this one owns once its registration has run out: no earlier than `Membership.holds_s`
+    after the moment at which its last successful renewal began. At that moment, less a margin, this server stops owning
+    by itself (`coordination.lease.Tenure`). It hears nothing from the coordinator then, and needs to hear nothing.
+    """
+
+    def __init__(
+        self, host: Host, coordinator: Coordinator, trouble: CoordinatorTrouble, on_ended: Callable[[], None]
+    ) -> None:
+        """`on_ended` is called when the server must own nothing any more; it may own again once `held` returns."""
+        self._host = host
+        self._coordinator = coordinator
+        self._trouble = trouble
+        self._on_ended = on_ended
+        self._tenure = Tenure()
+        self._registration: Registration
+        self._membership: Membership | None = None
+        self._renewed = asyncio.Event()
+        """Set when a renewal succeeds; cleared when the registration may have run out."""
+        self.stretch = 0
+        """The number of times that the registration may have run out. What was read in one stretch is not to be
+        followed in the next: others may have changed it meanwhile."""
+        self.not_owning = ""
+        """Why the server owns nothing at present; empty while its registration holds."""
+
+    async def register(self, registration: Registration) -> None:
+        """Register the server. Raises what `Coordinator.register` does."""
+        self._registration = registration
+        began_s = self._now_s
+        self._membership = await self._coordinator.register(registration)
+        self._note_renewed(began_s, self._membership)
+
+    async def register_again(self) -> None:
+        """Register the server again, whose registration is gone. Raises what `Coordinator.register` does.
+
+        That alone is no renewal: the registration may be one that others have just taken for run out.
+        """
+        self._membership = await self._coordinator.register(self._registration)
+
+    async def leave(self) -> None:
+        """End the registration. Doing so twice is no error."""
+        if self._membership is not None:
+            await self._membership.leave()
+
+    @property
+    def left(self) -> bool:
+        """Whether the server has left the members."""
+        return self._membership is not None and self._membership.left
+
+    @property
+    def registered(self) -> bool:
+        """Whether the server was ever registered."""
+        return self._membership is not None
+
+    async def held(self, seconds: float) -> int:
+        """Wait until the registration holds, at most `seconds`; return the present `stretch`.
+
+        Raises `CoordinatorUnavailable` if it does not hold by then.
+        """
+        self.check()
+        if not self._renewed.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._renewed.wait()
+            except TimeoutError:
+                raise CoordinatorUnavailable(
+                    f"the registration of server {self._registration.server} could not be renewed within {seconds:g} s"
+                ) from None
+        return self.stretch
+
+    def check(self) -> None:
+        """End the ownership now if the registration may have run out.
+
+        To be called before what only an owner may do: a process that was stopped goes on before its timers are told.
+        """
+        if self._renewed.is_set() and not self._tenure.holds(self._now_s):
+            self._end()
+
+    async def keep(self) -> None:
+        """Renew the registration for ever, in the event loop that does all the work: if that hangs, the lease ends."""
+        while True:
+            began_s, every_s, pause_s = self._now_s, RENEW_S, 0.0
+            try:
+                if self._membership is not None:
+                    every_s = renew_every_s(self._membership.holds_s)
+                    # One that stepped aside has no registration that could run out. It goes on until the server that
+                    # takes its partitions over fences it: it may be the last one that can serve them.
+                    if self._membership.left or await self._membership.renew():
+                        self._note_renewed(began_s, self._membership)
+                    else:
+                        await self.register_again()
+                        every_s, pause_s = 0.0, _FAILED_PAUSE_S
+                self._trouble.succeeded(_LEASE)
+            except Closed:
+                raise
+            except PolonaiseError as error:
+                pause_s = _FAILED_PAUSE_S
+                self._trouble.failed(_LEASE, error)
+                # Not the end of this server, whatever the coordinator says: it owns until its registration may have
+                # run out, and again once it is renewed.
+                _log.warning(
+                    "server %d could not renew its lease: %s", self._registration.server, error, extra=self._fields
+                )
+            # From the beginning: after a renewal that took long, the next one must not come late.
+            await asyncio.sleep(max(pause_s, began_s + every_s - self._now_s))
+
+    async def watch(self) -> None:
+        """End the ownership whenever the registration may have run out, for ever."""
+        while True:
+            await self._renewed.wait()
+            left_s = self._tenure.until_s - self._now_s
+            if isinf(left_s):
+                return
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+            self.check()
+
+    @property
+    def _now_s(self) -> float:
+        return self._host.clock.monotonic_s()
+
+    @property
+    def _fields(self) -> dict[str, int]:
+        """The fields of a line in the log (`node.logformat`)."""
+        return {"server": self._registration.server}
+
+    def _note_renewed(self, began_s: float, membership: Membership) -> None:
+        """Take note of a renewal that began at `began_s` and succeeded."""
+        self.check()
+        self._tenure.renewed(began_s, membership.holds_s)
+        if self._tenure.holds(self._now_s) and not self._renewed.is_set():
+            self._renewed.set()
+            if self.not_owning:
+                self.not_owning = ""
+                _log.warning(
+                    "server %d has renewed its registration: it owns again what the assignment gives it",
+                    self._registration.server,
+                    extra=self._fields,
+                )
+
+    def _end(self) -> None:
+        """End the ownership: the registration may have run out."""
+        self._renewed.clear()
+        self.stretch += 1
+        server, holds_s = self._registration.server, self._membership.holds_s if self._membership else 0.0
+        why = str(self._trouble) or "the coordinator, or this process, has not answered in time"
+        self.not_owning = (
+            f"server {server} owns nothing: it could not renew its registration, which holds for {holds_s:g} s, so "
+            f"others may take over its partitions ({why}). It goes on by itself once the coordinator answers"
+        )
+        _log.warning("%s", self.not_owning, extra=self._fields)
+        self._on_ended()

@@ -1,0 +1,40 @@
+"""Mutations of what decides which server owns a partition."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+_NODE: Final = "polonaise.server.node"
+
+OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
+    "owner-that-outlives-its-session": Mutation(
+        "polonaise.coordination.lease",
+        "began_s + holds_s * (1 - _MARGIN)",
+        "began_s + 10 * holds_s",
+        "P13: a server that is cut off from the coordinator goes on owning when its session can have ended",
+    ),
+    "generation-ignored": Mutation(
+        "polonaise.server.protocol.recovery",
+        "    if value.generation > generation:\n        return None\n",
+        "",
+        "P13: an owner that was deposed claims the partition back from its successor",
+    ),
+    "assignment-that-drops-a-partition": Mutation(
+        "polonaise.server.assignment",
+        "            loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))\n",
+        "            if partition not in current.owners:\n"
+        "                loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))\n",
+        "P11: what a dead server owned is given to nobody",
+    ),
+    # No manager is elected: every server computes the same assignment. What two managers would do wrong, two servers do
+    # that write without a look at what the other has written.
+    "two-servers-assign-at-once": Mutation(
+        _NODE,
+        "        return await self._coordinator.set_assignment(assignment, current.version)\n",
+        "        latest = await self._coordinator.assignment()\n"
+        "        return await self._coordinator.set_assignment(assignment, latest.version)\n",
+        "P11: an assignment is replaced by one that was computed before it, and a generation has two owners",
+    ),
+}

@@ -1,0 +1,93 @@
+"""The kinds of faults of a smoke test, and on which nodes each of them is inflicted."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class NodeGroup(StrEnum):
+    """The kinds of nodes. At most one node of each group has a fault at a time, so the others remain a quorum."""
+
+    ZOOKEEPER = "zookeeper"
+    STORAGE = "storage"
+    SERVER = "server"
+    CLIENT = "client"
+    ARCHIVER = "archiver"
+
+
+COUNTS: Final = {
+    NodeGroup.ZOOKEEPER: 3,
+    NodeGroup.STORAGE: 3,
+    NodeGroup.SERVER: 3,
+    NodeGroup.CLIENT: 2,
+    NodeGroup.ARCHIVER: 1,
+}
+"""The number of nodes of each group."""
+
+
+class FaultKind(StrEnum):
+    """The kinds of faults."""
+
+    KILL = "kill"
+    """The process is killed by SIGKILL, and started again."""
+    STOP = "stop"
+    """The process is stopped by SIGSTOP, and continued by SIGCONT."""
+    CUT = "cut"
+    """The host's link is down: nothing arrives from it or at it."""
+    CUT_OUT = "cut-out"
+    """Nothing that the host sends arrives; it hears the others."""
+    CUT_IN = "cut-in"
+    """Nothing arrives at the host; the others hear it."""
+    CUT_PAIR = "cut-pair"
+    """A server and a storage node do not reach each other; all others reach both."""
+    WIPE = "wipe"
+    """The storage node is killed, its disk is emptied, and it comes back as a new node of the same name."""
+    MOVE = "move"
+    """The server is stopped gracefully, so that its partitions move to others, and started again."""
+
+
+PROCESS_KINDS: Final = frozenset({FaultKind.KILL, FaultKind.STOP, FaultKind.WIPE, FaultKind.MOVE})
+"""The kinds that need no network of their own."""
+LINK_KINDS: Final = frozenset({FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.CUT_PAIR})
+"""The kinds that cut links between hosts."""
+
+TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
+    FaultKind.KILL: tuple(NodeGroup),
+    FaultKind.STOP: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
+    FaultKind.CUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER, NodeGroup.CLIENT),
+    FaultKind.CUT_OUT: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.CUT_IN: (NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.CUT_PAIR: (NodeGroup.SERVER,),
+    FaultKind.WIPE: (NodeGroup.STORAGE,),
+    FaultKind.MOVE: (NodeGroup.SERVER,),
+}
+"""The groups that each kind is inflicted on."""
+
+
+class Fault(NamedTuple):
+    """One fault of one node."""
+
+    kind: FaultKind
+    node: str
+    """The node's name, such as `storage-1`."""
+    other: str = ""
+    """The other end of the cut, for `CUT_PAIR`; empty for all other kinds."""
+
+    @property
+    def groups(self) -> frozenset[NodeGroup]:
+        """The groups of the nodes that have this fault."""
+        return frozenset(group_of(name) for name in (self.node, self.other) if name)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.node}" + (f" from {self.other}" if self.other else "")
+
+
+def group_of(node: str) -> NodeGroup:
+    """Return the group of a node, by its name."""
+    return NodeGroup(node.rpartition("-")[0])
+
+
+def nodes_of(group: NodeGroup) -> list[str]:
+    """Return the names of a group's nodes."""
+    return [f"{group}-{number}" for number in range(1, COUNTS[group] + 1)]

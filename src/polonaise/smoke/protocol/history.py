@@ -1,0 +1,108 @@
+"""What a smoke test has recorded of one partition: all that its checks look at."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class LineKind(StrEnum):
+    """The kinds of lines in a client's journal."""
+
+    OPEN = "open"
+    """The client has opened the log."""
+    ASK = "ask"
+    """The client is about to append the operation."""
+    ACK = "ack"
+    """The operation is in the log, under this id."""
+    REFUSED = "refused"
+    """The operation is not in the log, and never will be."""
+    UNKNOWN = "unknown"
+    """The client was told that nobody knows whether the operation is in the log."""
+    QUIET = "quiet"
+    """The client has no append without an answer, and makes no more."""
+    END = "end"
+    """The client has ended cleanly: it was fed all."""
+
+
+class Line(NamedTuple):
+    """One line of a client's journal."""
+
+    kind: LineKind
+    partition: int = -1
+    operation: str = ""
+    id: int = -1
+
+
+class BatchSeen(NamedTuple):
+    """The ids and the commit time of one batch of the log."""
+
+    first: int
+    last: int
+    commit_time_us: int
+
+
+class Contents(NamedTuple):
+    """What one copy of a partition holds: a replica, the archive, or the log as its owner gives it out."""
+
+    first: int
+    """The first id; 0 unless something was trimmed."""
+    last: int
+    """The last id, -1 for none."""
+    digest: str
+    """A digest over the bytes of all batches from the first to the last id."""
+    trouble: str = ""
+    """What is damaged or can't be read; empty if nothing is."""
+
+
+class Fed(NamedTuple):
+    """One transaction as a consumer was fed it."""
+
+    id: int
+    digest: int
+    """The digest of its body; see `operations.digest_of`."""
+
+
+NOTHING: Final = Contents(0, -1, "")
+"""The contents of a copy of which nothing is known."""
+
+
+@dataclass
+class PartitionHistory:
+    """Everything recorded about one partition."""
+
+    partition: int
+    copies: int
+    """How many replicas there are to be."""
+    trimmed: int = 0
+    """The first id that the run has left in the replicas; 0 if it trimmed nothing."""
+    lines: list[Line] = field(default_factory=list)
+    """The lines of all clients that are about this partition."""
+    batches: list[BatchSeen] = field(default_factory=list)
+    """The log's batches in the order in which its owner gave them out."""
+    entries: list[tuple[int, bytes]] = field(default_factory=list)
+    """Ids and bodies of the log's transactions, without those that the library wrote for itself."""
+    stale: list[str] = field(default_factory=list)
+    """Transactions that were built on stale locked state, by the log's own evidence."""
+    judged: int = 0
+    """How many transactions had evidence."""
+    contents: Contents = field(default=NOTHING)
+    """What the owner gave out, from the first to the last id."""
+    replicas: dict[str, Contents] = field(default_factory=dict)
+    """By the name of the storage node."""
+    archive: Contents | None = None
+    fed: dict[str, list[Fed]] = field(default_factory=dict)
+    """What each consumer was fed, in the order in which it was applied."""
+    views: dict[str, dict[int, int]] = field(default_factory=dict)
+    """The balances in each consumer's tables."""
+
+    def digest(self) -> str:
+        """Return a digest of the history, in hexadecimal."""
+        total = hashlib.sha256(self.contents.digest.encode())
+        for line in self.lines:
+            total.update(repr(tuple(line)).encode())
+        for consumer, fed in sorted(self.fed.items()):
+            total.update(repr((consumer, [tuple(each) for each in fed])).encode())
+        return total.hexdigest()

@@ -1,0 +1,102 @@
+"""Draws the faults of a smoke test from a seed: the same seed, length and kinds give the same schedule."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, NodeGroup, nodes_of
+
+T = TypeVar("T")
+
+STEP_TRANSACTIONS: Final = 4_000
+"""Acknowledged transactions from one step to the next, in a run that is long enough."""
+STEPS_MIN: Final = 3
+_PAIRED_PERCENT: Final = 60
+"""The share of steps with two faults."""
+_HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
+"""Seconds that a fault lasts: shorter and longer than the deadlines of requests, and longer than a lease."""
+
+
+class FaultStep(NamedTuple):
+    """One or two faults, which begin together and last equally long."""
+
+    number: int
+    at: int
+    """How many transactions are acknowledged when the step begins."""
+    hold_s: float
+    """How long the faults last, in seconds; whatever the step needs to heal comes on top."""
+    faults: tuple[Fault, ...]
+
+    def __str__(self) -> str:
+        return f"at {self.at}, {self.hold_s:g} s: {', '.join(map(str, self.faults))}"
+
+
+def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> tuple[FaultStep, ...]:
+    """Return the steps of a run, in order.
+
+    Faults are dealt like cards: each kind on each group comes once before any comes twice, so a long run has them all.
+    No step has two faults that touch one group, so a majority of each group is always left, and the next step begins
+    only when all is well again.
+    """
+    dice = _Dice(f"{seed}/{transactions}/{','.join(sorted(kinds))}")
+    deck = _Deck(dice, kinds)
+    count = max(STEPS_MIN, transactions // STEP_TRANSACTIONS)
+    steps = []
+    for number in range(count):
+        first = deck.deal(frozenset())
+        taken = [first]
+        if dice.below(100) < _PAIRED_PERCENT:
+            taken.append(deck.deal(first.groups))
+        at = transactions * (number + 1) // (count + 1)
+        steps.append(FaultStep(number, at, dice.choice(_HOLDS_S), tuple(taken)))
+    return tuple(steps)
+
+
+def digest_of(steps: Sequence[FaultStep]) -> str:
+    """Return a digest of a schedule, in hexadecimal, by which two runs are known to have the same one."""
+    return hashlib.sha256("\n".join(map(str, steps)).encode()).hexdigest()[:16]
+
+
+class _Dice:
+    """Numbers that follow from a text, and are the same ones in every version of Python."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._drawn = 0
+
+    def below(self, count: int) -> int:
+        """Return a number from 0 on that is below `count`."""
+        self._drawn += 1
+        return int.from_bytes(hashlib.sha256(f"{self._text}/{self._drawn}".encode()).digest()) % count
+
+    def choice(self, choices: Sequence[T]) -> T:
+        """Return one of these."""
+        return choices[self.below(len(choices))]
+
+
+class _Deck:
+    """All pairs of a kind and a group, shuffled; another deck follows when it is used up."""
+
+    def __init__(self, dice: _Dice, kinds: Collection[FaultKind]) -> None:
+        self._dice = dice
+        self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in TARGETS[kind]]
+        self._cards: list[tuple[FaultKind, NodeGroup]] = []
+
+    def deal(self, busy: frozenset[NodeGroup]) -> Fault:
+        """Return the next fault that touches none of these groups."""
+        while True:
+            for position, (kind, group) in enumerate(self._cards):
+                fault = self._fault(kind, group)
+                if not fault.groups & busy:
+                    del self._cards[position]
+                    return fault
+            more = list(self._pairs)
+            while more:
+                self._cards.append(more.pop(self._dice.below(len(more))))
+
+    def _fault(self, kind: FaultKind, group: NodeGroup) -> Fault:
+        node = self._dice.choice(nodes_of(group))
+        other = self._dice.choice(nodes_of(NodeGroup.STORAGE)) if kind is FaultKind.CUT_PAIR else ""
+        return Fault(kind, node, other)

@@ -1,0 +1,397 @@
+"""Runs a smoke test: starts everything, inflicts the faults of the schedule, and checks the history at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import polonaise
+from polonaise.admin import zookeeper
+from polonaise.admin.localcluster import Told
+from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
+from polonaise.host.files import try_lock, with_own_errors
+from polonaise.host.stopsignals import StopFlag
+from polonaise.smoke.client import GO, PAUSE, QUIET
+from polonaise.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
+from polonaise.smoke.injection import begin, end
+from polonaise.smoke.leftovers import Notes, sweep
+from polonaise.smoke.parts import Part
+from polonaise.smoke.protocol.checks import violations
+from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind, NodeGroup, nodes_of
+from polonaise.smoke.protocol.history import LineKind
+from polonaise.smoke.protocol.schedule import FaultStep, digest_of, schedule_of
+from polonaise.smoke.report import SmokeReport, this_version
+from polonaise.smoke.state import SmokeState
+from polonaise.smoke.town import PARTITIONS, Ports, Town
+
+NAMESPACES: Final = "namespaces"
+LOOPBACK: Final = "loopback"
+RATE: Final = 500.0
+"""The most operations that each client begins in a second."""
+PROGRESS_S: Final = 60.0
+"""Seconds without an acknowledged append after which the run has failed: no fault takes a quorum away."""
+_WELL_S: Final = 120.0
+"""Seconds that the cluster gets to be well again after a step."""
+_THROUGH_S: Final = 180.0
+"""Seconds that the clients get to learn all fates and to apply all of the log."""
+_ARCHIVE_EVERY_S: Final = 5.0
+_ARCHIVE_S: Final = 120.0
+_LOOK_S: Final = 0.05
+_TROUBLE_S: Final = 0.3
+"""Seconds between two looks at whether the cluster is well."""
+
+Tell = Callable[[Told], None]
+
+
+class SmokeFailed(PolonaiseError):
+    """A smoke test found the cluster stuck, or a process that ended by itself; the message says which."""
+
+    code = "smoke_failed"
+
+
+class Interrupted(Exception):
+    """`stop_soon` was called."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeOptions:
+    """What a smoke test is asked for."""
+
+    directory: Path
+    transactions: int
+    seed: int
+    hosts: str = ""
+    """`namespaces` or `loopback`; empty for namespaces where these are possible."""
+
+    @property
+    def command(self) -> str:
+        """The command that does the same again, on hosts of the same kind."""
+        hosts = f" --hosts {self.hosts}" if self.hosts else ""
+        return f"polonaise smoke --transactions {self.transactions} --seed {self.seed}{hosts}"
+
+
+class SmokeRun:
+    """One run, from its start, or from where it was interrupted, to its report."""
+
+    def __init__(self, options: SmokeOptions, tell: Tell) -> None:
+        """Start nothing yet. `tell` is called with each change of state."""
+        self._options = options
+        self._tell = tell
+        self._directory = options.directory.absolute()
+        self._stopped = StopFlag()
+        self._began_s = time.monotonic()
+        self._acknowledged = 0
+        self._acknowledged_s = 0.0
+        self._faulty: set[str] = set()
+        self._archive_s = 0.0
+        self._word = PAUSE
+        """What the clients were told last."""
+        self._state: SmokeState
+        self._town: Town
+        self._notes: Notes
+
+    def stop_soon(self) -> None:
+        """End the run soon; it can be resumed. May be called by a signal handler."""
+        self._stopped.set()
+
+    def run(self) -> SmokeReport | None:
+        """Run to the end, and return the report, which is in the directory too; None after `stop_soon`.
+
+        Afterwards nothing is left of the run but its directory. Raises `BadOption`, `DirectoryInUse`, `JavaMissing`,
+        `ExtraMissing`, `NoNetwork`, and faults of the disk.
+        """
+        zookeeper.check_installed()
+        _check_extras()
+        with_own_errors(str(self._directory), lambda: self._directory.mkdir(parents=True, exist_ok=True))
+        lock = try_lock(str(self._directory / "lock"))
+        try:
+            resumed = self._resumed()
+            for swept in sweep():
+                self._say("swept", f"removed what run {swept} had left behind")
+            self._notes = Notes()
+            try:
+                return self._on_hosts(resumed)
+            finally:
+                self._notes.tidy()
+        finally:
+            lock.release()
+
+    def _resumed(self) -> SmokeState | None:
+        """Return the unfinished run in the directory; None for a new one, for which a finished one is removed.
+
+        Raises `BadOption` for a run of other parameters.
+        """
+        found = SmokeState.read(self._directory)
+        if found is None:
+            return None
+        if found.finished:
+            for path in self._directory.iterdir():
+                if path.name != "lock":
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            return None
+        wanted = self._options
+        if (found.seed, found.transactions) != (wanted.seed, wanted.transactions) or wanted.hosts not in (
+            "",
+            found.hosts,
+        ):
+            raise BadOption(
+                f"{self._directory} holds an unfinished run: resume it with --transactions {found.transactions} --seed "
+                f"{found.seed} --hosts {found.hosts}, remove the directory, or name another one"
+            )
+        return found
+
+    def _on_hosts(self, resumed: SmokeState | None) -> SmokeReport | None:
+        kind = resumed.hosts if resumed is not None else self._options.hosts or _possible()
+        if kind == NAMESPACES and (why := namespaces_possible()):
+            raise NoNetwork(f"no network namespaces here: {why}; or run on loopback: --hosts loopback")
+        nodes = [node for group in NodeGroup for node in nodes_of(group)]
+        network = "" if resumed is None else resumed.network
+        hosts: Hosts = NamespaceHosts(self._notes.prefix, nodes, network) if kind == NAMESPACES else LoopbackHosts()
+        try:
+            if resumed is None:
+                started = datetime.now(UTC).isoformat(timespec="seconds")
+                options = self._options
+                self._state = SmokeState(
+                    options.seed, options.transactions, kind, hosts.network, Ports.on(hosts), started
+                )
+            else:
+                self._state = resumed
+                self._state.interruptions += 1
+            self._state.write(self._directory)
+            lives = {name: _lives(self._directory, name) for name in nodes_of(NodeGroup.CLIENT)}
+            self._town = Town(self._directory, hosts, self._state.ports, lives, self._state.seed, RATE)
+            return self._in_town(hosts)
+        finally:
+            hosts.close()
+
+    def _in_town(self, hosts: Hosts) -> SmokeReport | None:
+        state = self._state
+        steps = schedule_of(state.seed, state.transactions, hosts.kinds)
+        report = SmokeReport(
+            self._options.command, state.seed, state.transactions, state.hosts, state.started,
+            commit=this_version(), schedule=digest_of(steps), steps=len(steps),
+        )  # fmt: skip
+        before_s = state.seconds
+        try:
+            try:
+                self._work(steps, report)
+            finally:
+                state.seconds = before_s + time.monotonic() - self._began_s
+                self._say("stopping", "stopping")
+                self._town.kill()
+        except Interrupted:
+            state.write(self._directory)
+            self._say(
+                "interrupted", f"interrupted after {state.steps} of {len(steps)} steps; the same command resumes it"
+            )
+            return None
+        except PolonaiseError as error:
+            report.failure = str(error)
+        report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
+        report.faults = dict(sorted(state.counts.items()))
+        report.archive_runs = self._town.archiver.runs
+        state.finished = True
+        state.write(self._directory)
+        report.write(self._directory)
+        return report
+
+    def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:
+        town, state = self._town, self._state
+        self._say("starting", f"{state.hosts} in {self._directory}: {len(steps)} steps, schedule {report.schedule}")
+        town.start(self._started)
+        self._say("started", f"started: {', '.join(part.name for part in town.parts)}")
+        self._until(lambda: all(client.is_open for client in town.clients), "the clients open the log", _WELL_S)
+        self._until_well()
+        for step in steps[state.steps :]:
+            self._until_acknowledged(step.at)
+            self._do(step)
+            following = steps[step.number + 1].at if step.number + 1 < len(steps) else state.transactions
+            self._recover(following)
+            state.steps += 1
+            state.write(self._directory)
+        self._until_acknowledged(state.transactions)
+        self._finish(report)
+
+    def _do(self, step: FaultStep) -> None:
+        """Inflict the faults of a step, and end them after its time."""
+        self._faulty = {name for fault in step.faults for name in (fault.node, fault.other) if name}
+        for fault in step.faults:
+            self._say("fault", f"step {step.number}: {fault}, for {step.hold_s:g} s")
+            begin(self._town, fault)
+            self._state.counts[fault.kind] = self._state.counts.get(fault.kind, 0) + 1
+        until_s = time.monotonic() + step.hold_s
+        self._until(lambda: time.monotonic() >= until_s, "time passes", step.hold_s + PROGRESS_S)
+        for fault in step.faults:
+            end(self._town, fault)
+            self._started(self._town.part(fault.node))
+        for fault in step.faults:
+            if fault.kind in PROCESS_KINDS - {FaultKind.STOP}:
+                self._town.part(fault.node).wait_serving()
+        self._faulty = set()
+        self._say("ended", f"step {step.number}: over")
+
+    def _recover(self, following: int) -> None:
+        """Wait until each client has appends acknowledged again, and the cluster is well.
+
+        The clients pause if they come to where the next step begins.
+        """
+        before = {client.name: client.acknowledged for client in self._town.clients}
+        self._until(
+            lambda: all(client.acknowledged > before[client.name] for client in self._town.clients),
+            "each client has an append acknowledged again", _WELL_S,
+        )  # fmt: skip
+        self._until_well(following)
+
+    def _until_acknowledged(self, count: int) -> None:
+        """Let the clients append until so many transactions are acknowledged in all."""
+        self._tell_clients(GO)
+        self._until(lambda: self._acknowledged >= count, f"{count} transactions are acknowledged", None)
+
+    def _until_well(self, pause_at: int | None = None) -> None:
+        began_s, asked_s, trouble = time.monotonic(), 0.0, ""
+
+        def well() -> bool:
+            nonlocal asked_s, trouble
+            if pause_at is not None and self._acknowledged >= pause_at:
+                self._tell_clients(PAUSE)
+            now_s = time.monotonic()
+            if now_s < asked_s + _TROUBLE_S:
+                return False
+            trouble = asyncio.run(self._town.trouble())
+            asked_s = time.monotonic()
+            return not trouble
+
+        self._until(well, lambda: f"the cluster is well again: {trouble}", _WELL_S)
+        self._say("well", f"all is well, {time.monotonic() - began_s:.1f} s later")
+
+    def _finish(self, report: SmokeReport) -> None:
+        """End the clients and the archive, and check the history."""
+        town = self._town
+        self._tell_clients(QUIET)
+        self._until(lambda: all(client.is_quiet for client in town.clients), "the clients know all fates", _THROUGH_S)
+        for client in town.clients:
+            client.stop()
+        self._until(
+            lambda: all(client.is_through for client in town.clients), "the clients come to their end", _THROUGH_S
+        )
+        self._until_well()
+        runs = town.archiver.runs
+        self._archive_s = 0.0
+        # Two more: the one under way may have begun before the last transaction was committed.
+        self._until(lambda: town.archiver.runs >= runs + 2, "the archive is complete", _ARCHIVE_S)
+        self._faulty.add(town.archiver.name)
+        town.archiver.kill()
+        self._say("checking", "all is quiet; checking the history")
+        asyncio.run(self._check(report))
+        town.stop()
+
+    async def _check(self, report: SmokeReport) -> None:
+        # Imported here, because it needs extras of which the command tells by name.
+        from polonaise.smoke.evidence import history_of
+
+        digest, counts = hashlib.sha256(), Counter[str]()
+        async with polonaise.connect(self._town.log) as log:
+            for partition in range(PARTITIONS):
+                history = await history_of(self._town, log, partition)
+                report.violations += violations(history)
+                report.committed += len(history.entries)
+                digest.update(history.digest().encode())
+                counts.update(line.kind for line in history.lines)
+                self._say("checked", f"partition {partition}: {len(history.entries):,} transactions")
+                if self._stopped.is_set():
+                    raise Interrupted
+        report.history = digest.hexdigest()
+        names = {
+            LineKind.ASK: "asked",
+            LineKind.ACK: "acknowledged",
+            LineKind.REFUSED: "refused",
+            LineKind.UNKNOWN: "unknown",
+        }
+        report.operations = {name: counts[kind] for kind, name in names.items()}
+
+    # ------------------------------------------------------------------ watching
+
+    def _tell_clients(self, word: str) -> None:
+        if word != self._word:
+            self._word = word
+            self._acknowledged_s = time.monotonic()
+            for client in self._town.clients:
+                client.tell(word)
+
+    def _until(self, condition: Callable[[], bool], what: str | Callable[[], str], within_s: float | None) -> None:
+        """Watch everything until the condition is true.
+
+        Raises `SmokeFailed` if that takes more than `within_s` seconds, if no append is acknowledged for `PROGRESS_S`
+        seconds although the clients are not paused, or if a process ends by itself; `Interrupted` after `stop_soon`.
+        """
+        began_s = time.monotonic()
+        while True:
+            self._look()
+            if condition():
+                return
+            if within_s is not None and time.monotonic() > began_s + within_s:
+                text = what if isinstance(what, str) else what()
+                raise SmokeFailed(f"not within {within_s:g} s: {text}")
+            time.sleep(_LOOK_S)
+
+    def _look(self) -> None:
+        """Look once at all processes, and at what was acknowledged."""
+        if self._stopped.is_set():
+            raise Interrupted
+        town, now_s = self._town, time.monotonic()
+        for client in town.clients:
+            client.follow()
+        acknowledged = sum(client.acknowledged for client in town.clients)
+        if acknowledged != self._acknowledged or self._word != GO:
+            self._acknowledged, self._acknowledged_s = acknowledged, now_s
+        elif now_s > self._acknowledged_s + PROGRESS_S:
+            raise SmokeFailed(f"no append was acknowledged for {PROGRESS_S:g} s, with a quorum up and reachable")
+        for part in town.parts:
+            if part.name not in self._faulty and part.pid is not None and (how := part.ended()):
+                raise SmokeFailed(f"{part.name} has ended by itself: {how}")
+        if town.archiver.pid is None and town.archiver.name not in self._faulty and now_s > self._archive_s:
+            town.archiver.start()
+            self._started(town.archiver)
+            self._archive_s = now_s + _ARCHIVE_EVERY_S
+
+    def _started(self, part: Part) -> None:
+        """Note the processes of a part, so that a later run finds them if this one is killed."""
+        if part.pid is not None:
+            self._notes.started(part.pid)
+        if self._stopped.is_set():
+            raise Interrupted
+
+    def _say(self, event: str, text: str) -> None:
+        after_s = time.monotonic() - self._began_s
+        fields = {"after_s": round(after_s, 2), "acknowledged": self._acknowledged, "text": text}
+        self._tell(Told(event, f"{after_s:8.2f} s  {self._acknowledged:>9,}  {text}", fields))
+
+
+def _possible() -> str:
+    """Return the kind of hosts that is possible here: namespaces, if they are."""
+    return LOOPBACK if namespaces_possible() else NAMESPACES
+
+
+def _lives(directory: Path, name: str) -> int:
+    """Return how often a client was started in this directory."""
+    return max((int(path.name.split(".")[1]) for path in directory.glob(f"{name}.*.journal")), default=0)
+
+
+def _check_extras() -> None:
+    """Raise `ExtraMissing` if a library is missing that the run needs."""
+    try:
+        import polonaise.coordination.zookeeper
+        import polonaise.fragments.history
+        import polonaise.views.sql  # noqa: F401
+    except ImportError as error:
+        raise ExtraMissing(
+            f"the smoke test needs {error.name}: pip install 'polonaise[fragments,spark,sql,zookeeper]'"
+        ) from error

@@ -1,0 +1,185 @@
+"""All processes of a smoke test: an ensemble of ZooKeeper, a cluster, its clients and its archiver."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from polonaise.admin.cluster import Wellness, observer_of
+from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
+from polonaise.errors import PolonaiseError
+from polonaise.host.address import HostPort
+from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode
+from polonaise.smoke.client import ClientJob
+from polonaise.smoke.hosts import Hosts
+from polonaise.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
+from polonaise.smoke.protocol.faults import COUNTS, NodeGroup, nodes_of
+
+PARTITIONS: Final = 4
+SEGMENT_BYTES: Final = 1024 * 1024
+"""Small segments, so that each replica has many."""
+_SETTLE_S: Final = 1.0
+"""A server that was started again is given its share after so long. Only runs would take longer with the default."""
+_LOOK_S: Final = 5.0
+
+
+class Ports(NamedTuple):
+    """The ports of all nodes, which stay the same when a run is resumed."""
+
+    servers: tuple[int, ...]
+    storage: tuple[int, ...]
+    zookeeper: tuple[int, ...]
+    """Three of each server: for clients, for peers, and for elections."""
+
+    @classmethod
+    def on(cls, hosts: Hosts) -> Ports:
+        """Return free ports: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
+        servers, storage, zookeeper = COUNTS[NodeGroup.SERVER], COUNTS[NodeGroup.STORAGE], COUNTS[NodeGroup.ZOOKEEPER]
+        if hosts.network:
+            return cls((7000,) * servers, (7100,) * storage, (2181, 2888, 3888) * zookeeper)
+        plan = LocalPlan.new(Wanted(coordinator="file", servers=servers, storage=storage + 3 * zookeeper))
+        free = [int(address.rpartition(":")[2]) for address in plan.addresses.storage]
+        at = tuple(int(address.rpartition(":")[2]) for address in plan.addresses.servers)
+        return cls(at, tuple(free[:storage]), tuple(free[storage:]))
+
+
+class Town:
+    """The processes of one run. Nothing runs before `start`."""
+
+    def __init__(
+        self, directory: Path, hosts: Hosts, ports: Ports, lives: dict[str, int], seed: int, rate: float
+    ) -> None:
+        """`lives` says how often each client was started before; `rate` is that of each client, in operations a second.
+
+        Raises `JavaMissing`, `ExtraMissing`, and what is wrong with the directory.
+        """
+        self.directory = directory
+        self.hosts = hosts
+        self.store = directory / "archive"
+        self._settings = directory / "settings.toml"
+        three = range(COUNTS[NodeGroup.ZOOKEEPER])
+        zookeeper = nodes_of(NodeGroup.ZOOKEEPER)
+        places = [
+            ZooKeeperPlace(
+                HostPort(hosts.address(name), ports.zookeeper[3 * number]),
+                ports.zookeeper[3 * number + 1],
+                ports.zookeeper[3 * number + 2],
+                hosts.prefix(name),
+            )
+            for number, name in zip(three, zookeeper, strict=True)
+        ]
+        self.ensemble = ZooKeeperEnsemble(directory / "zookeeper", places=places)
+        self.coordinator = f"zookeeper://{self.ensemble.hosts}/{ZOOKEEPER_ROOT}"
+        self.log = "polonaise://" + ",".join(
+            f"{hosts.address(name)}:{port}"
+            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
+        )
+        self.storage_directories = {name: directory / name for name in nodes_of(NodeGroup.STORAGE)}
+        self.zookeeper = [
+            ZooKeeperPart(name, server) for name, server in zip(zookeeper, self.ensemble.servers, strict=True)
+        ]
+        self.storage = [
+            self._storage(name, port) for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
+        ]
+        known = ",".join(
+            f"{name}={hosts.address(name)}:{port}"
+            for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
+        )
+        self.servers = [
+            self._server(name, port, known)
+            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
+        ]
+        self.clients = [
+            ClientPart(
+                ClientJob(self.log, str(directory), name, lives.get(name, 0), seed, rate),
+                directory / f"{name}.log",
+                hosts.prefix(name),
+            )
+            for name in nodes_of(NodeGroup.CLIENT)
+        ]
+        name = nodes_of(NodeGroup.ARCHIVER)[0]
+        self.archiver = ArchiverPart(name, directory / f"{name}.log", hosts.prefix(name), self.log, self.store)
+
+    @property
+    def parts(self) -> list[Part]:
+        """All nodes, in the order in which they are started."""
+        return [*self.zookeeper, *self.storage, *self.servers, *self.clients, self.archiver]
+
+    def part(self, name: str) -> Part:
+        """Return the node of this name."""
+        return next(part for part in self.parts if part.name == name)
+
+    def _storage(self, name: str, port: int) -> NodePart:
+        arguments = ["storage", "run", "--directory", str(self.directory / name), "--name", name]
+        arguments += ["--segment-bytes", str(SEGMENT_BYTES), "--http", HTTP_OFF, "--config", str(self._settings)]
+        return self._node(name, arguments, port)
+
+    def _server(self, name: str, port: int, storage: str) -> NodePart:
+        arguments = ["server", "run", "--coordinator", self.coordinator, "--storage", storage]
+        arguments += ["--partitions", str(PARTITIONS), "--fragments", str(self.store), "--evidence"]
+        arguments += ["--http", HTTP_OFF, "--config", str(self._settings)]
+        return self._node(name, arguments, port)
+
+    def _node(self, name: str, arguments: list[str], port: int) -> NodePart:
+        node = ChildNode(
+            name,
+            arguments,
+            self.directory / f"{name}.log",
+            address=f"{self.hosts.address(name)}:{port}",
+            apart=True,
+            prefix=self.hosts.prefix(name),
+        )
+        return NodePart(name, node)
+
+    def start(self, started: Callable[[Part], None]) -> None:
+        """Start the ensemble, the cluster, and the clients, which append nothing yet.
+
+        Calls `started` with each that was. Raises `ZooKeeperEnded`, `StartFailed`, and faults of the disk.
+        """
+        self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
+        self.ensemble.start(60.0)
+        for server in self.zookeeper:
+            started(server)
+        groups: list[list[Part]] = [[*self.storage], [*self.servers], [*self.clients]]
+        for group in groups:
+            for part in group:
+                part.start()
+                started(part)
+            for part in group:
+                part.wait_serving()
+
+    def empty(self, name: str) -> None:
+        """Remove all that a storage node has on its disk. The node must not run."""
+        directory = self.storage_directories[name]
+        gone = directory.with_name(f"{name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        directory.rename(gone)  # in one step: a disk that was emptied by half would be a damaged one
+        shutil.rmtree(gone)
+
+    async def trouble(self) -> str:
+        """Return what is wrong with the cluster; empty if every node and every partition is well."""
+        try:
+            async with observer_of(self.coordinator, _LOOK_S) as observer:
+                status = await observer.look()
+        except PolonaiseError as error:
+            return str(error)
+        if status.wellness is Wellness.WELL:
+            return ""
+        groups = (status.partitions, status.servers, status.storage)
+        troubles = [trouble for group in groups for each in group for trouble in each.troubles]
+        return status.coordinator_trouble or "; ".join(troubles[:3]) or "it is not well"
+
+    def stop(self) -> None:
+        """Stop the cluster gracefully: servers, storage nodes, then ZooKeeper."""
+        for part in [*self.servers, *self.storage]:
+            part.stop()
+        self.ensemble.stop()
+
+    def kill(self) -> None:
+        """Kill everything, also what is stopped."""
+        for part in self.parts:
+            part.kill()
+        self.ensemble.stop()

@@ -1,0 +1,240 @@
+"""Members of a partition change while clients append: copies are added, moved off a node, and removed, and none that
+is needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from polonaise.admin.copymoves import CopyMoves
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import add_storage, remove_storage
+from polonaise.client.log import Log
+from polonaise.coordination.memberchanges import Move
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import (
+    BadOption,
+    ChangePending,
+    CoordinatorUnavailable,
+    CopyNeeded,
+    DeadlineExceeded,
+    UnknownStorageNode,
+)
+from rigs.town import Town, in_a_town
+from rigs.waiting import time_passes, wait_until
+
+T = TypeVar("T")
+TIMEOUT_S = 2.0
+
+
+def name_of(town: Town, number: int) -> str:
+    nodes = [*town.cluster.storage, *town.cluster.spares]
+    return town.cluster.storage_id(nodes[number])
+
+
+async def edited(town: Town, do: Callable[[MemberEdits], Awaitable[T]]) -> T:
+    return await town.operator(lambda _, coordinator: do(MemberEdits(coordinator, TIMEOUT_S)))
+
+
+async def moved(town: Town, do: Callable[[CopyMoves], Awaitable[T]], lines: list[str], step_s: float = 60.0) -> T:
+    def report(partition: int | None, line: str) -> None:
+        lines.append(f"{partition}: {line}")
+
+    return await town.operator(
+        lambda host, coordinator: do(
+            CopyMoves(host, MemberEdits(coordinator, TIMEOUT_S), step_s=step_s, timeout_s=TIMEOUT_S, report=report)
+        )
+    )
+
+
+async def added(town: Town, number: int) -> None:
+    name = name_of(town, number)
+    town.cluster.named_nodes = True
+    outcome = await town.operator(
+        lambda host, coordinator: add_storage(host, MemberEdits(coordinator, TIMEOUT_S), name, name, "", TIMEOUT_S)
+    )
+    assert outcome.changed
+
+
+def members(town: Town, partition: int = 0) -> list[str]:
+    return list(town.cluster.partition_value(partition).members)
+
+
+class Appending:
+    """An application that appends all the time. Nothing of it may fail."""
+
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self.count = 0
+        self._done = False
+
+    async def __aenter__(self) -> Appending:
+        self._task = asyncio.create_task(self._town.application("writer", self._run))
+        await wait_until(lambda: self.count > 3)
+        return self
+
+    async def _run(self, log: Log) -> None:
+        while not self._done:
+            for partition in range(self._town.cluster.knobs.partitions):
+                await log.append(b"%d" % self.count, partition)
+            self.count += 1
+            await asyncio.sleep(0.02)
+
+    async def __aexit__(self, *_: object) -> None:
+        before = self.count
+        await wait_until(lambda: self.count > before + 3)
+        self._done = True
+        await self._task
+
+
+@in_a_town(spares=1)
+async def test_a_copy_moves_to_an_added_node_while_appends_go_on(town: Town) -> None:
+    lines: list[str] = []
+    first, new = name_of(town, 0), name_of(town, 3)
+    async with Appending(town) as appending:
+        await added(town, 3)
+        assert members(town) == [name_of(town, n) for n in range(3)], "it has no copies until it is given some"
+        await moved(town, lambda moves: moves.replace(0, first, new), lines)
+    assert members(town) == [name_of(town, n) for n in (1, 2, 3)]
+    assert lines == [f"0: adding a copy on {new}", f"0: removing the copy on {first}"]
+    assert await town.log() == [b"%d" % n for n in range(appending.count)]
+    with pytest.raises(BadOption, match="moved already"):
+        await moved(town, lambda moves: moves.replace(0, first, new), lines)
+
+
+@in_a_town(spares=1, partitions=3)
+async def test_a_drained_node_gives_up_all_copies_and_then_may_be_removed(town: Town) -> None:
+    lines: list[str] = []
+    old = name_of(town, 1)
+    async with Appending(town):
+        with pytest.raises(CopyNeeded, match="drain it first"):
+            await edited(town, lambda edits: remove_storage(edits, old))
+        with pytest.raises(CopyNeeded, match="add another one first"):
+            await moved(town, lambda moves: moves.drain(old), lines)
+        assert not (await edited(town, lambda edits: edits.description())).value.draining, "nothing was changed"
+        await added(town, 3)
+        assert await moved(town, lambda moves: moves.drain(old), lines) == 3
+        assert await moved(town, lambda moves: moves.drain(old), lines) == 0, "again: nothing is left to do"
+        with pytest.raises(BadOption, match="is being drained"):
+            await edited(town, lambda edits: edits.add_copy(0, old))
+        await edited(town, lambda edits: remove_storage(edits, old))
+    assert lines[0] == f"None: 3 copies are left on {old}"
+    for partition in range(3):
+        assert sorted(members(town, partition)) == [name_of(town, n) for n in (0, 2, 3)]
+    (server,) = town.cluster.running_servers
+    await wait_until(lambda: old not in server.health()["storage"])
+    with pytest.raises(UnknownStorageNode):
+        await edited(town, lambda edits: remove_storage(edits, old))
+
+
+@in_a_town(spares=1)
+async def test_a_dead_node_is_drained(town: Town) -> None:
+    lines: list[str] = []
+    dead = town.cluster.storage[2]
+    async with Appending(town):
+        await added(town, 3)
+        dead.hold_down()
+        dead.crash()
+        assert await moved(town, lambda moves: moves.drain(name_of(town, 2)), lines) == 1
+    assert members(town) == [name_of(town, n) for n in (0, 1, 3)]
+
+
+@in_a_town(spares=1)
+async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_be_repeated(town: Town) -> None:
+    lines: list[str] = []
+    old, dead = name_of(town, 0), town.cluster.spares[0]
+    async with Appending(town):
+        await added(town, 3)
+        dead.hold_down()
+        dead.crash()
+        with pytest.raises(DeadlineExceeded, match="which does not answer"):
+            await moved(town, lambda moves: moves.drain(old), lines, step_s=12.0)
+        assert any("storage-3" in line and "does not answer" in line for line in lines)
+        assert members(town) == [name_of(town, n) for n in range(3)], "and the members go on without it"
+        dead.let_up()
+        assert await moved(town, lambda moves: moves.drain(old), lines) == 1
+    assert members(town) == [name_of(town, n) for n in (1, 2, 3)]
+
+
+@in_a_town(spares=2)
+async def test_of_two_operators_the_second_is_refused_while_a_change_is_pending_and_it_can_be_cancelled(
+    town: Town,
+) -> None:
+    async with Appending(town):
+        await added(town, 3)
+        await added(town, 4)
+        for node in town.cluster.spares:
+            node.hold_down()
+            node.crash()
+        asked = await asyncio.gather(
+            edited(town, lambda edits: edits.add_copy(0, name_of(town, 3))),
+            edited(town, lambda edits: edits.add_copy(0, name_of(town, 4))),
+            return_exceptions=True,
+        )
+        assert {type(each) for each in asked} == {ChangePending, PartitionValue}
+        with pytest.raises(ChangePending, match="cancel-change"):
+            await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0), force=True))
+        await time_passes(5)
+        value = await edited(town, lambda edits: edits.cancel(0))
+        assert (len(value.members), value.next) == (3, None)
+
+
+@in_a_town(spares=1)
+async def test_a_needed_copy_is_not_removed_and_the_members_stay(town: Town) -> None:
+    async with Appending(town):
+        with pytest.raises(CopyNeeded, match="2 copies in sync"):
+            await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0)))
+    assert len(members(town)) == 3
+
+
+@in_a_town(spares=1)
+async def test_a_change_whose_answer_was_lost_is_read_again_and_begun(town: Town) -> None:
+    await added(town, 3)
+    service, lost = town.cluster.service, [0]
+    compare_and_set = service.compare_and_set
+
+    def losing(key: str, contents: bytes, present: Any) -> Any:
+        changed = compare_and_set(key, contents, present)
+        if key == "partition-0" and changed is not None and PartitionValue.decode(contents).next and not lost[0]:
+            lost[0] += 1
+            raise CoordinatorUnavailable("the answer was lost")
+        return changed
+
+    service.compare_and_set = losing  # type: ignore[method-assign]
+    async with Appending(town):
+        await edited(town, lambda edits: edits.add_copy(0, name_of(town, 3)))
+        assert lost == [1]
+        await wait_until(lambda: len(members(town)) == 4)
+
+
+@in_a_town(spares=1, partitions=4)
+async def test_balancing_gives_an_added_node_its_share(town: Town) -> None:
+    lines: list[str] = []
+    async with Appending(town):
+        await added(town, 3)
+        planned = await moved(town, lambda moves: moves.balance(), lines)
+        assert len(planned) == 3
+        assert all(isinstance(move, Move) and move.target == name_of(town, 3) for move in planned)
+        await moved(town, lambda moves: moves.carry_out(planned), lines)
+        assert await moved(town, lambda moves: moves.balance(), lines) == []
+
+
+@in_a_town(spares=1)
+async def test_an_answer_of_the_coordinator_that_nobody_foresaw_ends_no_server(town: Town) -> None:
+    await added(town, 3)
+    async with Appending(town):
+        read = town.cluster.service.read
+        (server,) = town.cluster.running_servers
+
+        def damaged(key: str) -> Any:
+            entry = read(key)
+            return None if key == "partition-0" else entry
+
+        town.cluster.service.read = damaged  # type: ignore[method-assign]
+        await wait_until(lambda: "the members of partitions can't be read" in server.health()["coordinator"])
+        town.cluster.service.read = read  # type: ignore[method-assign]
+        await wait_until(lambda: not server.health()["coordinator"])
+        assert town.cluster.running_servers == [server]

@@ -1,0 +1,125 @@
+"""The smoke test itself: its short form, and one that is interrupted, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polonaise.smoke.hosts import namespaces_possible
+from polonaise.smoke.leftovers import PREFIX, names_of
+from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind
+from polonaise.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+from rigs.waiting import block_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+RUN_S = 600
+
+
+def networks() -> set[str]:
+    """The namespaces and links of all smoke tests on this machine."""
+    return {*names_of("netns", PREFIX), *names_of("link", PREFIX)}
+
+
+def processes_of(directory: Path) -> list[str]:
+    """The command lines of all processes that name the directory, except this one."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in line and int(each.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+class Command:
+    """`polonaise smoke` as a process, whose events are read as they come."""
+
+    def __init__(self, directory: Path, transactions: int, hosts: str) -> None:
+        self._lines = directory.with_suffix(".events")
+        self._lines.touch()
+        self._seen = len(self._lines.read_text().splitlines())
+        with self._lines.open("ab") as events:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "polonaise.cli", "smoke", "--json", "--directory", str(directory),
+                    "--transactions", str(transactions), "--hosts", hosts,
+                ],
+                stdout=events,
+            )  # fmt: skip
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        lines = self._lines.read_text().splitlines(keepends=True)[self._seen :]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def until_event(self, event: str) -> None:
+        block_until(
+            lambda: self.process.poll() is not None or any(each["event"] == event for each in self.events),
+            event,
+            within_s=120,
+        )
+        assert self.process.poll() is None, self.events
+
+    def status(self) -> int:
+        return self.process.wait(RUN_S)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    before = networks()
+    yield tmp_path / "run"
+    assert block_until(lambda: not processes_of(tmp_path / "run"), "all processes have ended")
+    assert networks() <= before
+
+
+def test_fifty_thousand_transactions_with_faults_of_every_kind_break_no_promise(directory: Path) -> None:
+    run = SmokeRun(SmokeOptions(directory, 50_000, 1), lambda told: None)
+    report = run.run()
+    assert report is not None
+    assert report.failure == ""
+    assert report.violations == []
+    assert report.operations["acknowledged"] >= 50_000
+    assert report.committed >= report.operations["acknowledged"]
+    assert report.operations["refused"] > 100
+    assert report.archive_runs > 2
+    assert sum(report.faults.values()) >= report.steps
+    assert report.faults.keys() == (set(FaultKind) if report.hosts == NAMESPACES else PROCESS_KINDS)
+    assert json.loads((directory / "report.json").read_text()) == report.document()
+
+
+@pytest.mark.parametrize("hosts", [LOOPBACK, NAMESPACES])
+def test_a_run_that_is_interrupted_and_killed_leaves_nothing_and_is_resumed(directory: Path, hosts: str) -> None:
+    if hosts == NAMESPACES and (why := namespaces_possible()):
+        pytest.skip(f"no network namespaces here: {why}")
+    before = networks()
+    run = Command(directory, 1_500, hosts)
+    run.until_event("fault")
+    run.process.send_signal(signal.SIGINT)
+    assert run.status() == 130
+    assert processes_of(directory) == []
+    assert networks() <= before
+
+    run = Command(directory, 1_500, hosts)
+    run.until_event("fault")
+    run.process.kill()
+    assert run.status() == -signal.SIGKILL
+
+    run = Command(directory, 1_500, hosts)
+    assert run.status() == 0, run.events[-3:]
+    assert run.events[0]["event"] == "swept"
+    report = run.events[-1]
+    assert report["event"] == "report"
+    assert report["interruptions"] == 2
+    assert report["violations"] == []
+    assert report["operations"]["acknowledged"] >= 1_500

@@ -1,0 +1,148 @@
+"""Each check of a smoke test's history, tried on one that is as promised and on ones in which something is wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+
+from polonaise.smoke.protocol.checks import CHECKS, EXAMPLES_MAX, violations
+from polonaise.smoke.protocol.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
+from polonaise.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, Transfer, digest_of
+
+OPERATIONS = [
+    SmokeOperation("client-1.1/1", None),
+    SmokeOperation("client-1.1/2", Transfer(1, 2, 30, OPENING_BALANCE, OPENING_BALANCE)),
+    SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE + 30, OPENING_BALANCE)),
+    SmokeOperation("client-2.1/3", None),
+]
+BALANCES = {1: OPENING_BALANCE - 30, 2: OPENING_BALANCE + 20, 3: OPENING_BALANCE + 10}
+WHOLE = Contents(0, 3, "bytes")
+
+
+def good() -> PartitionHistory:
+    """Four transactions: three acknowledged, one of unknown fate; one operation refused, one of unknown fate."""
+    entries = [(id, operation.encode()) for id, operation in enumerate(OPERATIONS)]
+    fed = [Fed(id, digest_of(body)) for id, body in entries]
+    asked = [*(operation.name for operation in OPERATIONS), "client-2.1/2", "client-1.1/3"]
+    return PartitionHistory(
+        partition=2,
+        copies=3,
+        lines=[
+            *(Line(LineKind.ASK, 2, name) for name in asked),
+            *(Line(LineKind.ACK, 2, operation.name, id) for id, operation in enumerate(OPERATIONS[:3])),
+            Line(LineKind.REFUSED, 2, "client-2.1/2"),
+            Line(LineKind.UNKNOWN, 2, "client-2.1/3"),
+        ],
+        batches=[BatchSeen(0, 1, 100), BatchSeen(2, 2, 100), BatchSeen(3, 3, 120)],
+        entries=entries,
+        judged=4,
+        contents=WHOLE,
+        replicas=dict.fromkeys(["storage-1", "storage-2", "storage-3"], WHOLE),
+        archive=WHOLE,
+        fed={"client-1": list(fed), "client-2": list(fed)},
+        views={"client-1": dict(BALANCES), "client-2": dict(BALANCES)},
+    )
+
+
+def test_a_history_as_promised_has_no_violation() -> None:
+    assert violations(good()) == []
+
+
+def set_replica(node: str, contents: Contents) -> Callable[[PartitionHistory], None]:
+    return lambda history: history.replicas.__setitem__(node, contents)
+
+
+WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
+    ("P1", "client-1.1/1 was acknowledged as 0, and there is nothing", lambda h: h.entries.pop(0)),
+    ("P1", "client-1.1/1 was acknowledged as 1", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 1))),
+    ("P2", "client-2 was fed something else as 1", lambda h: h.fed["client-2"].__setitem__(1, Fed(1, 7))),
+    ("P3", "begins with 3 after 1", lambda h: h.batches.pop(1)),
+    ("P3", "begins with 2 after 2", lambda h: h.batches.insert(1, h.batches[1])),
+    ("P3", "was committed at 99, after one at 100", lambda h: h.batches.__setitem__(2, BatchSeen(3, 3, 99))),
+    ("P4", "client-1 was fed 4, which is not in the log", lambda h: h.fed["client-1"].append(Fed(4, 7))),
+    ("P5", "stale by its evidence", lambda h: h.stale.append("stale by its evidence")),
+    ("P5", "only 3 of 4 transactions have evidence", lambda h: setattr(h, "judged", 3)),
+    (
+        "P5",
+        "was built on balances 1000 and 1000, and its accounts had 1030 and 1000",
+        lambda h: h.entries.__setitem__(
+            2, (2, SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE, OPENING_BALANCE)).encode())
+        ),
+    ),
+    (
+        "P5",
+        "takes 1001 from an account with 1000",
+        lambda h: h.entries.__setitem__(
+            1, (1, SmokeOperation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
+        ),
+    ),
+    ("P5", "transaction 0 is none that a client makes", lambda h: h.entries.__setitem__(0, (0, b"a 1 2"))),
+    ("P6", "client-2.1/2 was refused, and is in the log", lambda h: h.entries.append((4, b"client-2.1/2"))),
+    ("P6", "client-1.1/1 was acknowledged, and is not in the log", lambda h: h.entries.pop(0)),
+    ("P6", "client-1.1/3 is in the log 2 times", lambda h: h.entries.extend([(4, b"client-1.1/3")] * 2)),
+    ("P6", "and nobody asked for it", lambda h: h.entries.append((4, b"client-9.1/1"))),
+    ("P6", "answered in two ways", lambda h: h.lines.append(Line(LineKind.ACK, 2, "client-1.1/1", 3))),
+    ("P7", "client-2 was fed 5 transactions of 4", lambda h: h.fed["client-2"].insert(2, h.fed["client-2"][1])),
+    ("P7", "client-2 was fed 3 transactions of 4", lambda h: h.fed["client-2"].pop(1)),
+    ("P7", "the first difference is at 0", lambda h: h.fed["client-1"].reverse()),
+    ("P7", "account 2 has 999 in the view of client-1", lambda h: h.views["client-1"].__setitem__(2, 999)),
+    ("P7", "account 9 has 5 in the view of client-1", lambda h: h.views["client-1"].__setitem__(9, 5)),
+    ("P7", "there are views of", lambda h: h.views.pop("client-1")),
+    ("replicas", "2 replicas were found, and there are to be 3", lambda h: h.replicas.pop("storage-1")),
+    ("replicas", "storage-1 holds other bytes", set_replica("storage-1", Contents(0, 3, "other"))),
+    ("replicas", "storage-2 ends with 2, and the log with 3", set_replica("storage-2", Contents(0, 2, "bytes"))),
+    ("replicas", "storage-2 begins with 4, and nothing from 0 on", set_replica("storage-2", Contents(4, 3, ""))),
+    ("replicas", "storage-3 can't be read: torn", set_replica("storage-3", Contents(0, 3, "bytes", "torn"))),
+    ("archive", "the archive ends with 1, and the log with 3", lambda h: setattr(h, "archive", Contents(0, 1, "b"))),
+    ("archive", "the archive holds other bytes", lambda h: setattr(h, "archive", Contents(0, 3, "other"))),
+    ("archive", "there is no archive", lambda h: setattr(h, "archive", None)),
+]
+
+
+@pytest.mark.parametrize(("promise", "naming", "spoil"), WRONG, ids=[f"{each[0]}-{each[1][:50]}" for each in WRONG])
+def test_a_planted_wrong_is_found(promise: str, naming: str, spoil: Callable[[PartitionHistory], object]) -> None:
+    history = copy.deepcopy(good())
+    spoil(history)
+    assert any(naming in text for text in CHECKS[promise](history))
+    assert any(each.promise == promise and naming in each.text for each in violations(history))
+
+
+def test_every_check_has_a_wrong_that_it_finds() -> None:
+    assert {promise for promise, _, _ in WRONG} == set(CHECKS)
+
+
+def test_many_violations_are_counted_and_a_few_told() -> None:
+    history = good()
+    history.stale += [f"stale {number}" for number in range(EXAMPLES_MAX + 4)]
+    told = [each.text for each in violations(history)]
+    assert len(told) == EXAMPLES_MAX + 1
+    assert told[-1] == "partition 2: and 4 more"
+
+
+def test_a_digest_of_a_history_changes_with_what_was_told_and_fed() -> None:
+    others = [good(), good(), good()]
+    others[0].lines.pop()
+    others[1].fed["client-1"].pop()
+    others[2].contents = Contents(0, 3, "other")
+    assert len({history.digest() for history in [good(), *others]}) == 4
+    assert good().digest() == good().digest()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_operation_survives_its_body(operation: SmokeOperation) -> None:
+    assert SmokeOperation.decode(operation.encode()) == operation
+
+
+@pytest.mark.parametrize("body", [b"a 1", b"a 1 2 3 4 x", "ä".encode()])
+def test_other_bodies_are_no_operations(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"numbers|invalid literal|codec"):
+        SmokeOperation.decode(body)
+
+
+def test_a_fold_moves_money_and_makes_none() -> None:
+    folded = Fold()
+    folded.follow(enumerate(OPERATIONS))
+    assert folded.wrong == []
+    assert folded.balances == BALANCES

@@ -1,0 +1,60 @@
+"""The schedule of a smoke test follows from its seed, has every kind of fault, and leaves a majority of each group."""
+
+from __future__ import annotations
+
+import pytest
+
+from polonaise.smoke.protocol.faults import COUNTS, LINK_KINDS, PROCESS_KINDS, TARGETS, FaultKind, group_of
+from polonaise.smoke.protocol.schedule import STEPS_MIN, digest_of, schedule_of
+
+EVERY = frozenset(FaultKind)
+
+
+def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None:
+    assert schedule_of(7, 50_000, EVERY) == schedule_of(7, 50_000, list(reversed(FaultKind)))
+    assert len({digest_of(schedule_of(seed, 50_000, EVERY)) for seed in range(50)}) == 50
+
+
+def test_a_schedule_is_the_one_that_it_was() -> None:
+    """By this value a report of an earlier version can be repeated; a change of it is a change that users notice."""
+    assert digest_of(schedule_of(1, 50_000, EVERY)) == "7f7365729dae4ecb"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_at_most_one_node_of_each_group_has_a_fault_at_a_time(seed: int) -> None:
+    for step in schedule_of(seed, 200_000, EVERY):
+        touched = [group for fault in step.faults for group in fault.groups]
+        assert len(touched) == len(set(touched))
+        assert 1 <= len(step.faults) <= 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_are_spread_over_the_whole_run(seed: int) -> None:
+    at = [step.at for step in schedule_of(seed, 50_000, EVERY)]
+    assert at == sorted(set(at))
+    assert 0 < at[0] < 10_000
+    assert 40_000 < at[-1] < 50_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_run_has_every_kind_on_every_group(seed: int) -> None:
+    dealt = {(fault.kind, group_of(fault.node)) for step in schedule_of(seed, 150_000, EVERY) for fault in step.faults}
+    assert dealt == {(kind, group) for kind, groups in TARGETS.items() for group in groups}
+
+
+def test_only_the_kinds_that_can_be_inflicted_are_drawn() -> None:
+    kinds = {fault.kind for step in schedule_of(3, 200_000, PROCESS_KINDS) for fault in step.faults}
+    assert kinds == PROCESS_KINDS
+    assert PROCESS_KINDS | LINK_KINDS == EVERY
+
+
+def test_a_short_run_has_some_steps() -> None:
+    assert len(schedule_of(1, 100, EVERY)) == STEPS_MIN
+
+
+def test_faults_name_nodes_that_there_are() -> None:
+    for step in schedule_of(4, 200_000, EVERY):
+        for fault in step.faults:
+            for node in filter(None, (fault.node, fault.other)):
+                assert 1 <= int(node.rpartition("-")[2]) <= COUNTS[group_of(node)]
+            assert bool(fault.other) == (fault.kind is FaultKind.CUT_PAIR)

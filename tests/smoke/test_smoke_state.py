@@ -1,0 +1,112 @@
+"""What a smoke test keeps on disk: its state, its journals, its report; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polonaise.errors import BadOption
+from polonaise.smoke.journal import Follower, Journal, lines_in
+from polonaise.smoke.protocol.checks import BrokenPromise
+from polonaise.smoke.protocol.history import Line, LineKind
+from polonaise.smoke.report import SmokeReport, this_version
+from polonaise.smoke.run import SmokeOptions, SmokeRun
+from polonaise.smoke.state import SmokeState
+from polonaise.smoke.town import Ports
+
+
+def state() -> SmokeState:
+    ports = Ports((1, 2, 3), (4, 5, 6), (7, 8, 9, 10, 11, 12, 13, 14, 15))
+    return SmokeState(3, 1_000, "loopback", "", ports, "2026-01-31T12:00:00+00:00", steps=2, counts={"kill": 4})
+
+
+def run_in(directory: Path, transactions: int = 1_000, seed: int = 3) -> SmokeRun:
+    return SmokeRun(SmokeOptions(directory, transactions, seed), lambda told: None)
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert SmokeState.read(tmp_path / "none") is None
+    assert SmokeState.read(tmp_path) is None
+    state().write(tmp_path)
+    assert SmokeState.read(tmp_path) == state()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1, "ports": [1]}'])
+def test_a_state_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "smoke.json").write_text(text)
+    with pytest.raises(BadOption, match="remove this one"):
+        SmokeState.read(tmp_path)
+
+
+def test_a_directory_with_something_else_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "letters").write_text("dear")
+    with pytest.raises(BadOption, match="something else than a smoke test"):
+        run_in(tmp_path).run()
+    assert (tmp_path / "letters").read_text() == "dear"
+
+
+@pytest.mark.parametrize(("transactions", "seed"), [(1_000, 4), (2_000, 3)])
+def test_an_unfinished_run_of_other_parameters_is_refused(tmp_path: Path, transactions: int, seed: int) -> None:
+    state().write(tmp_path)
+    with pytest.raises(BadOption, match="resume it with --transactions 1000 --seed 3 --hosts loopback"):
+        run_in(tmp_path, transactions, seed).run()
+    assert SmokeState.read(tmp_path) == state()
+
+
+def test_a_journal_is_read_but_for_a_line_that_a_kill_has_torn(tmp_path: Path) -> None:
+    path = tmp_path / "client-1.1.journal"
+    follower = Follower(path)
+    follower.follow()
+    journal = Journal(path)
+    journal.write(LineKind.OPEN)
+    journal.write(LineKind.ASK, 2, "client-1.1/1")
+    follower.follow()
+    assert (follower.opened, follower.acknowledged) == (True, 0)
+    journal.write(LineKind.ACK, 2, "client-1.1/1", 7)
+    with path.open("a") as file:
+        file.write("ack 2 client-1.1/2 8")
+    follower.follow()
+    assert follower.acknowledged == 1
+    with path.open("a") as file:
+        file.write("\nquiet -1 - -1\nend -1 - -1\nask 1 cl")
+    follower.follow()
+    assert (follower.acknowledged, follower.quiet, follower.ended) == (2, True, True)
+    assert lines_in(path)[1:4] == [
+        Line(LineKind.ASK, 2, "client-1.1/1"),
+        Line(LineKind.ACK, 2, "client-1.1/1", 7),
+        Line(LineKind.ACK, 2, "client-1.1/2", 8),
+    ]
+    assert len(lines_in(path)) == 6
+
+
+def report() -> SmokeReport:
+    return SmokeReport("polonaise smoke --transactions 100 --seed 3", 3, 100, "loopback", "now", faults={"kill": 2})
+
+
+def test_a_report_tells_what_is_broken(tmp_path: Path) -> None:
+    broken = report()
+    assert broken.passed
+    assert "held: P1, P2" in broken.text()
+    broken.violations.append(BrokenPromise("P6", "partition 1: a is in the log 2 times"))
+    assert not broken.passed
+    assert "FAILED" in broken.text()
+    assert "BROKEN P6: partition 1: a is in the log 2 times" in broken.text()
+    broken.write(tmp_path)
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["violations"] == [{"promise": "P6", "text": "partition 1: a is in the log 2 times"}]
+    assert told["passed"] is False
+    assert (tmp_path / "report.txt").read_text() == broken.text() + "\n"
+
+
+def test_a_run_that_ended_early_has_not_passed() -> None:
+    early = report()
+    early.failure = "no append was acknowledged for 60 s"
+    assert not early.passed
+    assert "it ended early: no append was acknowledged for 60 s" in early.text()
+    assert "held" not in early.text()
+
+
+def test_a_report_says_of_which_code_it_is() -> None:
+    assert this_version()
