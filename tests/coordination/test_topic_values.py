@@ -50,7 +50,7 @@ def test_ids_follow_each_other_whatever_topic_grows() -> None:
     grown = DESCRIPTION.grown("b", 2).grown("a", 1).grown("b", 1)
     assert grown.topics == {"b": (2, 3, 5), "a": (4,)}
     assert grown.total == 6
-    assert [grown.topic_of(id) for id in range(6)] == [("", 0), ("", 1), ("b", 0), ("b", 1), ("a", 0), ("b", 2)]
+    assert [grown.shape.number_of(id) for id in range(6)] == [("", 0), ("", 1), ("b", 0), ("b", 1), ("a", 0), ("b", 2)]
     assert ClusterDescription.decode(grown.encode()) == grown
     assert grown.partitions_of("b", 7) == TopicPartitions(7, 6, (2, 3, 5), "b")
     assert grown.partitions_of("", 7).ids == (0, 1)

@@ -12,7 +12,6 @@ from polonaise.fragments.objects import contradictions, fragments_of, verified
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObjectStore
-from polonaise.node.addresses import check_no_topic
 from polonaise.terms import PartitionId, TransactionId
 
 _TRIM_S_MAX: Final = 300.0
@@ -54,9 +53,8 @@ async def trim(
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.
     """
-    check_no_topic(log.topic, "an archive")
     committed = await log.high_water_mark(partition, timeout=timeout)
-    fragments = await fragments_of(store, partition)
+    fragments = await fragments_of(store, log.id_of(partition))
     archived = archived_up_to(fragments)
     if archived < 0 or (before is not None and before > archived + 1):
         raise NotArchived(

@@ -20,7 +20,7 @@ from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
 from polonaise.client.waiting import check_loop, own_loop
-from polonaise.coordination.topics import log_key_of
+from polonaise.coordination.topics import ClusterTopics, log_key_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
@@ -253,6 +253,19 @@ class Connected:
             raise Closed("this client was closed: connect a new one")
         if not self.client_id:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
+
+    async def cluster_topics(self) -> ClusterTopics:
+        """Return the partitions of the whole cluster, those of all topics too: for archives, which hold all of them.
+
+        Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
+        """
+        self._check_open()
+        return await self._discovery.topics()
+
+    def id_of(self, partition: PartitionId) -> PartitionId:
+        """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`."""
+        self._check_partition(partition)
+        return self._routes.id_of(partition)
 
     def _check_partition(self, partition: PartitionId) -> None:
         self._check_open()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from polonaise.coordination.topics import TopicPartitions
+from polonaise.coordination.topics import ClusterTopics, TopicPartitions
 from polonaise.coordination.values import Assignment, Versioned
 
 
@@ -47,6 +47,9 @@ class Discovery(Protocol):
         `total` is a number of partitions of the whole cluster that the description must have at least. Raises
         `UnknownTopic` if there is no such topic now.
         """
+
+    async def topics(self) -> ClusterTopics:
+        """Return the partitions of all topics, read from the coordinator for this call."""
 
     async def unique_id(self) -> int:
         """Return a number that nobody in the cluster was given before."""

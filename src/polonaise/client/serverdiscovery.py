@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
 from polonaise.client.settings import ClientSettings
-from polonaise.coordination.topics import TopicPartitions
+from polonaise.coordination.topics import ClusterTopics, TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
@@ -39,7 +39,7 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
-from polonaise.wire.topics import DescribeTopic, TopicIs, parse_topic
+from polonaise.wire.topics import DescribeTopic, ListTopics, TopicIs, TopicsAre, parse_topic, parse_topics
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
@@ -121,6 +121,11 @@ class ServerDiscovery:
         wait_s = self._settings.coordinator_s_max
         _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
         return topic
+
+    async def topics(self) -> ClusterTopics:
+        """Return all topics, as a server knows them that has read the coordinator for it."""
+        _, topics = await self._ask(ListTopics(), TopicsAre, parse_topics, {}, self._settings.coordinator_s_max)
+        return topics
 
     async def unique_id(self) -> int:
         """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""

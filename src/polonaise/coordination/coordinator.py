@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
-from polonaise.coordination.topics import TopicPartitions
+from polonaise.coordination.topics import ClusterTopics, TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
     DESCRIPTION,
@@ -200,6 +200,10 @@ class Coordinator:
         """
         read = await self.description()
         return read.value.partitions_of(name, read.version)
+
+    async def topics(self) -> ClusterTopics:
+        """Return the partitions of all topics as they are now."""
+        return (await self.describe()).shape
 
     async def make_partitions(
         self, members: Mapping[PartitionId, tuple[StorageId, ...]], usable: Collection[StorageId]

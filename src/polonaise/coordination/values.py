@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from polonaise.coordination.topics import TopicPartitions, is_topic_name
+from polonaise.coordination.topics import ClusterTopics, TopicPartitions, check_topics
 from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownTopic
 from polonaise.terms import (
     NO_SESSION,
@@ -246,12 +246,10 @@ class ClusterDescription(CoordinatorValue):
         """The number of all partitions, the log's own and those of topics: their ids are 0 to `total - 1`."""
         return self.partitions + sum(map(len, self.topics.values()))
 
-    def topic_of(self, partition: PartitionId) -> tuple[str, int]:
-        """Return the topic and number of the partition with this id; an empty name for one of the log's own."""
-        for name, ids in self.topics.items():
-            if partition in ids:
-                return name, ids.index(partition)
-        return "", partition
+    @property
+    def shape(self) -> ClusterTopics:
+        """The partitions of the cluster, its own ones and its topics'."""
+        return ClusterTopics(self.partitions, self.topics)
 
     def grown(self, topic: str, count: int) -> ClusterDescription:
         """Return the description with `count` more partitions in this topic, which is new if there is none yet."""
@@ -299,7 +297,7 @@ class ClusterDescription(CoordinatorValue):
         if not {*draining} <= {*storage}:
             raise ValueError("a node is drained that is no storage node")
         partitions = int(fields["partitions"])
-        topics = _topics_of(fields, partitions)
+        topics = check_topics(partitions, fields.get("topics", {}))
         return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics)
 
 
@@ -374,22 +372,6 @@ def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[Stora
     if not given.keys() <= {*names}:
         raise ValueError(f"{key} names {', '.join(sorted(given.keys() - {*names}))}, which is no storage node")
     return given
-
-
-def _topics_of(fields: Any, own: int) -> dict[str, tuple[PartitionId, ...]]:
-    """Return the ids of each topic's partitions. Raises `TypeError` and `ValueError` unless no id is left out or twice.
-
-    `own` is the number of the log's own partitions, after which the ids of topics begin.
-    """
-    given = fields.get("topics", {})
-    if not isinstance(given, dict) or not all(isinstance(ids, list) and ids for ids in given.values()):
-        raise TypeError(f"topics is {given!r} instead of a list of partitions for each topic")
-    if bad := [name for name in given if not is_topic_name(name)]:
-        raise ValueError(f"no topic may have the name {bad[0]!r}")
-    ids = [partition for listed in given.values() for partition in listed]
-    if not all(type(partition) is int for partition in ids) or sorted(ids) != [*range(own, own + len(ids))]:
-        raise ValueError(f"the ids of the topics' partitions are not each number from {own} on once")
-    return {name: tuple(listed) for name, listed in given.items()}
 
 
 def _encode(**fields: Any) -> bytes:

@@ -24,7 +24,7 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
-from polonaise.wire.topics import DescribeTopic, encode_topic
+from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
 _TROUBLE_S: Final = 1.0
@@ -147,6 +147,8 @@ class ClusterAnswers:
                 return self._tell_assignment(message, stranger), self._wait_for_newer(message)
             case DescribeTopic():
                 return self._tell_topic(message), self._read_for(message, stranger)
+            case ListTopics():
+                return self._tell_topics(), self._read_for(None, stranger)
             case _:
                 return None
 
@@ -155,8 +157,8 @@ class ClusterAnswers:
     async def _describe(self) -> ClusterIs:
         return ClusterIs(self.partitions)
 
-    async def _read_for(self, request: DescribeTopic, stranger: bool) -> None:
-        """Read the description for a request about a topic.
+    async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
+        """Read the description for a request about a topic; about all of them if it is None.
 
         If that fails, what is known is good enough, provided that it is not older than what the client knows: the
         client asks again as soon as the assignment names a partition that it has not heard of.
@@ -164,7 +166,7 @@ class ClusterAnswers:
         try:
             await self.read_description()
         except PolonaiseError as error:
-            if self._suffices(request):
+            if request is not None and self._suffices(request):
                 return
             if not stranger:
                 raise
@@ -194,6 +196,11 @@ class ClusterAnswers:
             raise UnknownTopic("a topic's name is missing: the log's own partitions are in no topic")
         topic = description.partitions_of(request.topic, version)
         return encode_topic(topic.version, topic.total, topic.ids)
+
+    async def _tell_topics(self) -> Message:
+        """Return all topics."""
+        assert self.described is not None
+        return encode_topics(self.described.value.shape)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.

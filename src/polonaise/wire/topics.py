@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Sequence
 
 from polonaise.checksum import crc32
+from polonaise.coordination.topics import ClusterTopics, check_topics
 from polonaise.errors import ProtocolError
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payload
@@ -32,6 +34,39 @@ class TopicIs(Message):
     crc: U32
     payload: Payload = payload()
     """The ids of the topic's partitions; `crc` is theirs, and `encode_topic` has their encoding."""
+
+
+@message(41)
+class ListTopics(Message):
+    """Asks any server, which reads the coordinator for it, for the partitions of all topics."""
+
+
+@message(42)
+class TopicsAre(Message):
+    """The answer to `ListTopics`."""
+
+    partitions: U32
+    """The number of the log's own partitions."""
+    crc: U32
+    payload: Payload = payload()
+    """The ids of each topic's partitions, as JSON: `{"NAME": [ID, …], …}`; `crc` is that of these bytes."""
+
+
+def encode_topics(topics: ClusterTopics) -> TopicsAre:
+    """Return the message that tells of all topics of a cluster."""
+    raw = json.dumps({name: list(ids) for name, ids in sorted(topics.topics.items())}).encode()
+    return TopicsAre(topics.partitions, crc32(raw), [raw])
+
+
+def parse_topics(message: TopicsAre) -> ClusterTopics:
+    """Return the topics of a cluster. Raises `ProtocolError` if they are damaged or none of a cluster."""
+    raw = bytes(message.payload[0]) if message.payload else b""
+    if crc32(raw) != message.crc:
+        raise ProtocolError("the topics of a cluster arrived damaged: their checksum does not match")
+    try:
+        return ClusterTopics(message.partitions, check_topics(message.partitions, json.loads(raw)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"a server told of topics that no cluster has: {error}") from None
 
 
 def encode_topic(version: int, total: int, ids: Sequence[PartitionId]) -> TopicIs:
