@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.coordination.topics import ClusterTopics
 from polonaise.errors import FragmentDamaged, LogForked, WrongClusterKey
 from polonaise.fragments.objects import fragments_of
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.fragments.topicrecord import record_topics, recorded_topics
+from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
 FIRST = ClusterTopics(1, {"a": (2,), "b": (1,)})

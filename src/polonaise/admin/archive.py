@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polonaise.client.log import Log
-from polonaise.coordination.topics import ClusterTopics
 from polonaise.errors import (
     BeyondLog,
     CoordinatorUnavailable,
@@ -41,6 +40,7 @@ from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch
 from polonaise.node.addresses import check_no_topic
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.topics import ClusterTopics
 
 _OTHER_LIFE: Final = (
     "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "

@@ -18,7 +18,6 @@ from typing import Final
 from polonaise.admin.newdirectory import new_directory
 from polonaise.admin.replicas import Replicas, new_replicas
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX
-from polonaise.coordination.topics import ClusterTopics
 from polonaise.coordination.values import (
     Assignment,
     Beginning,
@@ -50,6 +49,7 @@ from polonaise.node.embedded import (
     storage_names,
 )
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.topics import ClusterTopics
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""

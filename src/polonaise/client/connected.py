@@ -20,10 +20,11 @@ from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
 from polonaise.client.waiting import check_loop, own_loop
-from polonaise.coordination.topics import ClusterTopics, log_key_of
+from polonaise.coordination.topics import log_key_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
+from polonaise.topics import ClusterTopics
 
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.

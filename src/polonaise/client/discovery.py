@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from polonaise.coordination.topics import ClusterTopics, TopicPartitions
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Versioned
+from polonaise.topics import ClusterTopics
 
 
 class Described(Protocol):

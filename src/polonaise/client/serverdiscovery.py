@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
 from polonaise.client.settings import ClientSettings
-from polonaise.coordination.topics import ClusterTopics, TopicPartitions
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
@@ -26,6 +26,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.topics import ClusterTopics
 from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (

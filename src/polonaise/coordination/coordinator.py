@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
-from polonaise.coordination.topics import ClusterTopics, TopicPartitions
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
     DESCRIPTION,
@@ -36,6 +36,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Clock
 from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
 """The largest unique id: a batch has signed 32-bit client ids."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from polonaise.coordination.topics import ClusterTopics, TopicPartitions, check_topics
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownTopic
 from polonaise.terms import (
     NO_SESSION,
@@ -20,6 +20,7 @@ from polonaise.terms import (
     StorageId,
     TransactionId,
 )
+from polonaise.topics import ClusterTopics, check_topics
 
 DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from polonaise.coordination.topics import ClusterTopics, check_topics
 from polonaise.errors import FragmentDamaged, LogForked, WrongClusterKey
 from polonaise.fragments.store import ObjectStore, ReadableStore
+from polonaise.topics import ClusterTopics, check_topics
 
 _FOLDER: Final = "_topics/"
 """The folder of the records. Readers of Parquet pass over names that begin with an underscore."""

@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from polonaise.client.waiting import wake
-from polonaise.coordination.topics import ClusterTopics, TopicPartitions
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
 from polonaise.host import Clock, Network
 from polonaise.host.real import RealClock
+from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
 """The cluster key of every cluster in memory."""

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Sequence
 
 from polonaise.checksum import crc32
-from polonaise.coordination.topics import ClusterTopics, check_topics
 from polonaise.errors import ProtocolError
 from polonaise.terms import PartitionId
+from polonaise.topics import ClusterTopics, check_topics
 from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payload
 
 
