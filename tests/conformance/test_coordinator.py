@@ -36,6 +36,7 @@ from polonaise.errors import (
     BadOption,
     Closed,
     CoordinatorDamaged,
+    CoordinatorUnavailable,
     DirectoryInUse,
     NotInitialized,
     UnknownPartition,
@@ -413,17 +414,26 @@ async def test_one_of_many_changes_of_a_version_wins(cluster: Cluster) -> None:
 async def test_no_update_is_lost(cluster: Cluster) -> None:
     processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
 
+    unknown = 0
+
     async def count(process: Coordinator) -> None:
+        nonlocal unknown
         for _ in range(4):
             while True:
-                found = await process.partition(2)
-                raised = replace(found.value, generation=found.value.generation + 1)
-                if await process.set_partition(2, raised, found.version) is not None:
-                    break
+                try:
+                    found = await process.partition(2)
+                    raised = replace(found.value, generation=found.value.generation + 1)
+                    if await process.set_partition(2, raised, found.version) is not None:
+                        break
+                except CoordinatorUnavailable:  # a busy machine breaks a connection: the change may have been made
+                    unknown += 1
+                    assert unknown < 4
 
     await asyncio.gather(*(count(processes[number % 3]) for number in range(6)))
 
-    assert await processes[0].partition(2) == Versioned(24, replace(INITIAL, generation=24))
+    counted = await processes[0].partition(2)
+    assert counted == Versioned(counted.version, replace(INITIAL, generation=counted.version))
+    assert 24 <= counted.version <= 24 + unknown
 
 
 @on_every_backend
