@@ -97,8 +97,6 @@ class SimulatedCoordinator:
         """
         self.leases = leases or sessions is not None
         self.sessions = sessions
-        self.written: Callable[[str, Entry], None] | None = None
-        """Called with the key and the new entry of each value that has changed."""
         self.configuration = configuration or CoordinatorConfiguration()
         self.census = dict.fromkeys(FAULTS, 0)
         """By class of fault: how often it was really done to a caller.
@@ -106,8 +104,8 @@ class SimulatedCoordinator:
         The classes: a request that was refused; one that did not reach the service; a change that was made, but
         whose caller was told only that no answer came; a request that arrived after its caller was gone.
         """
-        self.on_written: Callable[[str, bytes, bytes], None] = lambda key, before, after: None
-        """Called with the key, the former and the new contents of each value that was changed."""
+        self.on_written: list[Callable[[str, bytes, bytes], None]] = []
+        """Checks that are called with the key, the former and the new contents of each value that was changed."""
         self._random = source
         self._values: Snapshot = {}
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
@@ -171,9 +169,8 @@ class SimulatedCoordinator:
         if present is not None and entry != present:
             return None
         changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
-        if self.written is not None:
-            self.written(key, changed)
-        self.on_written(key, entry.contents, contents)
+        for check in self.on_written:
+            check(key, entry.contents, contents)
         for watched, watcher in self._watching:
             if watched == key and not watcher.done():
                 watcher.set_result(None)
@@ -250,7 +247,7 @@ class SimulatedBackend:
 
     @property
     def holds_s(self) -> float:
-        """As long as the process lives, or for a lease, or for a session if that is shorter."""
+        """A name holds for a lease, or for a session if that is shorter; without either, while its process lives."""
         service = self._service
         if not service.leases:
             return inf

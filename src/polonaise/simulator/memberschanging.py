@@ -38,7 +38,7 @@ class MemberChanges:
         self.resting = False
         """Whether nothing is to be changed any more. The operators then bring back the first members."""
         cluster.named_nodes = True  # or a spare that is reached at a wrong address would take another node's name
-        cluster.service.on_written = self._written
+        cluster.service.on_written.append(self._written)
 
     async def run(self, node: Node, host: Host) -> None:
         """Change members until `resting` is set; then bring back the first ones."""

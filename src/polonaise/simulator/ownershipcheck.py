@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from polonaise.coordination.backend import Entry
 from polonaise.coordination.values import ASSIGNMENT, Assignment, PartitionValue, partition_key
 from polonaise.simulator.cluster import Cluster
 from polonaise.simulator.observations import History
@@ -31,15 +30,15 @@ class OwnershipCheck:
         self._history = history
         self._before = Assignment()
         self._generations: dict[str, Generation] = {}
-        cluster.service.written = self._written
+        cluster.service.on_written.append(self._written)
 
-    def _written(self, key: str, entry: Entry) -> None:
+    def _written(self, key: str, _: bytes, contents: bytes) -> None:
         """Compare a new assignment, or a partition's new value, with the one before it."""
         if key.startswith(_PARTITION):
-            self._claimed(key, PartitionValue.decode(entry.contents).generation)
+            self._claimed(key, PartitionValue.decode(contents).generation)
         if key != ASSIGNMENT:
             return
-        before, self._before = self._before.owners, Assignment.decode(entry.contents)
+        before, self._before = self._before.owners, Assignment.decode(contents)
         after = self._before.owners
         missing = sorted(set(range(self._cluster.knobs.partitions)) - after.keys())
         if missing:
