@@ -143,6 +143,18 @@ class UnknownStorageNode(PolonaiseError):
     code = "unknown_storage_node"
 
 
+class UnknownTopic(PolonaiseError):
+    """The cluster has no topic of that name; the message names those that it has."""
+
+    code = "unknown_topic"
+
+
+class TopicExists(PolonaiseError):
+    """The cluster has a topic of that name already. Nothing was changed."""
+
+    code = "topic_exists"
+
+
 class ChangePending(PolonaiseError):
     """A partition's members are already being changed: one change at a time. Wait until it is made, or cancel it."""
 

@@ -359,7 +359,7 @@ async def test_a_client_never_goes_back_to_an_older_assignment() -> None:
     routes = Routes(MemoryHost(), told, CLIENT, lambda: "")
     followed: list[int] = []
     routes.listeners[lambda assignment: followed.append(assignment.owners[0].generation)] = None
-    watching = await routes.start()
+    (watching,) = await routes.start()
     for _ in range(3):
         await routes.reread()
     watching.cancel()

@@ -376,6 +376,21 @@ async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: C
 
 
 @on_every_backend
+async def test_partitions_are_added_and_those_that_are_there_stay(cluster: Cluster) -> None:
+    first, second = await cluster.process(), await cluster.process()
+    await first.initialize(DESCRIPTION)
+    assert await first.make_partitions(dict.fromkeys((3,), DESCRIPTION.storage), DESCRIPTION.storage)
+    assert await second.make_partitions(dict.fromkeys((3, 4), DESCRIPTION.storage), DESCRIPTION.storage)
+    current = await first.description()
+    assert await first.set_description(current.value.grown("t", 2), current.version) is not None
+    assert (await second.topic("t")).ids == (3, 4)
+    changed = replace(INITIAL, generation=1)
+    assert await second.set_partition(4, changed, 0) is not None
+    assert not await first.make_partitions(dict.fromkeys((4, 5), DESCRIPTION.storage), DESCRIPTION.storage)
+    assert (await first.partition(4)).value == changed
+
+
+@on_every_backend
 async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
     others = [replace(DESCRIPTION, key=bytes([number]) * 16) for number in range(4)]
     processes = [await cluster.process() for _ in others]

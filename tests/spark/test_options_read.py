@@ -57,7 +57,12 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
     [
         ({"startingTransactins": "latest"}, "did you mean startingTransactions"),
         ({"subscribe": "x"}, "there are cluster"),
-        ({"topic": "x"}, "no topics"),
+        ({"topic": "x"}, "has no topics that could be read by name"),
+        ({"cluster": "file:/c", "topic": "a b"}, "invalid name of a topic 'a b'"),
+        ({"cluster": "file:/c?topic=y", "topic": "x"}, "names topic 'y': name one topic"),
+        ({"cluster": "polonaise://a:1/x", "fragments": "store"}, "topics are not archived"),
+        ({"cluster": "embedded:/c?topic=x"}, "an embedded log has no topics"),
+        ({"cluster": "zookeeper://a:1/r?topic=x&topic=y"}, "names two topics"),
         ({"path": "/x"}, "name it with"),
         ({"startingTransactions": "first"}, "write earliest, latest, or"),
         ({"startingTransactions": "{}"}, "write earliest"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polonaise.wire.messages  # noqa: F401
+import polonaise.wire.messages
+import polonaise.wire.topics  # noqa: F401
 from polonaise.wire import codec
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "formats.md"

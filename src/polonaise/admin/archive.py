@@ -11,6 +11,7 @@ from typing import Final
 from polonaise.client.log import Log
 from polonaise.errors import (
     BeyondLog,
+    CoordinatorUnavailable,
     FragmentDamaged,
     FragmentsAhead,
     LogForked,
@@ -35,8 +36,11 @@ from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import MendableStore, ObjectStore, ReadableStore
+from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch
+from polonaise.node.addresses import check_no_topic
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.topics import ClusterTopics
 
 _OTHER_LIFE: Final = (
     "a log and a copy of it that was restored with its key have gone on differently, and both were archived there. "
@@ -101,7 +105,7 @@ async def batch_left_out(
 
     None if `until` is in a fragment, or is the last id of its batch.
     """
-    missing = spans_to_write(await fragments_of(store, partition), until)
+    missing = spans_to_write(await fragments_of(store, log.id_of(partition)), until)
     if not missing or missing[-1].last != until:
         return None
     async with aclosing(log.read_batches(partition, after=until - 1, until=until, timeout=timeout)) as reader:
@@ -120,12 +124,24 @@ async def own_fragments_of(
     that may not be mounted, `FragmentDamaged` for a mark or a latest fragment that can't be read, and what reading and
     the store raise.
     """
-    fragments = await fragments_of(store, partition)
+    fragments = await fragments_of(store, log.id_of(partition))
     for footer in await _latest(store, fragments, log.cluster_key):
-        await _check_goes_on(log, store, footer, timeout)
+        await _check_goes_on(log, partition, store, footer, timeout)
     # After the checks: a store of another log must not be marked as this one's.
     await claim(store, log.cluster_key)
+    if log.topic:
+        await record_topics(store, log.cluster_key, await _topics_with(log, partition))
     return fragments
+
+
+async def _topics_with(log: Log, partition: PartitionId) -> ClusterTopics:
+    """Return the cluster's topics. Raises `CoordinatorUnavailable` if who told them knows less than this client."""
+    topics = await log.cluster_topics()
+    if log.id_of(partition) not in topics.topics.get(log.topic, ()):
+        raise CoordinatorUnavailable(
+            f"the topics of the cluster were told without partition {partition} of topic {log.topic}: run it again"
+        )
+    return topics
 
 
 async def init(log: Log, store: ObjectStore) -> None:
@@ -138,6 +154,7 @@ async def init(log: Log, store: ObjectStore) -> None:
     Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
     and `FragmentDamaged` for a mark or a latest fragment that can't be read.
     """
+    check_no_topic(log.topic, "an archive")
     for partition in await partitions_in(store):
         await _latest(store, await fragments_of(store, partition), log.cluster_key)
     await put_mark(store, log.cluster_key)
@@ -152,13 +169,15 @@ async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluste
     return footers
 
 
-async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: float | None) -> None:
+async def _check_goes_on(
+    log: Log, partition: PartitionId, store: ObjectStore, latest: Footer, timeout: float | None
+) -> None:
     """Raise `FragmentsAhead` or `LogForked` unless the log goes on from the latest fragment.
 
     It does if its next batch names the CRC of the fragment's last one or, with no next one, its own last batch has that
     CRC. The committed high-water mark is requested after the store was listed: a fragment above it is not of this log.
     """
-    partition, last = latest.partition, latest.last
+    last = latest.last
     committed = await log.high_water_mark(partition, timeout=timeout)
     if last > committed:
         raise FragmentsAhead(
@@ -181,10 +200,15 @@ async def _check_goes_on(log: Log, store: ObjectStore, latest: Footer, timeout: 
 async def batches_of(
     log: Log, partition: PartitionId, span: Span, limit: TransactionId, timeout: float | None
 ) -> AsyncGenerator[Batch, None]:
-    """Yield the log's batches that belong to a span and end at or below `limit`; see `plan.belongs`."""
+    """Yield the log's batches that belong to a span and end at or below `limit`; see `plan.belongs`.
+
+    They have the id of their partition, and not its number in a topic: fragments hold ids.
+    """
+    id = log.id_of(partition)
     async with aclosing(log.read_batches(partition, after=span.first - 1, until=span.last, timeout=timeout)) as reader:
         async for batch in reader:
             if belongs(batch, span, limit):
+                batch.partition = id
                 yield batch
 
 
@@ -260,6 +284,7 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
     `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too. Raises
     `FragmentDamaged` for a mark that can't be read.
     """
+    check_no_topic(log.topic, "an archive")
     try:
         if cluster_key in (None, log.cluster_key):
             await is_marked(store, log.cluster_key)
@@ -276,11 +301,14 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
 async def repair(log: Log, store: MendableStore, name: FragmentName, timeout: float | None = None) -> None:
     """Replace a damaged fragment by one made from the log, if that is the very same object, and read it back.
 
+    `log` has the topic, if any, of the fragment's partition.
+
     Raises, with nothing changed, `FragmentDamaged` if it is not, or if nothing else holds its transactions any more;
     `HistoryTrimmed`, `FragmentMissing`, and what reading and the store raise. Raises `FragmentDamaged`, too, if the new
     object does not read back well.
     """
-    async with aclosing(batches_of(log, name.partition, Span(name.first, name.last), name.last, timeout)) as batches:
+    partition = (await log.cluster_topics()).number_of(name.partition)[1] if log.topic else name.partition
+    async with aclosing(batches_of(log, partition, Span(name.first, name.last), name.last, timeout)) as batches:
         await store.replace(name.path, await made_again(log.cluster_key, name, batches))
     await verified(store, name)
 

@@ -311,7 +311,7 @@ class ClusterObserver:
                 _storage_status(name, address, answer, answers, draining=name in description.draining)
                 for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
             ],
-            [self._partition_status(partition, answers) for partition in range(description.partitions)],
+            [self._partition_status(partition, answers) for partition in range(description.total)],
             self._host.clock.monotonic_s() - began_s,
         )
 

@@ -73,7 +73,7 @@ class CopyMoves:
     async def balance(self) -> list[Move]:
         """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
         description = (await self._edits.description()).value
-        values = await self._values(description.partitions)
+        values = await self._values(description.total)
         return balance(description, {p: value.next or value.members for p, value in enumerate(values)})
 
     async def carry_out(self, moves: Sequence[Move]) -> None:
@@ -115,7 +115,7 @@ class CopyMoves:
         until_s = self._host.clock.monotonic_s() + self._step_s
         while True:
             described = (await self._edits.description()).value
-            held = await copies_on(self._edits, name, described.partitions)
+            held = await copies_on(self._edits, name, described.total)
             if not held and name not in described.storage:
                 return moved  # another operator has removed it, which takes that it holds none
             check_marked(described, name)
@@ -124,7 +124,7 @@ class CopyMoves:
             self._report(None, f"{len(held)} copies are left on {name}")
             for partition in held:
                 await self._settled(partition)
-            values = await self._values(described.partitions)
+            values = await self._values(described.total)
             planned = balance(described, {partition: value.members for partition, value in enumerate(values)})
             moves = [move for move in planned if move.source == name]
             await self.carry_out(moves)

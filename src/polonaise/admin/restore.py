@@ -12,7 +12,7 @@ import enum
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from polonaise.admin.newdirectory import new_directory
@@ -32,6 +32,7 @@ from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fra
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
@@ -48,6 +49,7 @@ from polonaise.node.embedded import (
     storage_names,
 )
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.topics import ClusterTopics
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
@@ -143,6 +145,8 @@ class _Source:
     pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
     last: dict[PartitionId, TransactionId] = field(default_factory=dict)
     """The last id in the store, by partition."""
+    topics: ClusterTopics | None = None
+    """The cluster's topics; None if it had none."""
 
 
 async def restore(
@@ -172,6 +176,8 @@ async def restore(
         async with new_directory(host.disk, directory, embedded=not how.nodes):
             restored = await _write(host, store, directory, how, source, cluster_key, tell)
             description = ClusterDescription.new(cluster_key, count, nodes)
+            if source.topics is not None:
+                description = replace(description, topics=source.topics.topics)
             coordinator = coordinator_of(host, directory)
             try:
                 await coordinator.initialize(description, _beginning(restored, description.storage))
@@ -201,6 +207,24 @@ def _storage_nodes(how: HowToRestore) -> Mapping[StorageId, str]:
 
 def _partition_count(source: _Source, how: HowToRestore) -> int:
     least = max(source.pieces) + 1
+    if source.topics is not None:
+        own = source.topics.partitions
+        if not how.nodes:
+            raise BadOption(
+                f"the store holds topics ({', '.join(sorted(source.topics.topics))}), and an embedded log has none: "
+                "restore a cluster (--nodes)"
+            )
+        if how.partitions not in (None, own):
+            raise BadOption(
+                f"invalid number of partitions {how.partitions}: the cluster had {own} in no topic, and the ids of its "
+                "topics' partitions follow these. Leave it out"
+            )
+        if least > source.topics.total:
+            raise HistoryIncomplete(
+                f"the store has fragments of partition {least - 1}, and its record of topics is of a cluster with "
+                f"{source.topics.total} partitions: a later one was removed; put it back from a copy of the store"
+            )
+        return own
     count = least if how.partitions is None else how.partitions
     if not least <= count <= PARTITIONS_MAX:
         raise BadOption(
@@ -258,6 +282,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         source.last[number] = max(name.last for name in names)
         source.pieces[number] = _pieces(store, number, names, source.last[number], how)
     assert source is not None
+    source.topics = await recorded_topics(store, source.cluster_key)
     return source
 
 

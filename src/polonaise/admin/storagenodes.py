@@ -79,7 +79,7 @@ async def remove_storage(edits: MemberEdits, name: StorageId) -> None:
     """
     before = (await edits.description()).value
     before.check_known(name)
-    _refuse_held(name, await copies_on(edits, name, before.partitions))
+    _refuse_held(name, await copies_on(edits, name, before.total))
     ours = False
 
     def marked(description: ClusterDescription) -> ClusterDescription:
@@ -91,9 +91,10 @@ async def remove_storage(edits: MemberEdits, name: StorageId) -> None:
         return after
 
     # Marked before the partitions are looked at again, so that no copy is given to it after that:
-    # `MemberEdits.add_copy` looks at the mark when it has asked for one.
-    await edits.describe(marked)
-    held = await copies_on(edits, name, before.partitions)
+    # `MemberEdits.add_copy` looks at the mark when it has asked for one, and partitions that are added to a topic from
+    # here on get none on it.
+    after = await edits.describe(marked)
+    held = await copies_on(edits, name, after.total)
     if held and ours:
         await edits.describe(lambda description: _unmarked(description, name))
     _refuse_held(name, held)

@@ -54,7 +54,7 @@ async def trim(
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
-    fragments = await fragments_of(store, partition)
+    fragments = await fragments_of(store, log.id_of(partition))
     archived = archived_up_to(fragments)
     if archived < 0 or (before is not None and before > archived + 1):
         raise NotArchived(

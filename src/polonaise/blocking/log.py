@@ -71,7 +71,7 @@ class Log:
 
     @property
     def partition_count(self) -> int:
-        """The number of partitions of the cluster."""
+        """The number of partitions of the topic, which may grow, or of the log's own."""
         return self._log.partition_count
 
     @property
@@ -83,6 +83,16 @@ class Log:
     def cluster_key(self) -> bytes:
         """The cluster's key, 16 bytes that no other cluster has."""
         return self._log.cluster_key
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
+        return self._log.topic
+
+    @property
+    def log_key(self) -> bytes:
+        """A key, 16 bytes, that no other log has: the cluster's key, or for a topic one made of that and the name."""
+        return self._log.log_key
 
     @property
     def serializer(self) -> Serializer | None:

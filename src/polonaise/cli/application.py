@@ -25,6 +25,7 @@ from polonaise.cli.smoke import smoke
 from polonaise.cli.storage import storage
 from polonaise.cli.tls import tls
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.cli.topic import topic
 from polonaise.cli.zookeeper import zookeeper
 from polonaise.errors import BadOption
 
@@ -38,6 +39,7 @@ application.add_typer(cluster, name="cluster")
 application.add_typer(server, name="server")
 application.add_typer(storage, name="storage")
 application.add_typer(partition, name="partition")
+application.add_typer(topic, name="topic")
 application.add_typer(zookeeper, name="zookeeper")
 application.add_typer(config, name="config")
 application.add_typer(log, name="log")

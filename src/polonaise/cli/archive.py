@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -67,6 +67,8 @@ def run(
 ) -> None:
     """Archive what is committed and not archived yet. Prints each fragment once it is stored and verified.
 
+    Without a topic in the address, --partition and --until, the partitions of all topics are archived as well.
+
     With --until, archives everything up to the id of each partition and nothing above it, so that the archive ends
     where you choose. A batch that goes beyond the id of its partition is left out as a whole, and printed.
 
@@ -78,6 +80,11 @@ def run(
     ends = None if until is None else inputs.ids_of(until)
 
     async def work(log: Log) -> None:
+        await one(log)
+        if partition == "all" and ends is None and not log.topic:
+            await _with_topics(log, address, one)
+
+    async def one(log: Log) -> None:
         numbers = partitions_named(partition, log.partition_count)
         if ends is not None and set(ends) != set(numbers):
             raise BadOption(
@@ -108,9 +115,23 @@ def run(
                 _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
             elif not count and not as_json:
                 unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
-                say(f"partition {number}: nothing to write: all is archived{unfilled}", now=True)
+                say(f"{_named(log, number)}: nothing to write: all is archived{unfilled}", now=True)
 
     with_log(address, work)
+
+
+async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[None]]) -> None:
+    """Run `do` with each topic of the log's cluster."""
+    import polonaise
+    from polonaise.node.addresses import with_topic
+
+    for name in sorted((await log.cluster_topics()).topics):
+        async with polonaise.connect(with_topic(address, name)) as topic:
+            await do(topic)
+
+
+def _named(log: Log, number: PartitionId) -> str:
+    return f"topic {log.topic}, partition {number}" if log.topic else f"partition {number}"
 
 
 def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
@@ -177,13 +198,20 @@ def trim(
     opened = open_store(store, make=False)
 
     async def work(log: Log) -> None:
+        await one(log)
+        if partition == "all" and not log.topic:
+            await _with_topics(log, address, one)
+
+    async def one(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count):
             report = await trimming.trim(log, opened, number, before=before)
             if as_json:
-                say_json({"partition": number, "first": report.first, "held_from": report.held_from}, now=True)
+                topic = {"topic": log.topic} if log.topic else {}
+                fields = {"partition": number, "first": report.first, "held_from": report.held_from}
+                say_json({**topic, **fields}, now=True)
             else:
                 why = "" if report.dropped else f"; nothing was dropped: no whole segment lies below {report.before:,}"
-                say(f"partition {number}: the storage nodes hold {report.first:,} and all after it{why}", now=True)
+                say(f"{_named(log, number)}: the storage nodes hold {report.first:,} and all after it{why}", now=True)
 
     with_log(address, work)
 
@@ -258,12 +286,19 @@ async def _repair(
     """Write damaged fragments again as far as possible, and print for each that it was written, or why not."""
     import polonaise
     from polonaise.admin import archive as archives
+    from polonaise.node.addresses import with_topic
 
     async with polonaise.connect(address) as log:
         await archives.check_archived_from(log, store, key)
+        topics = await log.cluster_topics()
         for name in damaged:
             try:
-                await archives.repair(log, store, name, timeout=_REPAIR_S)
+                topic, _ = topics.number_of(name.partition)
+                if topic:
+                    async with polonaise.connect(with_topic(address, topic)) as of_topic:
+                        await archives.repair(of_topic, store, name, timeout=_REPAIR_S)
+                else:
+                    await archives.repair(log, store, name, timeout=_REPAIR_S)
                 why = ""
             except PolonaiseError as error:
                 why = str(error)

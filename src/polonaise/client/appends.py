@@ -51,8 +51,11 @@ class PartitionAppends(PartitionCondition):
     ended, and is not in the log, is sent again on the next one.
     """
 
-    def __init__(self, partition: PartitionId, client_id: ClientId, settings: ClientSettings) -> None:
-        super().__init__(partition)
+    def __init__(
+        self, partition: PartitionId, client_id: ClientId, settings: ClientSettings, id: PartitionId | None = None
+    ) -> None:
+        """Begin without appends. `id` is the partition's id in the cluster, by default its number."""
+        super().__init__(partition, id)
         self._settings = settings
         self._window = AppendWindow()
         self._again: deque[SentFrame] = deque()
@@ -216,7 +219,7 @@ class PartitionAppends(PartitionCondition):
             if not window.fits(size):
                 self._keep_unsent(unsent, groups, outstanding.sent)
                 break
-            stream.connection.send(message, partition=self.partition)
+            stream.connection.send(message, partition=self.id)
             outstanding.sent = columns.sequences[-1]
             window.sent(SentFrame(columns, size))
         else:
@@ -235,7 +238,7 @@ class PartitionAppends(PartitionCondition):
                 size = len(message.columns) + columns.data_bytes
                 if not window.fits(size):
                     return False
-                stream.connection.send(message, partition=self.partition)
+                stream.connection.send(message, partition=self.id)
                 window.sent(SentFrame(columns, size, frame.sends))
                 self._start_idle_timer()
             again.popleft()
@@ -408,7 +411,7 @@ class PartitionAppends(PartitionCondition):
     def _send_flush(self, stream: Stream, answered: asyncio.Future[TransactionId] | None) -> None:
         request = stream.next_request()
         self._flushes[request] = (self._sent_here, answered)
-        stream.connection.send(Flush(), request=request, partition=self.partition)
+        stream.connection.send(Flush(), request=request, partition=self.id)
 
     async def flush(self, deadline_s: float | None) -> TransactionId:
         """Wait until the fate of everything appended so far is known; return the committed high-water mark then.

@@ -61,6 +61,7 @@ class BatchReader:
         self._requests = requests
         self._settings = settings
         self._partition = partition
+        self._id = requests.id_of(partition)
         self._until = until
         self._follow = follow
         self._with_data = with_data
@@ -231,10 +232,9 @@ class BatchReader:
 
         Raises `ProtocolError` for another partition's batch, `OutOfOrder` for a gap, and `LogForked`.
         """
-        if batch.partition != self._partition:
-            raise ProtocolError(
-                f"a batch of partition {batch.partition} answers a request for partition {self._partition}"
-            )
+        if batch.partition != self._id:
+            raise ProtocolError(f"a batch of partition {batch.partition} answers a request for partition {self._id}")
+        batch.partition = self._partition
         if self._continuity is None:
             # Read by time: the first batch says where the reading begins.
             self._continuity = Continuity(max(batch.first, self._first))

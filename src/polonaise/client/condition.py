@@ -21,7 +21,9 @@ class PartitionCondition:
     Receipts, contexts and producers that waited for the partition in vain take the reason for their error from here.
     """
 
-    def __init__(self, partition: PartitionId) -> None:
+    def __init__(self, partition: PartitionId, id: PartitionId | None = None) -> None:
+        """Begin with nothing known. `id` is the partition's id in the cluster, by default its number."""
+        self.id = partition if id is None else id
         self.loop = own_loop()
         """The client's event loop, the only one in which the partition may be used."""
         self.partition = partition

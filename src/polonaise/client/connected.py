@@ -20,9 +20,11 @@ from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
 from polonaise.client.waiting import check_loop, own_loop
+from polonaise.coordination.topics import log_key_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
+from polonaise.topics import ClusterTopics
 
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
@@ -58,6 +60,7 @@ class Connected:
         partitions: Collection[PartitionId] | None,
         form: Form,
         wants: Callable[[int], bool] | None,
+        topic: str,
     ) -> None:
         self._host = host
         self._discovery = discovery
@@ -67,6 +70,8 @@ class Connected:
         self._wanted_partitions = partitions
         self._form = form
         self._wants = wants
+        self.topic = topic
+        """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
         self._partitions: dict[PartitionId, _Partition] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
@@ -85,16 +90,25 @@ class Connected:
         self.cluster_key = b""
         """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
         self.partition_count = 0
-        """The number of partitions of the cluster; 0 before `start`."""
+        """The number of partitions of the topic, which may grow, or of the log's own; 0 before `start`."""
 
     # ------------------------------------------------------------------ life
+
+    @property
+    def log_key(self) -> bytes:
+        """A key, 16 bytes, that no other log has: the cluster's key, or for a topic one made of that and the name.
+
+        What is kept from the log elsewhere, such as a view's marks, carries it: partition 0 of one topic is another
+        than that of the next.
+        """
+        return log_key_of(self.cluster_key, self.topic)
 
     async def start(self) -> None:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
         `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
-        `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`, `UnknownPartition` for `partitions` that the
-        cluster lacks, `Closed` after `close`, and `BadOption` if called twice.
+        `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`, `UnknownTopic`, `UnknownPartition` for
+        `partitions` that the topic or cluster lacks, `Closed` after `close`, and `BadOption` if called twice.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
@@ -103,19 +117,29 @@ class Connected:
         self._loop = own_loop()
         description = await self._discovery.describe()
         self.cluster_key = description.key
-        self.partition_count = description.partitions
+        topic = await self._discovery.topic(self.topic) if self.topic else None
+        self.partition_count = description.partitions if topic is None else len(topic.ids)
         if self._view is not None:
             # Before the first mark is read: a view kept from another log refuses to tell it.
-            tell_cluster(self._view, description.key)
+            tell_cluster(self._view, self.log_key)
         self.client_id = await self._discovery.unique_id()
-        self._routes = Routes(self._host, self._discovery, self._settings, lambda: self.whereabouts())
+        self._routes = Routes(self._host, self._discovery, self._settings, lambda: self.whereabouts(), topic)
+        self._routes.grown = self._grow
         self._links = Links(self._host, self.client_id, description.key, self._settings)
         self._requests = Requests(self._host, self._routes, self._links, self._settings)
-        self._tasks.append(await self._routes.start())
+        self._tasks += await self._routes.start()
         partitions = self._wanted_partitions
         if partitions is None:
             partitions = range(self.partition_count) if self._view is not None else ()
         for partition in partitions:
+            self._appends_of(partition)
+
+    def _grow(self, count: int) -> None:
+        """Take note that the topic has more partitions; the view begins with them unless it was given a selection."""
+        before, self.partition_count = self.partition_count, count
+        if self._closed or self._fault is not None or self._view is None or self._wanted_partitions is not None:
+            return
+        for partition in range(before, count):
             self._appends_of(partition)
 
     async def close(self) -> None:
@@ -191,7 +215,8 @@ class Connected:
         self._check_partition(partition)
         if self._fault is not None:
             raise fresh(self._fault)
-        appends = PartitionAppends(partition, self.client_id, self._settings)
+        id = self._routes.id_of(partition)
+        appends = PartitionAppends(partition, self.client_id, self._settings, id)
         taker: Applier | MarkOnly
         if self._view is None:
             taker = MarkOnly(appends, self._requests)
@@ -230,6 +255,19 @@ class Connected:
         if not self.client_id:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 
+    async def cluster_topics(self) -> ClusterTopics:
+        """Return the partitions of the whole cluster, those of all topics too: for archives, which hold all of them.
+
+        Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
+        """
+        self._check_open()
+        return await self._discovery.topics()
+
+    def id_of(self, partition: PartitionId) -> PartitionId:
+        """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`."""
+        self._check_partition(partition)
+        return self._routes.id_of(partition)
+
     def _check_partition(self, partition: PartitionId) -> None:
         self._check_open()
         check_loop(self._loop)
@@ -237,8 +275,12 @@ class Connected:
             raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
         if not 0 <= partition < self.partition_count:
             raise UnknownPartition(
-                f"partition {partition}; this cluster has partitions 0 to {self.partition_count - 1}"
+                f"partition {partition}; {self._where} has partitions 0 to {self.partition_count - 1}"
             )
+
+    @property
+    def _where(self) -> str:
+        return f"topic {self.topic}" if self.topic else "this cluster"
 
     def _readable(self, partition: PartitionId | None) -> PartitionId:
         if partition is None:

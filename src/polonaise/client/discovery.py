@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Versioned
+from polonaise.topics import ClusterTopics
 
 
 class Described(Protocol):
@@ -20,11 +22,11 @@ class Described(Protocol):
 
     @property
     def partitions(self) -> int:
-        """The number of partitions."""
+        """The number of the log's own partitions, those in no topic."""
 
 
 class ClusterShape(NamedTuple):
-    """The key of a cluster and the number of its partitions, as a server told them."""
+    """The key of a cluster and the number of the log's own partitions, as a server told them."""
 
     key: bytes
     """The cluster key, 16 bytes."""
@@ -39,6 +41,16 @@ class Discovery(Protocol):
 
     async def describe(self) -> Described:
         """Return the cluster's description."""
+
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        """Return the partitions of a topic, in a description that is not older than the one that is `known`.
+
+        `total` is a number of partitions of the whole cluster that the description must have at least. Raises
+        `UnknownTopic` if there is no such topic now.
+        """
+
+    async def topics(self) -> ClusterTopics:
+        """Return the partitions of all topics, read from the coordinator for this call."""
 
     async def unique_id(self) -> int:
         """Return a number that nobody in the cluster was given before."""

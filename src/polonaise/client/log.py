@@ -73,8 +73,10 @@ class Log(ReadableLog):
     - `host`, `discovery`: the machine, and what finds the cluster: its coordinator, or a `ServerDiscovery`.
     - `view`: the application's state, kept up to date from all partitions, or from those in `partitions` and any other
       that is used. Without a view, the client high-water mark is what the server has fed.
-    - `partitions`: the numbers of the partitions that are mounted from the start; by default all with a view, and none
-      without. Every other partition is mounted at its first use.
+    - `topic`: the name of the topic whose partitions the client sees, as 0, 1, 2, …; empty for the log's own, in no
+      topic. `partition_count` rises when the topic grows.
+    - `partitions`: the numbers of the partitions that are mounted from the start; by default all with a view, and those
+      that the topic gets later; none without. Every other partition is mounted at its first use.
     - `settings`: bounds and deadlines; see `ClientSettings`.
     - `serializer`: encodes the data that `append`, contexts and producers are given; without one, the data is bytes.
     - `partitioner`: chooses the partition of a call that names none.
@@ -99,6 +101,7 @@ class Log(ReadableLog):
         bodies: BodyForm = BodyForm.INLINE,
         wants: Callable[[int], bool] | None = None,
         header_filter: tuple[int, int] | None = None,
+        topic: str = "",
     ) -> None:
         check_options(
             view=view, settings=settings, serializer=serializer, partitioner=partitioner, partitions=partitions,
@@ -115,6 +118,7 @@ class Log(ReadableLog):
             # As they travel: unsigned, while the headers that they are compared with may be negative.
             form=Form(bodies, mask & 0xFFFF_FFFF, value & 0xFFFF_FFFF),
             wants=wants,
+            topic=topic,
         )
         self._encode = None if serializer is None else serializer.encode
         self._running = Running(host, self._settings, self._encode)

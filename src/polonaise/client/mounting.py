@@ -157,6 +157,7 @@ class Mounting:
         self._host = host
         self._loop = own_loop()
         self._partition = appends.partition
+        self._id = appends.id
         self._appends = appends
         self._taker = taker
         self._routes = routes
@@ -192,7 +193,7 @@ class Mounting:
             ended = await self._mount_once(backoff)
             self._note(ended.error)
             if self._appends.stopped is not None or self._is_hopeless(ended.error):
-                self.stop(ended.error)
+                self.stop(self._routes.explained(ended.error, self._partition))
                 return
             if ended.pause:
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
@@ -260,7 +261,7 @@ class Mounting:
         attempt = _Attempt(stream, request, owner.generation, self._loop.create_future(), self._loop.time())
         # Both before the mount is sent, so that even the first message is received.
         self._attempt = attempt
-        stream.partitions[self._partition] = self
+        stream.partitions[self._id] = self
         self._owed_bytes = 0  # the mount brings its whole credit: what was owed for the one before is in it
         form = self._taker.form
         mount = Mount(
@@ -272,7 +273,7 @@ class Mounting:
             filter_value=form.filter_value,
             credit=max(1, settings.credit_bytes - self._untaken_bytes),
         )
-        stream.connection.send(mount, request=request, partition=self._partition)
+        stream.connection.send(mount, request=request, partition=self._id)
         attempt.silence = self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
         return attempt
 
@@ -285,8 +286,8 @@ class Mounting:
             attempt.silence.cancel()  # or it would keep a closed client, and all that it was fed, in memory
         stream = attempt.stream
         if attempt.ready and not stream.connection.closed:
-            stream.connection.send(Unmount(), partition=self._partition)
-        stream.partitions.pop(self._partition, None)
+            stream.connection.send(Unmount(), partition=self._id)
+        stream.partitions.pop(self._id, None)
 
     def _check_silence(self, attempt: _Attempt) -> None:
         """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds.
@@ -327,7 +328,7 @@ class Mounting:
         An assignment of the mount's generation, or of an earlier one, changes nothing: it may be older than the
         answer to the mount, which named the generation.
         """
-        owner, attempt = assignment.owners.get(self._partition), self._attempt
+        owner, attempt = self._routes.owner_in(assignment, self._partition), self._attempt
         if attempt is not None and owner is not None and owner.generation > attempt.generation:
             attempt.end(NotOwner(f"partition {self._partition} has moved to {owner.address}"), pause=False)
 
@@ -370,10 +371,11 @@ class Mounting:
             _log.error("a damaged batch in the feed of partition %d: %s", self._partition, error)
             attempt.stream.connection.abort(ConnectionLost(f"damaged feed: {error}"))
             return
-        if batch.length != len(payload) or batch.partition != self._partition:
+        if batch.length != len(payload) or batch.partition != self._id:
             raise ProtocolError(
                 f"a server sent a feed message that does not hold exactly one batch of partition {self._partition}"
             )
+        batch.partition = self._partition
         attempt.heard_s = self._loop.time()
         try:
             brings = self._subscription.fed(batch)
@@ -403,7 +405,7 @@ class Mounting:
         if attempt is None or self._owed_bytes * 8 < self._settings.credit_bytes:
             return
         attempt.heard_s = self._loop.time()
-        attempt.stream.connection.send(Credit(self._owed_bytes), partition=self._partition)
+        attempt.stream.connection.send(Credit(self._owed_bytes), partition=self._id)
         self._owed_bytes = 0
 
     def _refused(self, attempt: _Attempt, message: AppendsFailed) -> None:

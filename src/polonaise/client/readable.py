@@ -120,7 +120,8 @@ class ReadableLog(Connected):
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = first_batch(answer)
-        if batch is not None and batch.partition == partition and batch.first <= id <= batch.last:
+        if batch is not None and batch.partition == self._requests.id_of(partition) and batch.first <= id <= batch.last:
+            batch.partition = partition
             tx = next(batch.transactions(id - 1, own=True))
             if tx.own:
                 raise OwnTransaction(

@@ -39,6 +39,10 @@ class Requests:
         self._links = links
         self._settings = settings
 
+    def id_of(self, partition: PartitionId) -> PartitionId:
+        """Return the id of a partition in the cluster, which its batches carry. Raises `UnknownPartition`."""
+        return self._routes.id_of(partition)
+
     async def ask(
         self,
         partition: PartitionId,
@@ -88,18 +92,18 @@ class Requests:
                 owner = await self._routes.owner(partition)
                 connection = await self._links.bulk(owner.address)
                 received = await connection.request(
-                    request, partition=partition, deadline_s=self._settings.request_s_max + wait_s
+                    request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
                 )
                 if isinstance(received, answer):
                     return received
                 raise ProtocolError(
                     f"{owner.address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
                 )
-            except BeyondLog:
-                raise  # the caller's to judge, though the log may get that far
+            except BeyondLog as error:
+                raise self._routes.explained(error, partition) from None  # the caller's to judge: the log may get there
             except PolonaiseError as error:
                 if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
-                    raise
+                    raise self._routes.explained(error, partition) from error.__cause__
                 _log.info("partition %d: %s is sent again: %s", partition, type(request).__name__, error)
                 note(error)
                 if error.retry is Retry.ELSEWHERE:

@@ -1,4 +1,4 @@
-"""The assignment as a client knows it: which server owns which partition, kept up to date from its source."""
+"""The assignment and the topic as a client knows them: the id and the owner of each partition, kept up to date."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 from polonaise.client.discovery import Discovery
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
-from polonaise.errors import PolonaiseError
+from polonaise.errors import CoordinatorDamaged, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import PartitionId
 
@@ -22,12 +23,26 @@ class Routes:
 
     A server that no longer owns a partition refuses, and names no other: the only source is the `Discovery`, which asks
     the coordinator or servers. What it tells may be out of date: the assignment never goes back to an earlier version.
+
+    This is the only place that turns the partition numbers of a topic, which the rest of the client knows, into ids in
+    the cluster. A topic that grows is noticed by the assignment, which then names ids that are new to the client.
     """
 
     def __init__(
-        self, host: Host, discovery: Discovery, settings: ClientSettings, whereabouts: Callable[[], str]
+        self,
+        host: Host,
+        discovery: Discovery,
+        settings: ClientSettings,
+        whereabouts: Callable[[], str],
+        topic: TopicPartitions | None = None,
     ) -> None:
-        """`whereabouts` returns what is known of the process that serves the log, for messages; empty for nothing."""
+        """Begin with these partitions of a topic; None for the log's own, whose numbers are their ids.
+
+        `whereabouts` returns what is known of the process that serves the log, for messages; empty for nothing.
+        """
+        self._topic = topic
+        self.grown: Callable[[int], None] = lambda count: None
+        """The function that is called with the number of the topic's partitions when it has risen."""
         self._host = host
         self._whereabouts = whereabouts
         self._discovery = discovery
@@ -40,14 +55,34 @@ class Routes:
         self.listeners: dict[Callable[[Assignment], None], None] = {}
         """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
 
-    async def start(self) -> asyncio.Task[None]:
-        """Read the assignment; return a task that goes on watching it."""
+    async def start(self) -> list[asyncio.Task[None]]:
+        """Read the assignment; return tasks that go on watching it, and whether the topic grows."""
         self._learn(await self._discovery.assignment())
-        return self._host.spawn(self._watch(), "client: watch the assignment")
+        tasks = [self._host.spawn(self._watch(), "client: watch the assignment")]
+        if self._topic is not None:
+            tasks.append(self._host.spawn(self._follow_topic(self._topic), "client: watch the topic"))
+        return tasks
+
+    def id_of(self, partition: PartitionId) -> PartitionId:
+        """Return the id of a partition in the cluster, by which servers know it. Raises `UnknownPartition`."""
+        return partition if self._topic is None else self._topic.id_of(partition)
+
+    def explained(self, error: PolonaiseError, partition: PartitionId) -> PolonaiseError:
+        """Return a server's error; for a topic's partition with the number by which the application knows it."""
+        if self._topic is None:
+            return error
+        same, text = fresh(error), f"partition {partition} of topic {self._topic.name}"
+        if text not in error.text:
+            same.args = (f"{text}, which is partition {self.id_of(partition)} of the cluster: {error.text}",)
+        return same
 
     def known(self, partition: PartitionId) -> Owner | None:
         """Return the owner of a partition, as far as this client knows; None while it has none."""
-        return self._assignment.value.owners.get(partition)
+        return self.owner_in(self._assignment.value, partition)
+
+    def owner_in(self, assignment: Assignment, partition: PartitionId) -> Owner | None:
+        """Return the owner of a partition in an assignment; None if it has none there."""
+        return assignment.owners.get(self.id_of(partition))
 
     async def owner(self, partition: PartitionId) -> Owner:
         """Return the owner of a partition; wait, without a deadline of its own, while it has none."""
@@ -108,3 +143,33 @@ class Routes:
             except PolonaiseError as error:
                 self._note_trouble(str(error))
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+
+    async def _follow_topic(self, topic: TopicPartitions) -> None:
+        """Read the topic's partitions again whenever the assignment names ids that the description did not have."""
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            total = max(self._assignment.value.owners, default=-1) + 1
+            if total <= topic.total:
+                await asyncio.shield(self._changed)
+                continue
+            try:
+                async with asyncio.timeout(self._settings.coordinator_s_max):
+                    read = await self._discovery.topic(topic.name, topic, total)
+                topic = self._grow(topic, read)
+                backoff.reset()
+            except (PolonaiseError, TimeoutError) as error:
+                _log.warning("the partitions of topic %s can't be read, and are read again: %s", topic.name, error)
+                await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+
+    def _grow(self, before: TopicPartitions, read: TopicPartitions) -> TopicPartitions:
+        """Keep the topic's partitions that were read, and return them. Raises `CoordinatorDamaged` for others."""
+        if not read.goes_on_from(before):
+            raise CoordinatorDamaged(
+                f"topic {before.name} has other partitions than before: {len(read.ids)} in description {read.version}, "
+                f"and {len(before.ids)} in description {before.version}; was the description restored from a copy?"
+            )
+        self._topic = read
+        if len(read.ids) > len(before.ids):
+            _log.info("topic %s has %d partitions now", read.name, len(read.ids))
+            self.grown(len(read.ids))
+        return read

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from polonaise.client.discovery import ClusterShape
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import (
     Closed,
@@ -17,6 +18,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     ServersUnavailable,
+    UnknownTopic,
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
@@ -24,6 +26,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.topics import ClusterTopics
 from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -37,6 +40,7 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
+from polonaise.wire.topics import DescribeTopic, ListTopics, TopicIs, TopicsAre, parse_topic, parse_topics
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
@@ -111,6 +115,18 @@ class ServerDiscovery:
         """Return the cluster's key and the number of its partitions."""
         _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
         return ClusterShape(self._key, partitions)
+
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        """Return the partitions of a topic, as a server knows them that has read the coordinator for it."""
+        request = DescribeTopic(-1 if known is None else known.version, total, name)
+        wait_s = self._settings.coordinator_s_max
+        _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
+        return topic
+
+    async def topics(self) -> ClusterTopics:
+        """Return all topics, as a server knows them that has read the coordinator for it."""
+        _, topics = await self._ask(ListTopics(), TopicsAre, parse_topics, {}, self._settings.coordinator_s_max)
+        return topics
 
     async def unique_id(self) -> int:
         """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
@@ -228,7 +244,8 @@ class ServerDiscovery:
                     f"{address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
                 )
             except PolonaiseError as error:
-                if self._closed:
+                # No fault of the server, which has asked the coordinator: the others would say the same.
+                if self._closed or isinstance(error, UnknownTopic):
                     raise
                 troubles[address] = error
                 self._leave(address, error, connection)
@@ -339,6 +356,17 @@ def _partitions_in(answer: ClusterIs) -> int:
     if answer.partitions < 1:
         raise ProtocolError(f"a server told of a cluster of {answer.partitions} partitions: clusters have at least one")
     return answer.partitions
+
+
+def _topic_in(answer: TopicIs, name: str, known: TopicPartitions | None, total: int) -> TopicPartitions:
+    """Return the topic in an answer. Raises `ProtocolError` for one that is older than what is known."""
+    topic = TopicPartitions(answer.version, answer.total, parse_topic(answer), name)
+    if topic.total < total or (known is not None and not topic.goes_on_from(known)):
+        raise ProtocolError(
+            f"a server told of description {topic.version} with {len(topic.ids)} partitions of topic {name} and "
+            f"{topic.total} of the cluster, which does not go on from what is known"
+        )
+    return topic
 
 
 def _id_in(answer: UniqueIdIs) -> int:

@@ -38,6 +38,12 @@ class Backend(Protocol):
         A call that is cut short at any point makes the whole cluster or none, and can be repeated.
         """
 
+    async def add(self, entries: Mapping[str, Entry]) -> None:
+        """Keep those of these entries whose keys have none yet, in a cluster that exists; leave the others alone.
+
+        A call that is cut short may have kept some of them, and can be repeated.
+        """
+
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
 
@@ -47,8 +53,8 @@ class Backend(Protocol):
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
         """Replace the entry and return the new one, or None, with nothing changed, when it is no longer `present`.
 
-        With `present` None, replace whatever entry there is. Only `create` makes a first entry: `CoordinatorDamaged`
-        without one.
+        With `present` None, replace whatever entry there is. Only `create` and `add` make a first entry:
+        `CoordinatorDamaged` without one.
         """
 
     async def changed(self, key: str, version: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
 from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
 from polonaise.coordination.lease import Leases
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
     DESCRIPTION,
@@ -33,7 +35,8 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Clock
-from polonaise.terms import PartitionId, ServerId
+from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
 """The largest unique id: a batch has signed 32-bit client ids."""
@@ -47,7 +50,7 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
     initial = PartitionValue.initial(description.storage)
     values: dict[str, tuple[int, bytes]] = {
         partition_key(partition): (0, beginning.partitions.get(partition, initial).encode())
-        for partition in range(description.partitions)
+        for partition in range(description.total)
     }
     values[ASSIGNMENT] = 0, beginning.assignment.encode()
     values[UNIQUE_ID] = beginning.unique_id, b"{}"
@@ -109,7 +112,9 @@ class Coordinator:
         self._clock = clock
         self._closed = False
         self._description: ClusterDescription | None = None
-        """The description as it was read first, whose key and number of partitions hold for good; None before."""
+        """The description as it was read first, whose key and number of own partitions hold for good; None before."""
+        self._total = 0
+        """The most partitions, the log's own and those of topics, that any description had that was read."""
         self._known: dict[str, _Known] = {}
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
@@ -125,7 +130,7 @@ class Coordinator:
         self._check_open()
         if not await self._backend.create(first_entries(description, beginning)):
             raise AlreadyInitialized(f"{self._backend} holds a cluster: use it, or choose another place")
-        self._description = description
+        self._description, self._total = description, description.total
 
     async def describe(self) -> ClusterDescription:
         """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""
@@ -150,6 +155,7 @@ class Coordinator:
             raise damaged(place, "it has two different cluster keys")
         if self._description is None:
             self._description = description
+        self._total = max(self._total, description.total)
         return Versioned(entry.version, description)
 
     async def set_description(
@@ -158,10 +164,13 @@ class Coordinator:
         """Replace the description if its version is still `expected_version`; return it with its new version.
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key or another number of partitions, on which replicas and files hang, for one without storage nodes, and for
-        one that could not be read again.
+        key or another number of own partitions, or in which a topic lacks partitions that it has: replicas and files
+        hang on these. So it does for one without storage nodes, and for one that could not be read again.
         """
-        cluster = await self.describe()
+        present = await self.description()
+        if present.version != expected_version:
+            return None
+        cluster = present.value
         for what, here, there in (
             ("key", cluster.key.hex(), value.key.hex()),
             ("number of partitions", cluster.partitions, value.partitions),
@@ -169,7 +178,14 @@ class Coordinator:
             if here != there:
                 raise BadOption(
                     f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
-                    f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones"
+                    f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones, "
+                    "and that topics grow"
+                )
+        for name, ids in cluster.topics.items():
+            if value.topics.get(name, ())[: len(ids)] != ids:
+                raise BadOption(
+                    f"the description of {self._backend} can't change: topic {name} would lose partitions, or their "
+                    "order. Nothing was changed; read the description again"
                 )
         if len(value.storage) < value.replication_factor or not value.storage:
             raise BadOption(
@@ -185,6 +201,42 @@ class Coordinator:
                 "changed"
             ) from error
         return await self._set(DESCRIPTION, value, expected_version)
+
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        """Return the partitions of a topic as they are now, so that nobody can know of later ones than are returned.
+
+        Raises `UnknownTopic`.
+        """
+        read = await self.description()
+        return read.value.partitions_of(name, read.version)
+
+    async def topics(self) -> ClusterTopics:
+        """Return the partitions of all topics as they are now."""
+        return (await self.describe()).shape
+
+    async def make_partitions(
+        self, members: Mapping[PartitionId, tuple[StorageId, ...]], usable: Collection[StorageId]
+    ) -> bool:
+        """Make the first values of partitions that the description is about to name; return whether all are there.
+
+        Those that an earlier, unfinished call has left are taken up if they have as many members, all of them among
+        `usable`, and get these members otherwise. False, if another process has changed one of them meanwhile, or one
+        is in use: read the description again.
+        """
+        cluster = await self._cluster()
+        wanted = {partition_key(each): PartitionValue.initial(names) for each, names in members.items()}
+        await self._backend.add({key: Entry(cluster.key, 0, value.encode()) for key, value in wanted.items()})
+        for key, value in wanted.items():
+            there = await self._get(key, PartitionValue)
+            found = there.value.members
+            if there.value != PartitionValue.initial(found):
+                return False
+            # Not needlessly: the description may name them by now, and an operator may have looked who has copies.
+            if len(found) == len(value.members) and {*found} <= {*usable}:
+                continue
+            if await self._set(key, value, there.version) is None:
+                return False
+        return True
 
     async def unique_id(self) -> int:
         """Return a number that was never given out before: 1 or more, and below 2**31.
@@ -303,7 +355,7 @@ class Coordinator:
             raise Closed(f"the coordinator in {self._backend} was closed by this process")
 
     async def _cluster(self) -> ClusterDescription:
-        """Return the description from memory when it was read before: for its key and its number of partitions.
+        """Return the description from memory when it was read before: for its key and its number of own partitions.
 
         These never change.
         """
@@ -312,9 +364,11 @@ class Coordinator:
 
     async def _partition_key(self, partition: PartitionId) -> str:
         """Return the key of the partition's value. Raises `UnknownPartition`."""
-        cluster = await self._cluster()
-        if not 0 <= partition < cluster.partitions:
-            raise UnknownPartition(f"no partition {partition} in a cluster of {cluster.partitions} partitions")
+        await self._cluster()
+        if partition >= self._total:
+            await self.describe()  # a topic may have grown since it was read
+        if not 0 <= partition < self._total:
+            raise UnknownPartition(f"no partition {partition} in a cluster of {self._total} partitions")
         return partition_key(partition)
 
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:

@@ -148,6 +148,19 @@ class FileBackend:
         await self._values.sync()
         return True
 
+    async def add(self, entries: Mapping[str, Entry]) -> None:
+        """Keep those of these entries whose keys have none yet, durably."""
+
+        async def put_missing() -> None:
+            there = {*await self._values.names()}
+            new = ((key, seal(key, *entry)) for key, entry in entries.items() if key not in there)
+            while part := dict(islice(new, _PUTS_MAX)):
+                await self._values.put_all(part)
+            await self._values.sync()
+
+        with translated_errors(f"adding to {self}"):
+            await self._values.alone(CHANGE_LOCK, put_missing)
+
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, durable, or None without one."""
         with translated_errors(f"reading {self.place(key)}", changes=False):

@@ -7,9 +7,9 @@ the partition makes the change at the start of a session (`server.protocol.recov
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, UnknownStorageNode
@@ -18,9 +18,6 @@ from polonaise.terms import PartitionId, StorageId
 
 COPIES_MAX: Final = 9
 """The most copies of a partition: each append waits for more than half of them."""
-
-_CrowdOf: TypeAlias = Callable[[Collection[StorageId], StorageId], int]
-"""How many of some nodes are in the zone of another one."""
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
@@ -109,6 +106,17 @@ def balance(description: ClusterDescription, members: Mapping[PartitionId, Colle
 
     Raises `BadOption` if there are fewer nodes than copies.
     """
+    placement = _Placement(description, members)
+    for names in placement.placed.values():
+        placement.fill(names)
+    while placement.improve():
+        pass
+    placed = placement.placed
+    return [move for partition, names in placed.items() for move in _moves(partition, members[partition], names)]
+
+
+def usable_nodes(description: ClusterDescription) -> list[StorageId]:
+    """Return the storage nodes that may get copies. Raises `BadOption` if there are fewer than copies."""
     usable = [name for name in description.storage if name not in description.draining]
     factor = description.replication_factor
     if len(usable) < factor:
@@ -116,49 +124,80 @@ def balance(description: ClusterDescription, members: Mapping[PartitionId, Colle
             f"{len(usable)} storage nodes are left for {factor} copies of each partition: add a node first (polonaise "
             "storage add NAME HOST:PORT)"
         )
-    zone = {name: description.zones.get(name, "") for name in usable}
-    placed = {partition: [n for n in names if n in zone] for partition, names in sorted(members.items())}
-    load = Counter(dict.fromkeys(usable, 0))
-    for names in placed.values():
-        load.update(names)
+    return usable
 
-    def crowd(names: Collection[StorageId], name: StorageId) -> int:
-        return sum(zone[other] == zone[name] for other in names if other != name)
 
-    for names in placed.values():
-        while len(names) > factor:
-            most = max(names, key=lambda n: (crowd(names, n), load[n], usable.index(n)))
+def first_members(
+    description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]], new: Collection[PartitionId]
+) -> dict[PartitionId, tuple[StorageId, ...]]:
+    """Return the members of new partitions: placed by the rules of `balance`, while no other copy moves.
+
+    `members` are those of the partitions that there are. Raises `BadOption` as `balance`.
+    """
+    placement = _Placement(description, members)
+    chosen: dict[PartitionId, tuple[StorageId, ...]] = {}
+    for partition in sorted(new):
+        names: list[StorageId] = []
+        placement.fill(names)
+        chosen[partition] = tuple(sorted(names, key=placement.usable.index))
+    return chosen
+
+
+class _Placement:
+    """The copies of partitions on the storage nodes that may have some, while they are being placed."""
+
+    def __init__(self, description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]]) -> None:
+        """Begin with these members, without the copies on nodes that are drained or gone."""
+        self.usable = usable_nodes(description)
+        self._factor = description.replication_factor
+        self._zone = {name: description.zones.get(name, "") for name in self.usable}
+        self.placed = {partition: [n for n in names if n in self._zone] for partition, names in sorted(members.items())}
+        """The nodes with a copy, by partition."""
+        self._load = Counter(dict.fromkeys(self.usable, 0))
+        for names in self.placed.values():
+            self._load.update(names)
+
+    def fill(self, names: list[StorageId]) -> None:
+        """Give a partition as many copies as it is to have."""
+        load, usable = self._load, self.usable
+        while len(names) > self._factor:
+            most = max(names, key=lambda n: (self._crowd(names, n), load[n], usable.index(n)))
             names.remove(most)
             load[most] -= 1
-        while len(names) < factor:
+        while len(names) < self._factor:
             free = [n for n in usable if n not in names]
-            least = min(free, key=lambda n: (crowd(names, n), load[n], usable.index(n)))
+            least = min(free, key=lambda n: (self._crowd(names, n), load[n], usable.index(n)))
             names.append(least)
             load[least] += 1
-    better = True
-    while better:
+
+    def improve(self) -> bool:
+        """Move copies to where they are better; return whether there was one."""
         better = False
-        for names in placed.values():
-            while _moved_one(names, usable, load, crowd):
+        for names in self.placed.values():
+            while self._moved_one(names):
                 better = True
-    return [move for partition, names in placed.items() for move in _moves(partition, members[partition], names)]
+        return better
 
+    def _crowd(self, names: Collection[StorageId], name: StorageId) -> int:
+        """Return how many other ones of these nodes are in the zone of this one."""
+        return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
-def _moved_one(names: list[StorageId], usable: list[StorageId], load: Counter[StorageId], crowd: _CrowdOf) -> bool:
-    """Move one of a partition's copies to where it is better; return whether there was one.
+    def _moved_one(self, names: list[StorageId]) -> bool:
+        """Move one of a partition's copies to where it is better; return whether there was one.
 
-    Each move makes the zones of the partition, or the loads of the nodes, more even, so that there is a last one.
-    """
-    for source in sorted(names, key=lambda n: (-load[n], usable.index(n))):
-        for target in sorted((n for n in usable if n not in names), key=lambda n: (load[n], usable.index(n))):
-            rest = [n for n in names if n != source]
-            crowding = crowd(rest, target) - crowd(names, source)
-            if crowding < 0 or (crowding == 0 and load[source] > load[target] + 1):
-                names[names.index(source)] = target
-                load[source] -= 1
-                load[target] += 1
-                return True
-    return False
+        Each move makes the zones of the partition, or the loads of the nodes, more even, so that there is a last one.
+        """
+        load, usable = self._load, self.usable
+        for source in sorted(names, key=lambda n: (-load[n], usable.index(n))):
+            for target in sorted((n for n in usable if n not in names), key=lambda n: (load[n], usable.index(n))):
+                rest = [n for n in names if n != source]
+                crowding = self._crowd(rest, target) - self._crowd(names, source)
+                if crowding < 0 or (crowding == 0 and load[source] > load[target] + 1):
+                    names[names.index(source)] = target
+                    load[source] -= 1
+                    load[target] += 1
+                    return True
+        return False
 
 
 def _moves(partition: PartitionId, before: Collection[StorageId], after: Collection[StorageId]) -> list[Move]:

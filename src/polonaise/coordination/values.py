@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownStorageNode
+from polonaise.coordination.topics import TopicPartitions
+from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownStorageNode, UnknownTopic
 from polonaise.redaction import redacted
 from polonaise.terms import (
     NO_SESSION,
@@ -20,6 +21,7 @@ from polonaise.terms import (
     StorageId,
     TransactionId,
 )
+from polonaise.topics import ClusterTopics, check_topics
 
 DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
@@ -170,7 +172,7 @@ class Assignment(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription(CoordinatorValue):
-    """The description of a cluster: its key, its size, its storage nodes, and where these are reached.
+    """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics.
 
     Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
     addresses has the description that versions before 0.2 write and read.
@@ -179,6 +181,7 @@ class ClusterDescription(CoordinatorValue):
     key: bytes
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
+    """The number of the log's own partitions, those in no topic: their ids are 0 to `partitions - 1`."""
     storage: tuple[StorageId, ...]
     """The names of the storage nodes. Which of them hold a partition's replicas is in the partition's value."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
@@ -190,6 +193,8 @@ class ClusterDescription(CoordinatorValue):
     node has a copy of every partition."""
     draining: tuple[StorageId, ...] = ()
     """The storage nodes that are being drained: they get no more copies."""
+    topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
+    """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -250,12 +255,41 @@ class ClusterDescription(CoordinatorValue):
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
 
     @property
+    def total(self) -> int:
+        """The number of all partitions, the log's own and those of topics: their ids are 0 to `total - 1`."""
+        return self.partitions + sum(map(len, self.topics.values()))
+
+    @property
+    def shape(self) -> ClusterTopics:
+        """The partitions of the cluster, its own ones and its topics'."""
+        return ClusterTopics(self.partitions, self.topics)
+
+    def grown(self, topic: str, count: int) -> ClusterDescription:
+        """Return the description with `count` more partitions in this topic, which is new if there is none yet."""
+        ids = (*self.topics.get(topic, ()), *range(self.total, self.total + count))
+        return replace(self, topics={**self.topics, topic: ids})
+
+    def partitions_of(self, topic: str, version: int) -> TopicPartitions:
+        """Return the partitions of this topic, or of the log's own for an empty name. Raises `UnknownTopic`.
+
+        `version` is that of this description.
+        """
+        if topic and topic not in self.topics:
+            known = ", ".join(sorted(self.topics)) or "none"
+            raise UnknownTopic(
+                f"this cluster has no topic {topic!r}; it has {known}: correct the name, or make it "
+                f"(polonaise topic create {topic} --partitions N)"
+            )
+        ids = self.topics[topic] if topic else tuple(range(self.partitions))
+        return TopicPartitions(version, self.total, ids, topic)
+
+    @property
     def label(self) -> str:
         """The beginning of the key: enough for people and metrics to tell clusters apart."""
         return self.key.hex()[:8]
 
     def encode(self) -> bytes:
-        given = {"addresses": self.addresses, "zones": self.zones}
+        given = {"addresses": self.addresses, "zones": self.zones, "topics": self.topics}
         more: dict[str, Any] = {what: dict(values) for what, values in given.items() if values}
         if self.copies is not None:
             more["copies"] = self.copies
@@ -275,9 +309,9 @@ class ClusterDescription(CoordinatorValue):
         draining = _names(fields, "draining") if "draining" in fields else ()
         if not {*draining} <= {*storage}:
             raise ValueError("a node is drained that is no storage node")
-        return cls(
-            uuid.UUID(fields["key"]).bytes, int(fields["partitions"]), storage, addresses, zones, copies, draining
-        )
+        partitions = int(fields["partitions"])
+        topics = check_topics(partitions, fields.get("topics", {}))
+        return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics)
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:

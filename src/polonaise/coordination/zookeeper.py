@@ -165,6 +165,11 @@ class ZooKeeperBackend:
             raise self._unavailable(f"making a cluster in {self}", errors[0], changes=True) from errors[0]
         return not errors
 
+    async def add(self, entries: Mapping[str, Entry]) -> None:
+        """Keep those of these entries whose keys have none yet."""
+        for key, entry in entries.items():
+            await self._create_node(key, _sealed(entry))
+
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
 

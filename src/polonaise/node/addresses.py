@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.topics import check_topic_name
 from polonaise.errors import BadOption, ExtraMissing
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
@@ -27,12 +28,80 @@ SERVERS: Final = "polonaise"
 """The first word of an address that names servers."""
 LOG_SCHEMES: Final = ("embedded", "file", "zookeeper", SERVERS)
 """The first words of addresses of logs."""
-LOG_FORMS: Final = "embedded:PATH, file:PATH, zookeeper://HOST:PORT,…/ROOT or polonaise://HOST:PORT,…"
+LOG_FORMS: Final = (
+    "embedded:PATH, file:PATH[?topic=NAME], zookeeper://HOST:PORT,…/ROOT[?topic=NAME] or "
+    "polonaise://HOST:PORT,…[/TOPIC]"
+)
 """The forms of addresses of logs, for messages."""
 _SERVERS: Final = "write polonaise://HOST:PORT,HOST:PORT, the addresses of servers, without blanks"
 _COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
 _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
 """A name in a root: ZooKeeper refuses names that are only dots."""
+
+
+def with_topic(address: str, topic: str) -> str:
+    """Return the address of a topic in the cluster with this address. The reverse of `split_topic`."""
+    if not topic:
+        return address
+    scheme = address.partition(":")[0]
+    if scheme == SERVERS:
+        return f"{address.rstrip('/')}/{topic}"
+    return f"{address}{'&' if scheme == 'zookeeper' and '?' in address else '?'}topic={topic}"
+
+
+def split_topic(address: str) -> tuple[str, str]:
+    """Return the address of a cluster, and the topic that is named with it; an empty name without one.
+
+    The topic is the path of `polonaise://HOST:PORT/TOPIC`, and the option `?topic=TOPIC` of `zookeeper://…` and
+    `file:PATH`. Raises `BadOption` for a name that no topic may have, and for a topic of an embedded log, which has
+    none. An address of another kind is returned as it is.
+    """
+    scheme = address.partition(":")[0]
+    if scheme == SERVERS:
+        listed, _, topic = address.removeprefix(f"{SERVERS}://").partition("/")
+        if not topic or not address.startswith(f"{SERVERS}://"):
+            return address, ""
+        return f"{SERVERS}://{listed}", _topic_in(address, topic)
+    if scheme == "zookeeper":
+        place, _, query = address.partition("?")
+        options = query.split("&") if query else []
+        topics = [each.removeprefix("topic=") for each in options if each.startswith("topic=")]
+        if not topics:
+            return address, ""
+        if len(topics) > 1:
+            raise BadOption(f"invalid address {redacted(address)!r}: it names two topics; name one")
+        others = "&".join(each for each in options if not each.startswith("topic="))
+        return f"{place}?{others}" if others else place, _topic_in(address, topics[0])
+    if scheme == "file":
+        # A path may have any letters: only this ending is no part of it.
+        place, mark, topic = address.rpartition("?topic=")
+        return (place, _topic_in(address, topic)) if mark else (address, "")
+    if scheme == "embedded" and any(name == "topic" for name, _ in parse_qsl(address.partition("?")[2], True)):
+        raise BadOption(
+            f"invalid address {redacted(address)!r}: an embedded log has no topics, only a cluster has; leave the "
+            "topic out, or run a cluster (polonaise cluster start)"
+        )
+    return address, ""
+
+
+def check_no_topic(topic: str, what: str) -> None:
+    """Raise `BadOption` for a topic where `what`, such as an archive, has only the log's own partitions.
+
+    Fragments are named by the ids of partitions, which are not the numbers that a client of a topic knows.
+    """
+    if topic:
+        raise BadOption(
+            f"{what} has the log's own partitions only, and not those of topics: leave topic {topic!r} out of the "
+            "address"
+        )
+
+
+def _topic_in(address: str, topic: str) -> str:
+    """Return the topic that an address names. Raises `BadOption`, which names the address."""
+    try:
+        return check_topic_name(topic)
+    except BadOption as error:
+        raise BadOption(f"invalid address {redacted(address)!r}: {error.text}") from None
 
 
 def absolute_address(address: str) -> str:
@@ -66,8 +135,11 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
     With `tls` ZooKeeper is connected to by TLS, with the same files, unless the address ends with `?tls=no`.
 
     Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
-    around the embedded log's host would not be part of its election. Raises `ExtraMissing` without kazoo.
+    around the embedded log's host would not be part of its election; and for one with a topic, because the coordinator
+    is that of the whole cluster. Raises `ExtraMissing` without kazoo.
     """
+    if split_topic(address)[1]:
+        raise BadOption(f"{redacted(address)!r} names a topic, and this needs the whole cluster: leave the topic out")
     scheme, separator, location = address.partition(":")
     if not separator or not location:
         raise BadOption(f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}")
@@ -134,9 +206,7 @@ def servers_at(address: str) -> tuple[str, ...]:
         raise BadOption(f"invalid address {shown}: {_SERVERS}")
     listed, _, path = address.removeprefix(begin).partition("/")
     if path:
-        raise BadOption(
-            f"invalid address {shown}: this version has one log per cluster and no topics: leave {redacted(path)!r} out"
-        )
+        raise BadOption(f"invalid address {shown}: leave the topic {redacted(path)!r} out here")
     if not listed:
         raise BadOption(f"invalid address {shown}: it names no server; {_SERVERS}")
     servers: list[str] = []

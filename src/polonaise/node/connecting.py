@@ -33,7 +33,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
 from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
-from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at
+from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
 from polonaise.node.location import LogLocation
 from polonaise.redaction import redacted
 from polonaise.terms import BodyForm, PartitionId
@@ -78,6 +78,10 @@ async def connect(
     - `zookeeper://HOST:PORT,…/ROOT` is the coordinator of a cluster in a ZooKeeper ensemble. Needs the extra
       `polonaise[zookeeper]`.
 
+    A cluster may have topics, whose partitions are 0, 1, 2, … each. `polonaise://HOST:PORT,HOST:PORT/TOPIC`,
+    `zookeeper://HOST:PORT,…/ROOT?topic=TOPIC` and `file:PATH?topic=TOPIC` open one. Without a topic these addresses
+    open the log's own partitions, which are in no topic.
+
     `wait`: for how many seconds to wait for a cluster that does not exist yet, or does not answer; after that raises
     `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. By its coordinator's address
     a cluster without a server is connected to at once in any case; requests to it wait.
@@ -87,11 +91,11 @@ async def connect(
     environment; without these either, connections are plain. An embedded log has sockets in its directory, and no TLS.
 
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
-    the existing log; `NotInitialized` if there is no cluster (no embedded log, with `host=no`); `ServersUnavailable` if
-    none of the servers answers, and `WrongRole`, `WrongClusterKey` or `UnsupportedVersion` if for that reason none of
-    them can; `NotEmbeddedLog`, `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults
-    of the directory; `CertificateUnusable` for files of `tls`; `HostFailed` if this process should host the log and
-    can't run its nodes.
+    the existing log; `UnknownTopic` for a topic that the cluster lacks; `NotInitialized` if there is no cluster (no
+    embedded log, with `host=no`); `ServersUnavailable` if none of the servers answers, and `WrongRole`,
+    `WrongClusterKey` or `UnsupportedVersion` if for that reason none of them can; `NotEmbeddedLog`,
+    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
+    `CertificateUnusable` for files of `tls`; `HostFailed` if this process should host the log and can't run its nodes.
     """
     if not isinstance(address, str):
         raise wrong("address", address, f"an address is text: {LOG_FORMS}")
@@ -156,6 +160,7 @@ async def _opened(
     address: str, settings: ClientSettings, options: dict[str, Any], tls: TlsFiles | None
 ) -> AsyncIterator[Log]:
     """Open the log at an address, without waiting for one that does not exist."""
+    address, topic = split_topic(address)
     scheme = address.partition(":")[0]
     if scheme == "embedded":
         from polonaise.node.attachment import attached  # loads a server: not for a client of a cluster
@@ -172,7 +177,7 @@ async def _opened(
     async with AsyncExitStack() as stack:
         try:
             at = await stack.enter_async_context(location)
-            log = Log(at.host, at.discovery, settings=at.settings, **options)
+            log = Log(at.host, at.discovery, settings=at.settings, topic=topic, **options)
             # Before the log is started: its first task may fail already.
             at.host.on_fail = log.fail
             at.tell_failures(log.fail)

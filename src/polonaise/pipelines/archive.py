@@ -21,7 +21,7 @@ from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragme
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import spans_to_write
 from polonaise.fragments.store import open_store
-from polonaise.node.addresses import absolute_store
+from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
@@ -203,6 +203,7 @@ class _ArchiveTask(NamedTuple):
 
 def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
     """Return the last id to archive of each partition. Raises `BadOption`, `UnknownPartition`, `BeyondLog`."""
+    check_no_topic(log.topic, "an archive")
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(f"until names partitions {sorted(how.until)}, but {numbers} are archived: give an id of each")

@@ -13,7 +13,7 @@ from polonaise.errors import BadOption, FragmentDamaged
 from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.log.batch import Batch
-from polonaise.node.addresses import absolute_store
+from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.chains import (
     BLOCK_IDS,
     Walk,
@@ -138,6 +138,7 @@ def audit_log(
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
+        check_no_topic(log.topic, "an audit")
         numbers = partitions_named(partitions, log.partition_count)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
         copies: dict[PartitionId, list[PartitionCopy]] = {

@@ -53,7 +53,7 @@ class LogSource(NamedTuple):
     options: Mapping[str, str]
     """Other options of these queries: the store of fragments, if one was given beside a log."""
     cluster: str
-    """The cluster key in hexadecimal."""
+    """The log's key in hexadecimal: the cluster's key, or that of a topic in it (`Log.log_key`)."""
 
 
 def check_address(address: str) -> None:
@@ -80,7 +80,7 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
     full = full_address(address)
     with open_log(full) as log:
         options = {} if fragments is None else {"fragments": absolute_store(fragments)}
-        yield LogSource(tasks_address(full), options, log.cluster_key.hex())
+        yield LogSource(tasks_address(full), options, log.log_key.hex())
 
 
 def _cluster_of(url: str) -> str:

@@ -1,4 +1,4 @@
-"""Answer clients' requests about the cluster (partitions, unique ids, assignment), so that they need no coordinator."""
+"""Answer clients' requests about the cluster: partitions, topics, unique ids, assignment. They need no coordinator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import Assignment, Versioned
-from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, error_of
+from polonaise.coordination.values import Assignment, ClusterDescription, Versioned
+from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, UnknownTopic, error_of
 from polonaise.host import Host
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import ServerId
@@ -24,6 +24,7 @@ from polonaise.wire.messages import (
     GetUniqueId,
     UniqueIdIs,
 )
+from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
 _TROUBLE_S: Final = 1.0
@@ -57,7 +58,16 @@ class ClusterAnswers:
         self.server: ServerId = 0
         """The id of this server, for messages."""
         self.partitions = 0
-        """The number of partitions of the cluster."""
+        """The number of the log's own partitions."""
+        self.described: Versioned[ClusterDescription] | None = None
+        """The newest description that was read; None before the first."""
+        self.described_s = 0.0
+        """When the description was last read, in monotonic seconds."""
+        self._describing = asyncio.Lock()
+        self._descriptions = 0
+        """How many readings of the description have begun; each under the lock."""
+        self._described_by = 0
+        """The number of the last reading that succeeded."""
         self._assignment: Versioned[Assignment] | None = None
         self._encoded: AssignmentIs | None = None
         """The message with the rows of the assignment; None until a client asks for it."""
@@ -80,6 +90,33 @@ class ClusterAnswers:
             changed = True
         if changed:
             self._wake()
+
+    async def read_description(self) -> ClusterDescription:
+        """Read the description from the coordinator, and return the newest one.
+
+        Calls at the same time share their results. Raises `CoordinatorUnavailable`, and `CoordinatorDamaged`.
+        """
+        begun_before = self._descriptions
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max), self._describing:
+                if self._described_by <= begun_before or self.described is None:
+                    self._descriptions += 1
+                    number, read = self._descriptions, await self._coordinator.description()
+                    self.learn_description(read)
+                    self._described_by = number
+        except TimeoutError:
+            raise CoordinatorUnavailable(
+                f"the coordinator did not tell server {self.server} the cluster's description within "
+                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
+            ) from None
+        assert self.described is not None
+        return self.described.value
+
+    def learn_description(self, read: Versioned[ClusterDescription]) -> None:
+        """Take note of a description that was just read, unless a newer one is known."""
+        self.described_s = self._host.clock.monotonic_s()
+        if self.described is None or read.version > self.described.version:
+            self.described = read
 
     def note_trouble(self, trouble: str) -> None:
         """Take note of why the assignment could not be read. Waiting requests are told if that lasts `_TROUBLE_S`."""
@@ -108,6 +145,10 @@ class ClusterAnswers:
                 return self._tell_id(ids), self._take_id(ids, stranger)
             case GetAssignment():
                 return self._tell_assignment(message, stranger), self._wait_for_newer(message)
+            case DescribeTopic():
+                return self._tell_topic(message), self._read_for(message, stranger)
+            case ListTopics():
+                return self._tell_topics(), self._read_for(None, stranger)
             case _:
                 return None
 
@@ -115,6 +156,51 @@ class ClusterAnswers:
 
     async def _describe(self) -> ClusterIs:
         return ClusterIs(self.partitions)
+
+    async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
+        """Read the description for a request about a topic; about all of them if it is None.
+
+        If that fails, what is known is good enough, provided that it is not older than what the client knows: the
+        client asks again as soon as the assignment names a partition that it has not heard of.
+        """
+        try:
+            await self.read_description()
+        except PolonaiseError as error:
+            if request is not None and self._suffices(request):
+                return
+            if not stranger:
+                raise
+            text = f"server {self.server} can't read the cluster's description: its log and health say why"
+            raise error_of(error.code, text) from None
+
+    def _suffices(self, request: DescribeTopic) -> bool:
+        """Whether the known description has the topic, and is not older than the one that the client knows."""
+        known = self.described
+        return (
+            known is not None
+            and known.version >= request.version_known
+            and known.value.total >= request.total_known
+            and request.topic in known.value.topics
+        )
+
+    async def _tell_topic(self, request: DescribeTopic) -> Message:
+        """Return the partitions of a topic. Raises `UnknownTopic`, and `CoordinatorUnavailable` if others know more."""
+        assert self.described is not None
+        version, description = self.described.version, self.described.value
+        if version < request.version_known or description.total < request.total_known:
+            raise CoordinatorUnavailable(
+                f"server {self.server} knows description {version} of {description.total} partitions, and this client "
+                f"has heard of description {request.version_known} and {request.total_known} partitions"
+            )
+        if not request.topic:
+            raise UnknownTopic("a topic's name is missing: the log's own partitions are in no topic")
+        topic = description.partitions_of(request.topic, version)
+        return encode_topic(topic.version, topic.total, topic.ids)
+
+    async def _tell_topics(self) -> Message:
+        """Return all topics."""
+        assert self.described is not None
+        return encode_topics(self.described.value.shape)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.

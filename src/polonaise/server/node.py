@@ -7,7 +7,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -32,13 +31,14 @@ from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.connectionrequests import ConnectionRequests
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.memberwatch import MemberWatch
-from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
@@ -55,11 +55,11 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetc
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
 """The most unanswered requests of one connection: while it has so many, nothing is read from it."""
-_ANSWERS_MAX = 2
-"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
+_DESCRIPTION_S = 60.0
+"""Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
 _TICK_S = 0.25
 """The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
 
@@ -86,8 +86,6 @@ class Server:
         self._scrubbing: FragmentScrubbing | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
-        self._description: ClusterDescription
-        """The cluster's description, as `start` read it from the coordinator; unset before."""
         self._listener: Listener | None = None
         self._living: LivingServers
         """The living servers, as this one sees them; from `start` on."""
@@ -109,7 +107,7 @@ class Server:
         self._ticks = Ticks()
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
-        self._connections: dict[Connection, _ServerRequests] = {}
+        self._connections: dict[Connection, ConnectionRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
         """Held while an answer is put together in memory; once it is sent, the budget counts it."""
@@ -135,7 +133,7 @@ class Server:
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
-        self._description = await self._coordinator.describe()
+        self._cluster.learn_description(await self._coordinator.description())
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
@@ -167,6 +165,12 @@ class Server:
             )  # fmt: skip
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
         _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    @property
+    def _description(self) -> ClusterDescription:
+        """The cluster's description as it was last read; from `start` on."""
+        assert self._cluster.described is not None
+        return self._cluster.described.value
 
     @property
     def _fields(self) -> dict[str, int]:
@@ -237,9 +241,7 @@ class Server:
         """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         followed: Assignment | None = None
-        followed_in = 0
-        quiet_before = False
-        candidates_before: dict[ServerId, Candidate] = {}
+        before: tuple[dict[ServerId, Candidate], bool, int, int] = {}, False, 0, 0
         while True:
             try:
                 stretch = await self._membership.held(self._settings.coordinator_s_max)
@@ -251,11 +253,15 @@ class Server:
                     await self._membership.register_again()
                     members.append(self._registration)
                 now_s = self._host.clock.monotonic_s()
+                names_new = max(current.value.owners, default=-1) >= self._description.total
+                if names_new or now_s - self._cluster.described_s >= _DESCRIPTION_S:
+                    await self._cluster.read_description()
+                total = self._description.total
                 candidates = self._living.candidates(members, current.value, now_s)
                 quiet = self._living.quiet(now_s)
                 # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
-                changed = candidates != candidates_before or quiet != quiet_before
-                if changed or current.value is not followed or stretch != followed_in:
+                now = candidates, quiet, total, stretch
+                if current.value is not followed or now != before:
                     written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
@@ -265,8 +271,8 @@ class Server:
                     self._follow(written.value)
                     self._membership.owns_again()
                     self._cluster.learn(written)
-                    self.followed, followed_in = True, stretch
-                    current, followed, candidates_before, quiet_before = written, written.value, candidates, quiet
+                    self.followed = True
+                    current, followed, before = written, written.value, now
                 else:
                     self._cluster.learn(current)
                 pause_s = self._settings.retry_s_min
@@ -319,7 +325,9 @@ class Server:
 
         The current one is returned unchanged if it is that; None if another server has written one first.
         """
-        assignment = assign(current.value, candidates, self._description.partitions, rebalance=rebalance)
+        # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
+        total = max(self._description.total, max(current.value.owners, default=-1) + 1)
+        assignment = assign(current.value, candidates, total, rebalance=rebalance)
         if assignment == current.value:
             return current
         return await self._coordinator.set_assignment(assignment, current.version)
@@ -381,7 +389,7 @@ class Server:
 
     def _on_greeted(self, connection: Connection) -> None:
         """Begin to serve a client that has said hello."""
-        self._connections[connection] = _ServerRequests()
+        self._connections[connection] = ConnectionRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """End the client's mounts on this connection."""
@@ -418,6 +426,9 @@ class Server:
             self._answer(connection, partition, request, self._health_answer(), self._storage_health.ask())
             return
         self._membership.check()
+        if partition != NO_PARTITION and partition >= self._description.total:
+            self._answer(connection, partition, request, self._refusal(partition), self._cluster.read_description())
+            return
         served = self._served(partition)
         # Somebody waits for this partition now: its session start goes before those that nobody waits for.
         if served.owner.session is None:
@@ -445,12 +456,15 @@ class Server:
             raise fresh(served.owner.readiness.blocked)
         return served
 
+    async def _refusal(self, partition: PartitionId) -> Message:
+        """Raise the error for a partition that this server did not know when it was asked."""
+        raise self._not_owner(partition)
+
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
         """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
-        if not 0 <= partition < self._description.partitions:
+        if not 0 <= partition < self._description.total:
             return UnknownPartition(
-                f"there is no partition {partition}: this cluster has partitions 0 to "
-                f"{self._description.partitions - 1}"
+                f"there is no partition {partition}: this cluster has partitions 0 to {self._description.total - 1}"
             )
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
@@ -462,7 +476,7 @@ class Server:
         partition: PartitionId,
         request: int,
         answering: Coroutine[Any, Any, Message],
-        wait: Coroutine[Any, Any, None] | None = None,
+        wait: Coroutine[Any, Any, object] | None = None,
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
@@ -516,7 +530,7 @@ class Server:
             for served in self.partitions.values():
                 add_totals(totals, served.totals())
         return ServerMeasures(
-            cluster=getattr(self, "_description", None),
+            cluster=None if self._cluster.described is None else self._cluster.described.value,
             totals=totals,
             latencies=self._latencies,
             refused=self._refused,
@@ -561,50 +575,6 @@ class Server:
                 for name, link in self._links.items()
             },
             "partitions": {
-                str(partition): _health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
+                str(partition): health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
             },
         }
-
-
-def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
-    """Return the health of one partition."""
-    session, trouble = owner.session, owner.readiness.trouble(now_s)
-    return {
-        "generation": owner.generation,
-        "committed": owner.committed,
-        "ready": session is not None and not trouble,
-        "waits_for": trouble or owner.readiness.waits_for,
-        "engaged": list(session.engaged) if session else [],
-        "members": list(session.value.members) if session else None,
-        "next": list(session.value.next) if session and session.value.next is not None else None,
-        "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
-        "session": session.id if session else None,
-        "late": owner.readiness.late,
-        "mounts": len(owner.feeds.mounts),
-        **owner.counts,
-    }
-
-
-@dataclass(slots=True, eq=False)
-class _ServerRequests:
-    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
-
-    waiting: int = 0
-    """The number of requests that are not answered yet."""
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
-    """Held while an answer waits for its client to read, is made, and is sent."""
-    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
-    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
-
-    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
-        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
-        if connection.closed:
-            wait.close()
-            raise fresh(connection.closed)
-        task = asyncio.current_task()
-        assert task is not None
-        self.waits[task] = None
-        try:
-            await wait
-        finally:
-            del self.waits[task]

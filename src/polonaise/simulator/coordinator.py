@@ -159,6 +159,10 @@ class SimulatedCoordinator:
         self._values = dict(entries)
         return True
 
+    def add(self, entries: Mapping[str, Entry]) -> bool:
+        self._values = {**entries, **self._values}
+        return True
+
     def read(self, key: str) -> Entry | None:
         return self._values.get(key)
 
@@ -266,6 +270,9 @@ class SimulatedBackend:
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         return await self._call(lambda: self._service.create(entries), changes=True)
+
+    async def add(self, entries: Mapping[str, Entry]) -> None:
+        await self._call(lambda: self._service.add(entries), changes=True)
 
     async def read(self, key: str) -> Entry | None:
         return await self._call(lambda: self._service.read(key))

@@ -25,6 +25,8 @@ from polonaise.redaction import redacted
 T = TypeVar("T")
 
 _LISTINGS_MAX: Final = 256
+_GROWTH_S: Final = 0.05
+"""Seconds between two looks whether a topic has grown, which the connection learns by itself."""
 
 _guard = threading.Lock()
 _logs: dict[tuple[str, TlsFiles | None], Log] = {}
@@ -54,6 +56,16 @@ def log_at(address: str, tls: TlsFiles | None = None) -> Log:
             log = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"), tls=tls)
             _logs[address, tls] = log
         return log
+
+
+def wait_for_partition(log: Log, partition: int, timeout_s: float) -> None:
+    """Wait until this process has learnt that a topic has this partition, which the driver may know before it does.
+
+    Returns after `timeout_s` seconds in any case: the log refuses an unknown partition itself.
+    """
+    until_s = time.monotonic() + timeout_s
+    while log.topic and partition >= log.partition_count and time.monotonic() < until_s:
+        time.sleep(_GROWTH_S)
 
 
 def store_at(url: str, *, make: bool = False) -> ObstoreStore:

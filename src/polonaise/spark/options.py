@@ -16,10 +16,19 @@ from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
+from polonaise.coordination.topics import check_topic_name
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.host.tls import VARIABLES, TlsFiles, files_of
-from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address, absolute_store
+from polonaise.node.addresses import (
+    LOG_FORMS,
+    LOG_SCHEMES,
+    SERVERS,
+    absolute_address,
+    absolute_store,
+    split_topic,
+    with_topic,
+)
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -217,11 +226,11 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
-    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "timeout",
+    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "topic", "timeout",
     "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _WRITE: Final = (
-    "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout",
+    "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout", "topic",
     "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _KAFKAS: Final = {
@@ -272,8 +281,6 @@ class _GivenOptions:
 
 
 def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
-    if key == "topic":
-        raise BadOption("topic: this version has one log per cluster and no topics: leave it out")
     if key == "path" and value:
         raise BadOption(
             f"a log has no path {redacted(value)!r}: name it with .option('cluster', 'embedded:PATH'), then .load()"
@@ -308,13 +315,38 @@ def _where(texts: _GivenOptions) -> tuple[str, str | None]:
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
     fragments = texts.text("fragments")
+    topic = _topic(texts, cluster, fragments)
     if scheme == "fragments":
         if fragments is not None:
             raise BadOption("fragments is given twice: cluster=fragments:URL names it, too")
         return FRAGMENTS + absolute_store(rest), absolute_store(rest)
     if scheme == "storage":
         return STORAGE + os.path.abspath(rest), None if fragments is None else absolute_store(fragments)
-    return absolute_address(cluster), None if fragments is None else absolute_store(fragments)
+    cluster, _ = split_topic(cluster)
+    return with_topic(absolute_address(cluster), topic), None if fragments is None else absolute_store(fragments)
+
+
+def _topic(texts: _GivenOptions, cluster: str, fragments: str | None) -> str:
+    """Return the topic that the address or the option `topic` names; empty for none.
+
+    Raises `BadOption` for an invalid name, for two different ones, and where no topic can be read.
+    """
+    named, option = split_topic(cluster)[1], texts.text("topic")
+    if option is not None:
+        check_topic_name(option)
+        if cluster.partition(":")[0] not in ("file", "zookeeper", SERVERS):
+            raise BadOption(
+                f"topic={option!r}: cluster={redacted(cluster)!r} has no topics that could be read by name: name the "
+                "cluster, polonaise://HOST:PORT,…, zookeeper://…/ROOT or file:PATH, or leave the topic out"
+            )
+        if named and named != option:
+            raise BadOption(f"topic={option!r}: the option cluster names topic {named!r}: name one topic")
+    topic = option or named
+    if topic and fragments is not None:
+        raise BadOption(
+            f"fragments: topics are not archived, and the store can't hold topic {topic!r}: leave fragments out"
+        )
+    return topic
 
 
 def _undecodable_in(texts: _GivenOptions) -> OnUndecodable:

@@ -347,7 +347,7 @@ async def publish(
     """
     check_batch(batch)
     port = RealPublicationPort(log, store, patience_s)
-    plans = plans_of(app or "", batch, staged, Limits(), log.cluster_key.hex())
+    plans = plans_of(app or "", batch, staged, Limits(), log.log_key.hex())
     turns = asyncio.Semaphore(PARTITIONS_AT_ONCE)
     used = [name for task in staged for name in task.objects]
     earlier: Runs | None = ()
@@ -361,7 +361,7 @@ async def publish(
             plans = []
         # Without this record, the same batch written again with rows would be taken for a new one.
         elif not plans and not in_order:
-            plans = [plan_of_nothing(app, batch, log.cluster_key.hex())]
+            plans = [plan_of_nothing(app, batch, log.log_key.hex())]
 
     async def one(plan: Plan) -> None:
         async with turns:
@@ -406,7 +406,7 @@ async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
 
     Always true for a plan of another log, whose registers are not known here.
     """
-    if plan.cluster != log.cluster_key.hex():
+    if plan.cluster != log.log_key.hex():
         return True
     value = await log.register(register_key(plan.app), plan.partition)
     if value is None:

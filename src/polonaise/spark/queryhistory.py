@@ -74,12 +74,13 @@ class QueryHistory:
 
     @cached_property
     def cluster_key(self) -> bytes | None:
-        """The cluster key of the log, of the replica, or of the first fragment of a store that is read alone.
+        """The key of the log, of the replica, or of the first fragment of a store that is read alone.
 
-        None for an empty store, and for a replica that has neither a control file nor a segment to tell.
+        That of a topic is its own (`Log.log_key`). None for an empty store, and for a replica that has neither a
+        control file nor a segment to tell.
         """
         if self.log is not None:
-            return self.log.cluster_key
+            return self.log.log_key
         if self.replica is not None:
             return self.replica.cluster_key
         assert self.store is not None

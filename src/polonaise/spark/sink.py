@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -12,8 +12,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import BadOption, PolonaiseError
-from polonaise.node.addresses import absolute_store
+from polonaise.node.addresses import absolute_store, split_topic
 from polonaise.spark import clusters, publishing, staging
+from polonaise.spark.agreedcount import agreed_count
 from polonaise.spark.options import WriteOptions
 from polonaise.spark.protocol.plans import Staged
 from polonaise.spark.protocol.sinkprogress import register_key
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
 _latest: dict[tuple[str, str], int] = {}
 """Latest batch that this process has published, by cluster and stream; absent if the log may hold a later one."""
 _swept: set[str] = set()
@@ -53,6 +55,7 @@ class Sink:
     partition_count: int
     staging: str
     """URL of the staging store."""
+    is_stream: bool = False
 
     @classmethod
     def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
@@ -85,10 +88,38 @@ class Sink:
         stage = staging.Stage(
             context.partitionId() if context is not None else 0, put, self.options.inline_bytes_max, limits
         )
+        count: int | None = None
         for batch in batches:
-            for partition, piece in divided(batch, self.columns, self.partition_count, limits):
+            if count is None:  # only a task that has rows needs it
+                count = self._count(context)
+            for partition, piece in divided(batch, self.columns, count, limits):
                 stage.add(partition, piece)
         return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
+
+    def _count(self, context: TaskContext | None) -> int:
+        """Return the number of partitions by which this attempt at a batch divides rows.
+
+        A topic may grow between two attempts: of one whose rows do not name their partition the number is agreed in the
+        log. Raises `BadOption` where Spark does not tell which batch this is, and what `agreed_count` raises.
+        """
+        options = self.options
+        if not split_topic(options.cluster)[1] or self.columns.partition:
+            return self.partition_count
+        app, batch = options.app_id, options.app_version
+        if self.is_stream:
+            told = context.getLocalProperty(_BATCH_ID) if context is not None else None
+            app = app or (context.getLocalProperty(_QUERY_ID) if context is not None else None)
+            if told is None or app is None:
+                raise BadOption(
+                    "Spark does not tell the batch's number here, without which a topic that grows can't be written to "
+                    "exactly once: give each row a column partition"
+                )
+            batch = int(told)
+        if app is None or batch is None:
+            return self.partition_count  # a write that may repeat rows in any case
+        name, number = app, batch
+        log = clusters.log_at(options.cluster, options.tls)
+        return log.call(lambda opened: agreed_count(opened, name, number, options.timeout_s))
 
     def publish(self, messages: Sequence[Any], app: str | None, batch: int, *, in_order: bool) -> None:
         """Publish a batch from the driver. See `publishing.publish`."""
@@ -141,7 +172,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     """The writer of `df.writeStream.format("polonaise")`: exactly once under (`txnAppId` or query id, batch id)."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        self._sink = replace(sink, is_stream=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.stage(iterator)

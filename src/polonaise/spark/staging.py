@@ -25,6 +25,7 @@ from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import BadOption, DeadlineExceeded, NotFound, PolonaiseError
 from polonaise.fragments.store import ObjectStore
+from polonaise.node.addresses import split_topic
 from polonaise.node.embedded import parse_embedded
 from polonaise.redaction import redacted
 from polonaise.spark.protocol import blocks
@@ -61,7 +62,7 @@ def staging_of(cluster: str) -> str:
         )
     if cluster.startswith(_EMBEDDED):
         return os.path.join(parse_embedded(cluster).directory, _STAGING)
-    return f"{cluster.partition(':')[2].rstrip('/')}-{_STAGING}"
+    return f"{split_topic(cluster)[0].partition(':')[2].rstrip('/')}-{_STAGING}"
 
 
 # ------------------------------------------------------------------ a task's rows

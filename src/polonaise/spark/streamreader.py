@@ -100,12 +100,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
         """Return the partitions' ends, once one lies beyond its id in `next_ids`, or after `_WAIT_S` seconds."""
-        if self._ends and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
+        known = bool(self._ends) and not self._has_grown(history)
+        if known and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
             # With one partition the answer is complete; with several, others may have grown meanwhile.
-            if not grown or len(self._ends) == 1:
+            if not self._has_grown(history) and (not grown or len(self._ends) == 1):
                 return {**self._ends, **grown}
         return history.ends()
+
+    def _has_grown(self, history: QueryHistory) -> bool:
+        """Whether the topic has partitions whose ends no request for the known ones would tell."""
+        return history.log is not None and bool(history.log.topic) and self._ends.keys() != {*history.partitions}
 
     def _before_holes(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
@@ -161,7 +166,7 @@ def _key_in(offset: Mapping[str, Any]) -> bytes | None:
 
 
 def _check_log(offset: Mapping[str, Any], log: Log | None) -> None:
-    if log is not None and _LOG in offset and _key_in(offset) != log.cluster_key:
+    if log is not None and _LOG in offset and _key_in(offset) != log.log_key:
         raise WrongClusterKey(
             "the checkpoint is of another log than the one at this address: correct the address, or begin with a new "
             "checkpoint"

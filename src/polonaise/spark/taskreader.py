@@ -113,10 +113,11 @@ def _cold(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[
 def _hot(options: ReadOptions, split: Split, needs: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield columns from the servers, which read from fragments what no replica holds any more."""
     log = clusters.log_at(options.cluster, options.tls)
-    if split.cluster_key is not None and log.cluster_key != split.cluster_key:
+    if split.cluster_key is not None and log.log_key != split.cluster_key:
         raise WrongClusterKey(
             f"{options.cluster} is another log here than where the query was planned: give all of Spark one address"
         )
+    clusters.wait_for_partition(log, split.partition, options.timeout_s)
     reading = log.read_batches(
         split.partition, after=split.span.first - 1, until=split.span.last, timeout=options.timeout_s
     )

@@ -8,10 +8,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from polonaise.client.waiting import wake
+from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
 from polonaise.host import Clock, Network
 from polonaise.host.real import RealClock
+from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
 """The cluster key of every cluster in memory."""
@@ -136,6 +138,12 @@ class MemoryCoordinator:
 
     async def describe(self) -> ClusterDescription:
         return self.description
+
+    async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
+        return self.description.partitions_of(name, 1)
+
+    async def topics(self) -> ClusterTopics:
+        return self.description.shape
 
     async def unique_id(self) -> int:
         self._ids += 1

@@ -2,7 +2,8 @@
 
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Three of those
-between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`.
+between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`. Messages about topics
+are in `wire.topics`.
 """
 
 from __future__ import annotations
@@ -318,8 +319,8 @@ class RegistersListed(Message):
 class DescribeCluster(Message):
     """Asks any server for the cluster's description. A client that knew no cluster key finds it in the server's hello.
 
-    It and the other requests about the cluster, `GetUniqueId` and `GetAssignment`, are the only ones that a server
-    takes on a connection whose client has named no cluster key.
+    It and the other requests about the cluster, `GetUniqueId`, `GetAssignment` and `DescribeTopic`, are the only ones
+    that a server takes on a connection whose client has named no cluster key.
     """
 
 
@@ -328,7 +329,7 @@ class ClusterIs(Message):
     """The answer to `DescribeCluster`."""
 
     partitions: U32
-    """The number of partitions of the cluster."""
+    """The number of the log's own partitions, those in no topic."""
 
 
 @message(35)

@@ -129,7 +129,7 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)
-        add(metrics.CLUSTER_PARTITIONS, measures.cluster.partitions, measures.cluster.label)
+        add(metrics.CLUSTER_PARTITIONS, measures.cluster.total, measures.cluster.label)
     copies = measures.copies
     add(metrics.COPIED_BYTES, copies["bytes"])
     add(metrics.COPY_RATE, copies["bytes_per_s"])

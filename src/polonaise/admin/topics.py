@@ -1,0 +1,185 @@
+"""Create topics, let them grow, and list them: changes of the cluster's description, and owners for new partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.memberchanges import first_members, usable_nodes
+from polonaise.coordination.topics import check_topic_name
+from polonaise.coordination.values import Assignment, ClusterDescription
+from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, TopicExists
+from polonaise.node.embedded import PARTITIONS_MAX
+from polonaise.server.assignment import Candidate, assign
+from polonaise.terms import PartitionId, StorageId
+
+_TRIES_MAX: Final = 10
+"""How often a change is tried while others change the same value at the same time."""
+_READS_MAX: Final = 16
+"""How many values are read from the coordinator at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of a cluster, as operators see it."""
+
+    name: str
+    ids: tuple[PartitionId, ...]
+    """The id in the cluster of each partition, by its number in the topic."""
+    owners: tuple[str, ...]
+    """The address of the server that owns each partition, by its number; empty where none does."""
+    added: int = 0
+    """How many partitions the command that returned this has added."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the topic as a JSON-ready document."""
+        return {"topic": self.name, "partitions": len(self.ids), "ids": list(self.ids), "owners": list(self.owners)}
+
+
+async def create_topic(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
+    """Create a topic with this number of partitions.
+
+    Each wait for the coordinator ends after `timeout_s` seconds. Raises, with nothing changed, `BadOption` for an
+    invalid name or number or with too few storage nodes, `TopicExists`, and `NotInitialized`. Raises
+    `CoordinatorUnavailable`, after which the topic may have been created.
+    """
+    check_topic_name(name)
+
+    def check(description: ClusterDescription) -> None:
+        if name in description.topics:
+            raise TopicExists(
+                f"topic {name} exists, with {len(description.topics[name])} partitions: choose another name, or add "
+                f"partitions to it (polonaise topic add-partitions {name} --partitions N)"
+            )
+
+    return await _grow(coordinator, name, partitions, check, timeout_s)
+
+
+async def add_partitions(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
+    """Add this number of partitions to a topic; running clients and streams learn of them.
+
+    Raises as `create_topic`, and `UnknownTopic` instead of `TopicExists`. A call that is repeated after
+    `CoordinatorUnavailable` may add them twice: `list_topics` says how many there are.
+    """
+    check_topic_name(name)
+
+    def check(description: ClusterDescription) -> None:
+        description.partitions_of(name, 0)
+
+    return await _grow(coordinator, name, partitions, check, timeout_s)
+
+
+async def list_topics(coordinator: Coordinator, timeout_s: float) -> list[Topic]:
+    """Return the topics of the cluster, by name. Raises `CoordinatorUnavailable` after `timeout_s` seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            description = await coordinator.describe()
+            assignment = (await coordinator.assignment()).value
+    except TimeoutError:
+        raise CoordinatorUnavailable(_silent(timeout_s, "")) from None
+    return [_topic(description, name, assignment) for name in sorted(description.topics)]
+
+
+async def describe_topic(coordinator: Coordinator, name: str, timeout_s: float) -> Topic:
+    """Return one topic. Raises `UnknownTopic`, and what `list_topics` raises."""
+    check_topic_name(name)
+    for topic in await list_topics(coordinator, timeout_s):
+        if topic.name == name:
+            return topic
+    async with asyncio.timeout(timeout_s):
+        (await coordinator.describe()).partitions_of(name, 0)
+    raise CoordinatorUnavailable(f"topic {name} was created this moment: repeat the command")
+
+
+async def _grow(
+    coordinator: Coordinator, name: str, count: int, check: Callable[[ClusterDescription], None], timeout_s: float
+) -> Topic:
+    """Add partitions to a topic, once `check` has passed on the description that is changed."""
+    if count < 1:
+        raise BadOption(f"a topic can't have {count} more partitions: give 1 or more")
+    try:
+        for _ in range(_TRIES_MAX):
+            async with asyncio.timeout(timeout_s):
+                current = await coordinator.description()
+            check(current.value)
+            grown = current.value.grown(name, count)
+            if grown.total > PARTITIONS_MAX:
+                raise BadOption(
+                    f"the cluster has {current.value.total} partitions, and {count} more are over the limit of "
+                    f"{PARTITIONS_MAX}: give fewer"
+                )
+            new = range(current.value.total, grown.total)
+            async with asyncio.timeout(timeout_s + grown.total / 100):
+                # First: a partition that the description names has a value, or the coordinator counts as damaged.
+                members = first_members(grown, await _members(coordinator, current.value), new)
+                ready = await coordinator.make_partitions(members, usable_nodes(grown))
+                if ready and await coordinator.set_description(grown, current.version) is not None:
+                    assignment = await _give_owners(coordinator, grown.total)
+                    topic = _topic(grown, name, assignment)
+                    return Topic(topic.name, topic.ids, topic.owners, count)
+            if not ready and (await coordinator.description()).version == current.version:
+                raise CoordinatorDamaged(
+                    f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but have "
+                    "values that are not those of new partitions: the description was restored from an older copy"
+                )
+    except TimeoutError:
+        raise CoordinatorUnavailable(
+            _silent(timeout_s, " The change may have been made: look with `polonaise topic list`")
+        ) from None
+    raise CoordinatorUnavailable(
+        f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
+        "look who does so, then repeat it"
+    )
+
+
+async def _members(
+    coordinator: Coordinator, description: ClusterDescription
+) -> dict[PartitionId, tuple[StorageId, ...]]:
+    """Return the members of all partitions; none while each storage node gets a copy of everything anyway."""
+    if description.replication_factor == len(usable_nodes(description)):
+        return {}
+    reading = asyncio.Semaphore(_READS_MAX)
+
+    async def read(partition: PartitionId) -> tuple[StorageId, ...]:
+        async with reading:
+            value = (await coordinator.partition(partition)).value
+        return value.next or value.members
+
+    return dict(enumerate(await asyncio.gather(*map(read, range(description.total)))))
+
+
+async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
+    """Give new partitions to servers that live, which so learn of them; return the assignment.
+
+    If that fails the servers do it themselves when they next look at the description (`server.node`).
+    """
+    current = await coordinator.assignment()
+    for _ in range(_TRIES_MAX):
+        # None counts as settled, so that those get partitions which own some: they are known to work.
+        servers = {each.server: Candidate(each.address, False, each.preferred) for each in await coordinator.members()}
+        wanted = assign(current.value, servers, total, rebalance=False)
+        # Partitions of servers that seem gone are left to the servers, which see for longer whether they are.
+        merged = Assignment({**wanted.owners, **current.value.owners})
+        if merged == current.value:
+            break
+        written = await coordinator.set_assignment(merged, current.version)
+        if written is not None:
+            return written.value
+        current = await coordinator.assignment()
+    return current.value
+
+
+def _topic(description: ClusterDescription, name: str, assignment: Assignment) -> Topic:
+    ids = description.topics[name]
+    owners = (assignment.owners.get(partition) for partition in ids)
+    return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners))
+
+
+def _silent(timeout_s: float, more: str) -> str:
+    return (
+        f"the coordinator did not answer within {timeout_s:g} s: correct its address or start it, then repeat the "
+        f"command.{more}"
+    )

@@ -1,0 +1,86 @@
+"""The messages about topics, and the ids of a topic's partitions in them: little-endian, i32 each, by their numbers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+
+from polonaise.checksum import crc32
+from polonaise.errors import ProtocolError
+from polonaise.terms import PartitionId
+from polonaise.topics import ClusterTopics, check_topics
+from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payload
+
+
+@message(39)
+class DescribeTopic(Message):
+    """Asks any server, which reads the coordinator for it, for a topic's partitions: no older than the client knows."""
+
+    version_known: I64
+    """The version of the description that the client knows; -1 for none."""
+    total_known: U32
+    """The least number of partitions of the whole cluster that the description must have."""
+    topic: Text
+
+
+@message(40)
+class TopicIs(Message):
+    """The answer to `DescribeTopic`."""
+
+    version: I64
+    total: U32
+    """The number of partitions of the whole cluster, in this version of its description."""
+    crc: U32
+    payload: Payload = payload()
+    """The ids of the topic's partitions; `crc` is theirs, and `encode_topic` has their encoding."""
+
+
+@message(41)
+class ListTopics(Message):
+    """Asks any server, which reads the coordinator for it, for the partitions of all topics."""
+
+
+@message(42)
+class TopicsAre(Message):
+    """The answer to `ListTopics`."""
+
+    partitions: U32
+    """The number of the log's own partitions."""
+    crc: U32
+    payload: Payload = payload()
+    """The ids of each topic's partitions, as JSON: `{"NAME": [ID, …], …}`; `crc` is that of these bytes."""
+
+
+def encode_topics(topics: ClusterTopics) -> TopicsAre:
+    """Return the message that tells of all topics of a cluster."""
+    raw = json.dumps({name: list(ids) for name, ids in sorted(topics.topics.items())}).encode()
+    return TopicsAre(topics.partitions, crc32(raw), [raw])
+
+
+def parse_topics(message: TopicsAre) -> ClusterTopics:
+    """Return the topics of a cluster. Raises `ProtocolError` if they are damaged or none of a cluster."""
+    raw = bytes(message.payload[0]) if message.payload else b""
+    if crc32(raw) != message.crc:
+        raise ProtocolError("the topics of a cluster arrived damaged: their checksum does not match")
+    try:
+        return ClusterTopics(message.partitions, check_topics(message.partitions, json.loads(raw)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ProtocolError(f"a server told of topics that no cluster has: {error}") from None
+
+
+def encode_topic(version: int, total: int, ids: Sequence[PartitionId]) -> TopicIs:
+    """Return the message that tells of a topic's partitions in a version of the description with `total` partitions."""
+    packed = struct.pack(f"<{len(ids)}i", *ids)
+    return TopicIs(version, total, crc32(packed), [packed])
+
+
+def parse_topic(message: TopicIs) -> tuple[PartitionId, ...]:
+    """Return the ids of the topic's partitions. Raises `ProtocolError` if they are damaged or none of a cluster."""
+    packed = message.payload[0] if message.payload else b""
+    if crc32(packed) != message.crc or len(packed) % 4 or not len(packed):
+        raise ProtocolError("the partitions of a topic arrived damaged: their checksum or length does not match")
+    ids: tuple[PartitionId, ...] = struct.unpack(f"<{len(packed) // 4}i", packed)
+    if len({*ids}) != len(ids) or not all(0 <= id < message.total for id in ids):
+        raise ProtocolError(f"a server told of a topic with partitions that no cluster has: {ids[:5]}, …")
+    return ids

@@ -1,0 +1,63 @@
+"""The commands of topics, on a cluster's coordinator without servers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import ClusterDescription
+from polonaise.host.real import RealHost
+from rigs.shell import Shell
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> tuple[str, str]:
+    async def make() -> None:
+        host = RealHost()
+        coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
+        await coordinator.initialize(ClusterDescription(bytes(16), 1, ("a:1",)))
+        await coordinator.close()
+        host.close()
+
+    asyncio.run(make())
+    return "--coordinator", f"file:{tmp_path / 'coordinator'}"
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.delenv("POLONAISE_COORDINATOR", raising=False)
+    return Shell(monkeypatch, capfd)
+
+
+def test_topics_are_created_listed_and_described(shell: Shell, at: tuple[str, str]) -> None:
+    said = shell.run("topic", "create", "payments", "--partitions", "2", *at)
+    assert said.output.splitlines() == [
+        "topic payments created: 2 partitions, ids 1-2",
+        "2 of them have no owner yet: a server takes them within a minute of its start",
+    ]
+    shell.run("topic", "create", "orders", *at)
+    grown = shell.run("topic", "add-partitions", "payments", "--partitions", "1", "--json", *at)
+    assert grown.objects == [
+        {"topic": "payments", "partitions": 3, "ids": [1, 2, 4], "owners": ["", "", ""], "added": 1}
+    ]
+    assert shell.run("topic", "list", *at).rows == [
+        ["orders", "1", "3", "0"],
+        ["payments", "3", "1-2,", "4", "0"],
+    ]
+    assert [each["topic"] for each in shell.run("topic", "list", "--json", *at).objects] == ["orders", "payments"]
+    assert shell.run("topic", "describe", "payments", *at).rows == [["0", "1", "-"], ["1", "2", "-"], ["2", "4", "-"]]
+    assert shell.run("topic", "describe", "orders", "--json", *at).objects[0]["ids"] == [3]
+
+
+def test_topics_that_can_not_be(shell: Shell, at: tuple[str, str]) -> None:
+    shell.run("topic", "create", "payments", *at)
+    shell.refuses("topic", "create", "payments", *at, code="topic_exists", naming="topic payments exists")
+    shell.refuses("topic", "create", "a/b", *at, code="bad_option", naming="addresses can't hold")
+    shell.refuses("topic", "describe", "nope", *at, code="unknown_topic", naming="it has payments")
+    more = ("topic", "add-partitions", "nope", "--partitions", "1")
+    shell.refuses(*more, *at, code="unknown_topic", naming="polonaise topic create nope")
+    shell.refuses(*more, code="bad_option", naming="no cluster is named")
+    assert shell.run("topic", "list", *at).rows == [["payments", "1", "1", "0"]]

@@ -1,0 +1,213 @@
+"""Topics in the cluster's description: ids that are unique for good, and kept by every change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import copies_on, remove_storage
+from polonaise.admin.topics import add_partitions, create_topic, describe_topic, list_topics
+from polonaise.coordination import Coordinator
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.topics import TopicPartitions, check_topic_name
+from polonaise.coordination.values import ClusterDescription, Owner, PartitionValue, Registration
+from polonaise.errors import (
+    BadOption,
+    CoordinatorDamaged,
+    CopyNeeded,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from polonaise.host.real import RealHost
+
+DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[RealHost]:
+    made = RealHost()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path, host: RealHost) -> AsyncIterator[Coordinator]:
+    made = coordinator_in(host, str(tmp_path / "coordinator"))
+    await made.initialize(DESCRIPTION)
+    yield made
+    await made.close()
+
+
+def test_ids_follow_each_other_whatever_topic_grows() -> None:
+    grown = DESCRIPTION.grown("b", 2).grown("a", 1).grown("b", 1)
+    assert grown.topics == {"b": (2, 3, 5), "a": (4,)}
+    assert grown.total == 6
+    assert [grown.shape.number_of(id) for id in range(6)] == [("", 0), ("", 1), ("b", 0), ("b", 1), ("a", 0), ("b", 2)]
+    assert ClusterDescription.decode(grown.encode()) == grown
+    assert grown.partitions_of("b", 7) == TopicPartitions(7, 6, (2, 3, 5), "b")
+    assert grown.partitions_of("", 7).ids == (0, 1)
+
+
+def test_a_description_without_topics_is_written_as_before() -> None:
+    assert b"topics" not in DESCRIPTION.encode()
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        {}, [], {"a": []}, {"a": 2}, {"a": [1]}, {"a": [3]}, {"a": [2, 2]}, {"a": [2], "b": [2]}, {"a": [2, 4]},
+        {"a": ["2"]}, {"a": [True]}, {"a/b": [2]}, {"": [2]},
+    ],
+)  # fmt: skip
+def test_topics_that_are_none_are_refused(topics: object) -> None:
+    fields = {"key": str(uuid.UUID(int=1)), "partitions": 2, "storage": ["a", "b"], "topics": topics}
+    with pytest.raises(CoordinatorDamaged, match="no valid ClusterDescription"):
+        ClusterDescription.decode(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode())
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a?b", "a#b", "ä", ".a", "-a", "a" * 64, "a\n", "a,b"])
+def test_a_name_that_no_topic_may_have(name: str) -> None:
+    with pytest.raises(BadOption, match="invalid name of a topic"):
+        check_topic_name(name)
+
+
+def test_numbers_and_ids_of_a_topic() -> None:
+    topic = TopicPartitions(3, 9, (4, 8), "t")
+    assert [topic.id_of(0), topic.id_of(1)] == [4, 8]
+    for number in (2, -1):
+        with pytest.raises(UnknownPartition, match="topic t has partitions 0 to 1"):
+            topic.id_of(number)
+    assert topic._replace(version=4, ids=(4, 8, 9)).goes_on_from(topic)
+    assert not topic._replace(version=2).goes_on_from(topic)
+    assert not topic._replace(version=4, ids=(8, 4)).goes_on_from(topic)
+    assert not topic._replace(version=4, ids=(4,)).goes_on_from(topic)
+
+
+async def test_a_topic_is_created_and_grows(coordinator: Coordinator) -> None:
+    made = await create_topic(coordinator, "payments", 2, 5.0)
+    assert (made.ids, made.owners) == ((2, 3), ("", ""))
+    await create_topic(coordinator, "orders", 1, 5.0)
+    grown = await add_partitions(coordinator, "payments", 2, 5.0)
+    assert grown.ids == (2, 3, 5, 6)
+    assert [(each.name, each.ids) for each in await list_topics(coordinator, 5.0)] == [
+        ("orders", (4,)), ("payments", (2, 3, 5, 6)),
+    ]  # fmt: skip
+    assert (await describe_topic(coordinator, "orders", 5.0)).ids == (4,)
+    assert (await coordinator.partition(6)).value == PartitionValue.initial(DESCRIPTION.storage)
+    assert (await coordinator.topic("orders")).ids == (4,)
+
+
+async def test_a_process_that_read_an_older_description_finds_new_partitions(
+    coordinator: Coordinator, host: RealHost, tmp_path: Path
+) -> None:
+    other = coordinator_in(host, str(tmp_path / "coordinator"))
+    try:
+        assert (await other.describe()).total == 2
+        await create_topic(coordinator, "payments", 1, 5.0)
+        assert (await other.partition(2)).version == 0
+        with pytest.raises(UnknownPartition, match="no partition 3"):
+            await other.partition(3)
+    finally:
+        await other.close()
+
+
+async def test_new_partitions_have_owners_at_once_and_nobody_loses_one(coordinator: Coordinator) -> None:
+    first = await coordinator.assignment()
+    await coordinator.set_assignment(
+        replace(first.value, owners={0: Owner(7, "gone:1", 3), 1: Owner(8, "h:8", 1)}), first.version
+    )
+    await coordinator.register(Registration(8, "h:8"))
+    made = await create_topic(coordinator, "payments", 2, 5.0)
+    assert made.owners == ("h:8", "h:8")
+    assert (await coordinator.assignment()).value.owners[0] == Owner(7, "gone:1", 3)
+
+
+async def test_two_operators_create_topics_at_the_same_time(
+    coordinator: Coordinator, host: RealHost, tmp_path: Path
+) -> None:
+    other = coordinator_in(host, str(tmp_path / "coordinator"))
+    try:
+        made = await asyncio.gather(create_topic(coordinator, "a", 2, 5.0), create_topic(other, "b", 3, 5.0))
+    finally:
+        await other.close()
+    assert sorted(id for topic in made for id in topic.ids) == [2, 3, 4, 5, 6]
+    with pytest.raises(TopicExists, match="topic a exists, with 2 partitions"):
+        await create_topic(coordinator, "a", 1, 5.0)
+
+
+async def test_what_an_operator_left_unfinished_is_taken_up(coordinator: Coordinator) -> None:
+    assert await coordinator.make_partitions(dict.fromkeys((2, 3), DESCRIPTION.storage), DESCRIPTION.storage)
+    with pytest.raises(UnknownPartition):
+        await coordinator.partition(2)
+    assert (await create_topic(coordinator, "a", 3, 5.0)).ids == (2, 3, 4)
+
+
+async def test_leftovers_with_other_storage_nodes_get_those_of_now(coordinator: Coordinator) -> None:
+    assert await coordinator.make_partitions({2: ("x:1",)}, ("x:1",))
+    await create_topic(coordinator, "a", 1, 5.0)
+    assert (await coordinator.partition(2)).value == PartitionValue.initial(DESCRIPTION.storage)
+
+
+async def test_new_partitions_get_the_cluster_s_number_of_copies_and_none_on_drained_nodes(
+    coordinator: Coordinator,
+) -> None:
+    described = await coordinator.description()
+    nodes = [f"n{number}" for number in range(3)]
+    more = described.value
+    for name in nodes:
+        more = more.with_node(name, f"{name}:1")
+    copies = more.replication_factor
+    assert copies == len(DESCRIPTION.storage) < len(more.storage)
+    assert await coordinator.set_description(more.drained("n0"), described.version)
+    await create_topic(coordinator, "a", 6, 5.0)
+    members = [(await coordinator.partition(id)).value.members for id in range(2, 8)]
+    assert all(len(names) == copies and "n0" not in names for names in members)
+    assert {"n1", "n2"} < {name for names in members for name in names}
+
+
+async def test_a_node_is_drained_of_the_copies_of_topics(coordinator: Coordinator) -> None:
+    await create_topic(coordinator, "a", 2, 5.0)
+    edits = MemberEdits(coordinator, 5.0)
+    name = DESCRIPTION.storage[0]
+    total = (await coordinator.describe()).total
+    assert await copies_on(edits, name, total) == [0, 1, 2, 3]
+    described = await coordinator.description()
+    assert await coordinator.set_description(described.value.with_node("n0", "n0:1"), described.version)
+    for partition in range(2):  # as if the own ones had been moved: those of the topic are left
+        value = await coordinator.partition(partition)
+        moved = replace(value.value, members=(*DESCRIPTION.storage[1:], "n0"))
+        assert await coordinator.set_partition(partition, moved, value.version)
+    with pytest.raises(CopyNeeded, match="copies of partitions 2, 3: drain it first"):
+        await remove_storage(edits, name)
+
+
+async def test_a_description_in_which_a_topic_shrinks_is_refused(coordinator: Coordinator) -> None:
+    await create_topic(coordinator, "a", 2, 5.0)
+    current = await coordinator.description()
+    for topics in ({}, {"a": (2,)}, {"a": (3, 2)}):
+        with pytest.raises(BadOption, match="topic a would lose partitions, or their order"):
+            await coordinator.set_description(replace(current.value, topics=topics), current.version)
+    assert await coordinator.description() == current
+
+
+async def test_what_is_no_topic(coordinator: Coordinator) -> None:
+    before = await coordinator.description()
+    with pytest.raises(UnknownTopic, match="no topic 'a'; it has none"):
+        await add_partitions(coordinator, "a", 1, 5.0)
+    with pytest.raises(UnknownTopic):
+        await describe_topic(coordinator, "a", 5.0)
+    with pytest.raises(BadOption, match="0 more partitions"):
+        await create_topic(coordinator, "a", 0, 5.0)
+    with pytest.raises(BadOption, match="over the limit of 4096"):
+        await create_topic(coordinator, "a", 4095, 5.0)
+    with pytest.raises(BadOption, match="invalid name of a topic"):
+        await create_topic(coordinator, "a/b", 1, 5.0)
+    assert await coordinator.description() == before
