@@ -7,7 +7,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -38,10 +37,12 @@ from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.memberwatch import MemberWatch
-from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.partitionhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
+from polonaise.server.serverrequests import ServerRequests
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
@@ -55,8 +56,6 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetc
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
 """The most unanswered requests of one connection: while it has so many, nothing is read from it."""
-_ANSWERS_MAX = 2
-"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
@@ -107,9 +106,10 @@ class Server:
         self.followed = False
         """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
+        self._requirements = Requirements(coordinator)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
-        self._connections: dict[Connection, _ServerRequests] = {}
+        self._connections: dict[Connection, ServerRequests] = {}
         self._budget = Budget(self._settings.connections_bytes_max)
         self._making = asyncio.Semaphore(_MAKING_MAX)
         """Held while an answer is put together in memory; once it is sent, the budget counts it."""
@@ -135,7 +135,9 @@ class Server:
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
-        self._description = await self._coordinator.describe()
+        described = await self._coordinator.description()
+        self._description = described.value
+        self._requirements.begin(described)
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
@@ -156,6 +158,7 @@ class Server:
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._membership.keep(), "lease"),
             self._host.spawn(self._membership.watch(), "tenure"),
+            self._host.spawn(self._requirements.follow(self._follow_requirement), "requirement"),
         ]
         if self._settings.members_look_s:
             watch = MemberWatch(self._settings, self.partitions, self._links, self._addresses, self._trouble)
@@ -338,9 +341,15 @@ class Server:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
                     self._starts, self._copies, self._ticks.busy, self._history, self._latencies,
+                    self._requirements,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
+
+    def _follow_requirement(self) -> None:
+        """Have each partition act by the requirement that was just read, from a new session on."""
+        for served in list(self.partitions.values()):
+            served.follow_requirement()
 
     def _stop_owning(self) -> None:
         """Own nothing any more, because others may own it by now. They decide the fate of appends in flight."""
@@ -381,7 +390,7 @@ class Server:
 
     def _on_greeted(self, connection: Connection) -> None:
         """Begin to serve a client that has said hello."""
-        self._connections[connection] = _ServerRequests()
+        self._connections[connection] = ServerRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """End the client's mounts on this connection."""
@@ -549,6 +558,7 @@ class Server:
             "not_owning": self.not_owning,
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
+            "required": self._requirements.told,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "copies": self._copies.health(),
             "storage": {
@@ -561,50 +571,6 @@ class Server:
                 for name, link in self._links.items()
             },
             "partitions": {
-                str(partition): _health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
+                str(partition): health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
             },
         }
-
-
-def _health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
-    """Return the health of one partition."""
-    session, trouble = owner.session, owner.readiness.trouble(now_s)
-    return {
-        "generation": owner.generation,
-        "committed": owner.committed,
-        "ready": session is not None and not trouble,
-        "waits_for": trouble or owner.readiness.waits_for,
-        "engaged": list(session.engaged) if session else [],
-        "members": list(session.value.members) if session else None,
-        "next": list(session.value.next) if session and session.value.next is not None else None,
-        "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
-        "session": session.id if session else None,
-        "late": owner.readiness.late,
-        "mounts": len(owner.feeds.mounts),
-        **owner.counts,
-    }
-
-
-@dataclass(slots=True, eq=False)
-class _ServerRequests:
-    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
-
-    waiting: int = 0
-    """The number of requests that are not answered yet."""
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
-    """Held while an answer waits for its client to read, is made, and is sent."""
-    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
-    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
-
-    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
-        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
-        if connection.closed:
-            wait.close()
-            raise fresh(connection.closed)
-        task = asyncio.current_task()
-        assert task is not None
-        self.waits[task] = None
-        try:
-            await wait
-        finally:
-            del self.waits[task]

@@ -1,0 +1,39 @@
+"""The health document of one partition, as its owner tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.recovery import ReplicaAnswer
+
+
+def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
+    """Return the health of one partition."""
+    session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
+    return {
+        "generation": owner.generation,
+        "committed": owner.committed,
+        "ready": session is not None and not trouble,
+        "waits_for": trouble or owner.readiness.waits_for,
+        "engaged": list(session.engaged) if session else [],
+        "members": list(session.value.members) if session else None,
+        "next": list(session.value.next) if session and session.value.next is not None else None,
+        "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
+        "session": session.id if session else None,
+        "late": owner.readiness.late,
+        "mounts": len(owner.feeds.mounts),
+        # For `partition reset-head`, and only while the partition is not open.
+        **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
+        **owner.counts,
+    }
+
+
+def _held(answer: ReplicaAnswer) -> dict[str, Any]:
+    """Return what a replica has proved when it was fenced last, as a JSON-ready document."""
+    return {
+        "last": answer.max_synced,
+        "confirmed": answer.confirmed,
+        "joined": answer.joined,
+        "lost_above": answer.lost_above,
+    }

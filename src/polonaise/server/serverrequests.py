@@ -1,0 +1,39 @@
+"""The requests of one connection that a server has not answered yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from polonaise.errors import fresh
+from polonaise.link.connection import Connection
+
+_ANSWERS_MAX = 2
+"""The most answers of one connection that are made or sent at the same time: one is made while the other is sent."""
+
+
+@dataclass(slots=True, eq=False)
+class ServerRequests:
+    """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
+
+    waiting: int = 0
+    """The number of requests that are not answered yet."""
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
+    """Held while an answer waits for its client to read, is made, and is sent."""
+    waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
+
+    async def wait(self, wait: Coroutine[Any, Any, None], connection: Connection) -> None:
+        """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""
+        if connection.closed:
+            wait.close()
+            raise fresh(connection.closed)
+        task = asyncio.current_task()
+        assert task is not None
+        self.waits[task] = None
+        try:
+            await wait
+        finally:
+            del self.waits[task]
