@@ -393,6 +393,12 @@ class ConsistencyLost(PolonaiseError):
     code = "consistency_lost"
 
 
+class HeadNotReset(PolonaiseError):
+    """The head of a partition's log can't be reset as was asked. Nothing was changed."""
+
+    code = "head_not_reset"
+
+
 class InsufficientReplicas(PolonaiseError):
     """Fewer replicas are engaged than the partition demands. Nothing was written."""
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.coordination.memberchanges import COPIES_MAX, Move, balance, cancelled, with_copy, without_copy
-from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
+from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue, Requirement
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, PolonaiseError, UnknownStorageNode
 
 NODES = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
@@ -140,3 +140,22 @@ def test_a_new_node_takes_its_share_and_nothing_else_moves() -> None:
 def test_too_few_nodes_are_told() -> None:
     with pytest.raises(BadOption, match="2 storage nodes are left for 3 copies"):
         balance(replace(NODES, storage=tuple("ABC")).drained("A"), {0: tuple("ABC")})
+
+
+def test_a_copy_that_commits_need_is_not_removed_even_with_force() -> None:
+    zones = {"A": "north", "B": "north", "C": "south"}
+    copies, spread = Requirement(1, copies=3), Requirement(1, copies=2, zones=2, zone_of=zones)
+    with pytest.raises(CopyNeeded, match="3 copies are required, and 2 can be had"):
+        without_copy(partition("ABC"), "A", 1, required=copies, force=True)
+    with pytest.raises(CopyNeeded, match="copies in 2 zones are required, and 1 can be had"):
+        without_copy(partition("ABC"), "C", 1, required=spread, force=True)
+    assert without_copy(partition("ABC"), "A", 2, required=spread).next == tuple("BC")
+
+
+def test_a_zone_that_comes_or_goes_with_a_node_gives_the_requirement_another_number() -> None:
+    described = ClusterDescription.new(bytes(16), 1, {"A": "a:1", "B": "b:1"}).requiring(2, 0)
+    assert described.with_node("C", "c:1").required == (1, 2, 0)
+    zoned = described.with_node("C", "c:1", "north")
+    assert zoned.required == (2, 2, 0)
+    assert zoned.requirement == Requirement(2, 2, 0, {"C": "north"})
+    assert zoned.without_node("C").required == (3, 2, 0)

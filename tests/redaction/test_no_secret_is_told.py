@@ -317,6 +317,8 @@ FINE = {
     "source": "storage-0",
     "target": "storage-1",
     "number": "0",
+    "copies": "0",
+    "zone": "north",
 }
 
 

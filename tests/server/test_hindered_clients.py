@@ -13,6 +13,7 @@ import pytest
 
 import polonaise
 from polonaise.client.log import Log
+from polonaise.client.protocol.draft import Draft
 from polonaise.errors import (
     AppendExpired,
     AppendFailed,
@@ -65,6 +66,23 @@ async def test_full_disks_are_named_by_whatever_a_client_waits_for(town: Town, l
     receipt = await log.run(lambda tx: tx.append(b"there is room again"), partition=0, timeout=60)
     assert receipt.committed
     await wait_until(lambda: log.trouble(0) is None)
+
+
+@in_an_application
+async def test_a_full_disk_is_named_also_where_the_time_is_over_in_one_more_run(town: Town, log: Log) -> None:
+    await log.append(b"there is room", 0)
+    town.fill_disks()
+    runs = 0
+
+    async def context(tx: Draft) -> None:
+        nonlocal runs
+        runs += 1
+        # The append of the first run is refused after most of the time; the deadline passes early in the second run.
+        await asyncio.sleep(6 if runs == 1 else 30)
+        tx.append(bytes(2_000))
+
+    with pytest.raises(AppendExpired, match=rf"one more run of the context, .*{FULL}"):
+        await log.run(context, partition=0, timeout=10)
 
 
 @in_a_town

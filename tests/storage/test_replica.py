@@ -148,6 +148,16 @@ def test_a_cut_is_made_before_the_end_is_told() -> None:
     assert replica(8, fence=5, joined=4, confirmed=3).truncate(5, 3) == [Cut(3), TellEnd()]
 
 
+def test_a_cut_for_a_reset_goes_below_what_was_confirmed_and_notes_the_reset() -> None:
+    made = replica(8, fence=5, joined=3, confirmed=7, prepared=6)
+    save, cut, end = made.cut_for_reset(5, 2, 4)
+    assert isinstance(save, Save)
+    assert (save.promises.confirmed, save.promises.prepared, save.promises.joined) == (2, 2, 4)
+    assert (cut, end) == (Cut(2), TellEnd())
+    assert isinstance(refusal(joined(8).cut_for_reset(5, 2, 4)), OutOfOrder)
+    assert isinstance(refusal(replica(8, fence=6).cut_for_reset(5, 2, 4)), Fenced)
+
+
 @pytest.mark.parametrize("name", ["truncate", "copy"])
 def test_a_copy_that_has_joined_is_neither_cut_nor_copied_to_in_its_session(name: str) -> None:
     assert isinstance(refusal(REQUESTS[name](joined(3), 5)), OutOfOrder)

@@ -54,8 +54,11 @@ class MemberEdits:
 
         Raises what `without_copy` raises, with nothing changed.
         """
-        copies = (await self.description()).value.replication_factor
-        return await self._change(partition, lambda value: without_copy(value, name, copies, force=force))
+        description = (await self.description()).value
+        copies, required = description.replication_factor, description.requirement
+        return await self._change(
+            partition, lambda value: without_copy(value, name, copies, required=required, force=force)
+        )
 
     async def cancel(self, partition: PartitionId) -> PartitionValue:
         """Take back the change that is pending, unless it has been made by now; return the partition's value."""

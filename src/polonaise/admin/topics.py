@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
-from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, TopicExists
+from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
 from polonaise.terms import PartitionId, StorageId
@@ -43,7 +43,8 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
     """Create a topic with this number of partitions.
 
     Each wait for the coordinator ends after `timeout_s` seconds. Raises, with nothing changed, `BadOption` for an
-    invalid name or number or with too few storage nodes, `TopicExists`, and `NotInitialized`. Raises
+    invalid name or number or with too few storage nodes, `TopicExists`, `NotInitialized`, and `InsufficientReplicas` if
+    commits to its partitions would lack copies or zones that are required. Raises
     `CoordinatorUnavailable`, after which the topic may have been created.
     """
     check_topic_name(name)
@@ -115,6 +116,7 @@ async def _grow(
             async with asyncio.timeout(timeout_s + grown.total / 100):
                 # First: a partition that the description names has a value, or the coordinator counts as damaged.
                 members = first_members(grown, await _members(coordinator, current.value), new)
+                _check_required(grown, members)
                 ready = await coordinator.make_partitions(members, usable_nodes(grown))
                 if ready and await coordinator.set_description(grown, current.version) is not None:
                     assignment = await _give_owners(coordinator, grown.total)
@@ -133,6 +135,17 @@ async def _grow(
         f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
         "look who does so, then repeat it"
     )
+
+
+def _check_required(description: ClusterDescription, members: Mapping[PartitionId, tuple[StorageId, ...]]) -> None:
+    """Raise `InsufficientReplicas` if new partitions with these members could not commit as is required."""
+    required = description.requirement
+    for partition, names in members.items():
+        if required is not None and (lack := required.lack_of(names)):
+            raise InsufficientReplicas(
+                f"partition {partition} would be on {', '.join(names)}, and {lack}: add storage nodes, or require less "
+                "(polonaise cluster require). Nothing was changed"
+            )
 
 
 async def _members(

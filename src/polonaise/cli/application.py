@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
+from polonaise.cli import requirement as requirement
 from polonaise.cli.archive import archive
 from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -97,6 +98,66 @@ def storage_run(
         identity = tls_identity(certificates.STORAGE)
     with telling_its_end(given["log_format"]):
         run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+
+
+@storage.command("recover", epilog=EXIT_STATUS)
+def storage_recover(
+    directory: Annotated[str, Argument(help="The storage directory to make; it must be missing or empty.")],
+    source: Annotated[str, Option("--from", metavar="DIRECTORY", help="Storage directory of another node.")],
+    name: Annotated[str, Option(help="Name of the storage node that is to have the new directory.")],
+    as_json: looking.Json = False,
+) -> None:
+    """Make a storage directory from another node's, while the node that is to have it is stopped.
+
+    What the other node knows to be committed is copied and verified; the new directory appears in one step, when all of
+    it is there. The node then counts as late, has no vote on what it did not copy, and is brought up to date.
+    """
+    from polonaise.admin.storagerecovery import RecoveredCopy, recover_storage
+
+    def tell(copy: RecoveredCopy) -> None:
+        if as_json:
+            say_json(copy._asdict())
+        else:
+            say(f"partition {copy.partition}: up to {copy.last}")
+
+    with tidy():
+        asyncio.run(while_read(_recovered(recover_storage(directory, source, name, tell))))
+        if not as_json:
+            say(f"{directory} is whole: start storage node {name} with it")
+
+
+async def _recovered(work: Coroutine[Any, Any, object]) -> None:
+    await work
+
+
+@storage.command("zone", epilog=EXIT_STATUS)
+@with_tls
+def storage_zone(
+    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+    zone: Annotated[str, Argument(help="Its zone: nodes of one zone may be lost together. Empty: none.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = 10.0,
+    as_json: looking.Json = False,
+) -> None:
+    """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
+    from polonaise.admin.asking import opened_coordinator
+    from polonaise.admin.requiring import set_zone
+    from polonaise.cli.requirement import show_change
+
+    where = looking.required(coordinator)
+
+    async def do() -> None:
+        async with opened_coordinator(where) as (host, opened):
+            change = await set_zone(host, opened, name, zone, timeout)
+        if as_json:
+            say_json({"name": name, "zone": zone, "required": None if change is None else change.document()})
+        else:
+            say(f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}")
+        if change is not None:
+            show_change(change, as_json=as_json)
+
+    with tidy():
+        asyncio.run(while_read(do()))
 
 
 @storage.command("move", epilog=EXIT_STATUS)

@@ -231,8 +231,13 @@ class _Run:
             return waited
         ran_s = self._appends.loop.time() - self._began_s
         if self._tally is not None and ran_s < (self._timeout or 0) / 2:
-            return f"the time was over after one more run of the context, which took {round(ran_s, 2):g} s"
+            again = f"the time was over after one more run of the context, which took {round(ran_s, 2):g} s"
+            return f"{again}{self._held_up()}"
         return "the context took too long"
+
+    def _held_up(self) -> str:
+        """Return a clause on what held up the appends of this context, if that is known; else an empty string."""
+        return (self._tally and self._tally.because) or self._appends.because()
 
     async def awaited(self, awaitable: Awaitable[Any]) -> Any:
         """Await a context's coroutine within the deadline; return its value. Raises `AppendExpired` after it."""
@@ -343,9 +348,7 @@ class _Run:
         if deadline_s is not None and now + pause_s >= deadline_s:
             # Not before the deadline: a caller who tries again in a loop would else press the log without any pause.
             await asyncio.sleep(max(0.0, deadline_s - now))
-            raise self._expired(
-                f"its appends failed repeatedly{(self._tally and self._tally.because) or appends.because()}"
-            )
+            raise self._expired(f"its appends failed repeatedly{self._held_up()}")
         await asyncio.sleep(pause_s)
 
     def _expired(self, why: str) -> AppendExpired:

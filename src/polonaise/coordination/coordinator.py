@@ -158,6 +158,12 @@ class Coordinator:
         self._total = max(self._total, description.total)
         return Versioned(entry.version, description)
 
+    async def description_changed(self, version: int) -> None:
+        """Return once the description's version is, or may be, above `version`. Waits for ever, unless the caller sets
+        a deadline."""
+        self._check_open()
+        await self._backend.changed(DESCRIPTION, version)
+
     async def set_description(
         self, value: ClusterDescription, expected_version: int
     ) -> Versioned[ClusterDescription] | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, UnknownStorageNode
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
@@ -46,11 +46,19 @@ def with_copy(value: PartitionValue, description: ClusterDescription, name: Stor
     return replace(value, next=(*value.members, name))
 
 
-def without_copy(value: PartitionValue, name: StorageId, copies: int, *, force: bool = False) -> PartitionValue:
+def without_copy(
+    value: PartitionValue,
+    name: StorageId,
+    copies: int,
+    *,
+    required: Requirement | None = None,
+    force: bool = False,
+) -> PartitionValue:
     """Return the value that asks for the copy on storage node `name` to be given up.
 
     Raises `ChangePending`, `UnknownStorageNode` if there is no copy, and `CopyNeeded` unless `copies` other copies are
-    engaged and in sync; with `force` a single other one in sync is enough.
+    engaged and in sync; with `force` a single other one in sync is enough. In any case the other copies have to be all
+    that is `required` of commits.
     """
     _check_nothing_pending(value)
     if name not in value.members:
@@ -63,6 +71,12 @@ def without_copy(value: PartitionValue, name: StorageId, copies: int, *, force: 
     if not left or not sound:
         raise CopyNeeded(
             f"{name} has the last copy that is in sync: add another one first, and wait until it is in sync"
+        )
+    # Refused with `force` as well: the owner would not make the change, for no session could start after it.
+    if required is not None and (lack := required.lack_of(left)):
+        raise CopyNeeded(
+            f"without {name} commits would lack what they need: {lack}. Add a copy first, or require less (polonaise "
+            "cluster require)"
         )
     if len(sound) < copies and not force:
         raise CopyNeeded(

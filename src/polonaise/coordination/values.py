@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
@@ -13,6 +13,7 @@ from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownStorag
 from polonaise.redaction import redacted
 from polonaise.terms import (
     NO_SESSION,
+    NO_TRANSACTION,
     UNRESOLVED,
     Generation,
     PartitionId,
@@ -110,6 +111,53 @@ class Engagement:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadReset:
+    """An operator's decision where the log of a partition ends, after the replicas that could prove it were lost."""
+
+    to: TransactionId
+    """The id with which the log is to end; NO_TRANSACTION for an empty log."""
+    source: StorageId
+    """The storage node whose copy is taken for the log up to `to`."""
+    known: TransactionId
+    """The highest id that the operator was shown as known to anybody: what lies between `to` and this one is given up.
+    """
+    asked_us: int
+    """When the operator decided, in microseconds UTC."""
+    session: SessionId = NO_SESSION
+    """The session that carried the decision out; NO_SESSION until one has."""
+    certain: TransactionId = NO_TRANSACTION
+    """The id up to which older copies hold the same log, once it was carried out: what they hold above is cut."""
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether no session has carried the decision out yet."""
+        return self.session == NO_SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """The replicas that each commit of a session needs beside a quorum, as the cluster's description demands."""
+
+    version: int
+    """The number of this requirement in the cluster's description: a later one has a larger number."""
+    copies: int = 0
+    """The least number of replicas that have synced a batch before it counts as committed."""
+    zones: int = 0
+    """The least number of zones that these replicas are in."""
+    zone_of: Mapping[StorageId, str] = field(default_factory=dict)
+    """The zones of the storage nodes that have one; a node without one counts for none."""
+
+    def lack_of(self, names: Collection[StorageId]) -> str:
+        """Return what these replicas lack to meet the requirement, for operators; empty if they meet it."""
+        if len(names) < self.copies:
+            return f"{self.copies} copies are required, and {len(names)} can be had"
+        there = {self.zone_of[name] for name in names if name in self.zone_of}
+        if len(there) < self.zones:
+            return f"copies in {self.zones} zones are required, and {len(there)} can be had"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
@@ -120,6 +168,11 @@ class PartitionValue(CoordinatorValue):
     """A pending membership, differing from `members` by one, that becomes `members` at the next engagement."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
     """The last engagement of each member; members that were never engaged are missing."""
+    resets: tuple[HeadReset, ...] = ()
+    """Every reset of the log's head, in order; only the last one may be pending. Not written while there is none, so
+    that the value stays readable for versions that know of no resets."""
+    required: Requirement | None = None
+    """The requirement that the last engaged session acts by; None, and not written, where there never was one."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
@@ -128,7 +181,14 @@ class PartitionValue(CoordinatorValue):
 
     def encode(self) -> bytes:
         engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
+        more: dict[str, Any] = {}
+        if self.required is not None:
+            each = self.required
+            more["required"] = [each.version, each.copies, each.zones, dict(each.zone_of)]
+        resets = [[r.to, r.source, r.known, r.asked_us, r.session, r.certain] for r in self.resets]
         return _encode(
+            **({"resets": resets} if resets else {}),
+            **more,
             generation=self.generation,
             session=self.session,
             members=list(self.members),
@@ -144,6 +204,11 @@ class PartitionValue(CoordinatorValue):
             members=_names(fields, "members"),
             next=None if fields["next"] is None else _names(fields, "next"),
             engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
+            resets=tuple(
+                HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain))
+                for to, source, known, asked_us, session, certain in fields.get("resets", ())
+            ),
+            required=_requirement(fields["required"]) if "required" in fields else None,
         )
 
 
@@ -195,6 +260,9 @@ class ClusterDescription(CoordinatorValue):
     """The storage nodes that are being drained: they get no more copies."""
     topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
     """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
+    required: tuple[int, int, int] | None = None
+    """The number of this requirement, and the copies and zones that each commit needs; None, and not written, until
+    somebody sets them. The number rises with each change of them or, once they are set, of `zones`."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -222,7 +290,8 @@ class ClusterDescription(CoordinatorValue):
         addresses = _other_than_names({**self.nodes, name: address})
         draining = tuple(each for each in self.draining if each != name)
         copies = self.copies if storage == self.storage else self.replication_factor
-        return replace(self, storage=storage, addresses=addresses, zones=zones, copies=copies, draining=draining)
+        changed = replace(self, storage=storage, addresses=addresses, copies=copies, draining=draining)
+        return changed._with_zones(zones)
 
     def drained(self, name: StorageId) -> ClusterDescription:
         """Return the description with this storage node among those that get no more copies.
@@ -241,14 +310,14 @@ class ClusterDescription(CoordinatorValue):
 
     def without_node(self, name: StorageId) -> ClusterDescription:
         """Return the description without this storage node. How many copies a partition is to have stays as it is."""
-        return replace(
+        changed = replace(
             self,
             storage=tuple(each for each in self.storage if each != name),
             addresses={each: address for each, address in self.addresses.items() if each != name},
-            zones={each: zone for each, zone in self.zones.items() if each != name},
             copies=self.replication_factor,
             draining=tuple(each for each in self.draining if each != name),
         )
+        return changed.zoned(name, "")
 
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
         """Return the description with another address for this storage node."""
@@ -284,6 +353,27 @@ class ClusterDescription(CoordinatorValue):
         return TopicPartitions(version, self.total, ids, topic)
 
     @property
+    def requirement(self) -> Requirement | None:
+        """The replicas that commits need by this description; None if it never demanded any."""
+        return None if self.required is None else Requirement(*self.required, zone_of=dict(self.zones))
+
+    def requiring(self, copies: int, zones: int) -> ClusterDescription:
+        """Return the description with another requirement of commits."""
+        return replace(self, required=(1 if self.required is None else self.required[0] + 1, copies, zones))
+
+    def zoned(self, name: StorageId, zone: str) -> ClusterDescription:
+        """Return the description with this storage node in another zone; an empty one for none."""
+        zones = {each: there for each, there in self.zones.items() if each != name} | ({name: zone} if zone else {})
+        return self._with_zones(zones)
+
+    def _with_zones(self, zones: Mapping[StorageId, str]) -> ClusterDescription:
+        """Return the description with other zones: the requirement has another number then, since it goes by them."""
+        if zones == self.zones:
+            return self
+        changed = replace(self, zones=zones)
+        return changed if self.required is None else changed.requiring(*self.required[1:])
+
+    @property
     def label(self) -> str:
         """The beginning of the key: enough for people and metrics to tell clusters apart."""
         return self.key.hex()[:8]
@@ -295,6 +385,8 @@ class ClusterDescription(CoordinatorValue):
             more["copies"] = self.copies
         if self.draining:
             more["draining"] = list(self.draining)
+        if self.required is not None:
+            more["required"] = list(self.required)
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -309,9 +401,15 @@ class ClusterDescription(CoordinatorValue):
         draining = _names(fields, "draining") if "draining" in fields else ()
         if not {*draining} <= {*storage}:
             raise ValueError("a node is drained that is no storage node")
+        required: tuple[int, int, int] | None = None
+        if "required" in fields:
+            number, copies_required, zones_required = fields["required"]
+            required = int(number), int(copies_required), int(zones_required)
         partitions = int(fields["partitions"])
         topics = check_topics(partitions, fields.get("topics", {}))
-        return cls(uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics)
+        return cls(
+            uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics, required
+        )
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -364,6 +462,11 @@ class Versioned(Generic[V]):
 
     version: int
     value: V
+
+
+def _requirement(fields: Any) -> Requirement:
+    version, copies, zones, zone_of = fields
+    return Requirement(int(version), int(copies), int(zones), {str(name): str(zone) for name, zone in zone_of.items()})
 
 
 def _names(fields: Any, key: str) -> tuple[str, ...]:

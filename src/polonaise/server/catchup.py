@@ -12,9 +12,9 @@ from polonaise.host import Host
 from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.partitionreader import PartitionReader
-from polonaise.server.protocol import recovery
+from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.session import Session
-from polonaise.server.sessionstart import answer_of
+from polonaise.server.sessionstart import answer_of, cut_of
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import StorageId, TransactionId
@@ -24,7 +24,6 @@ from polonaise.wire.messages import (
     LastSessionInfo,
     ReadBatches,
     SessionInfo,
-    Truncate,
 )
 
 _log = logging.getLogger(__name__)
@@ -125,9 +124,10 @@ class CatchUp:
             # lets it in through a new one.
             return
         last: TransactionId = answer.max_synced
-        clean = recovery.clean_to(self._session.value, name, answer, self._session.closing)
-        if last > clean or answer.lost_above is not None:
-            last = expect(await ask(name, Truncate(session, clean)), Done).last
+        value = self._session.value
+        clean = headreset.clean_to(value, name, answer, self._session.closing)
+        if last > clean or answer.lost_above is not None or headreset.must_be_cut(value, answer, clean):
+            last = expect(await ask(name, cut_of(session, value, answer, clean)), Done).last
         self._owner.readiness.replica_reached(name, last)
         copied, worked_s = 0, 0.0
         while (missing := self._owner.committed - last) > 0:

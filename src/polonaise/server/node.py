@@ -40,6 +40,7 @@ from polonaise.server.measures import ServerMeasures, add_totals
 from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
@@ -105,6 +106,7 @@ class Server:
         self.followed = False
         """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
         self._ticks = Ticks()
+        self._requirements = Requirements(coordinator)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
         self._connections: dict[Connection, ConnectionRequests] = {}
@@ -133,7 +135,9 @@ class Server:
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
         """
-        self._cluster.learn_description(await self._coordinator.description())
+        described = await self._coordinator.description()
+        self._cluster.learn_description(described)
+        self._requirements.begin(described)
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
@@ -154,6 +158,7 @@ class Server:
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._membership.keep(), "lease"),
             self._host.spawn(self._membership.watch(), "tenure"),
+            self._host.spawn(self._requirements.follow(self._follow_requirement), "requirement"),
         ]
         if self._settings.members_look_s:
             watch = MemberWatch(self._settings, self.partitions, self._links, self._addresses, self._trouble)
@@ -346,9 +351,15 @@ class Server:
                 served = ServedPartition(
                     self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
                     self._starts, self._copies, self._ticks.busy, self._history, self._latencies,
+                    self._requirements,
                 )  # fmt: skip
                 self.partitions[partition] = served
                 served.start()
+
+    def _follow_requirement(self) -> None:
+        """Have each partition act by the requirement that was just read, from a new session on."""
+        for served in list(self.partitions.values()):
+            served.follow_requirement()
 
     def _stop_owning(self) -> None:
         """Own nothing any more, because others may own it by now. They decide the fate of appends in flight."""
@@ -563,6 +574,7 @@ class Server:
             "not_owning": self.not_owning,
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
+            "required": self._requirements.told,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "copies": self._copies.health(),
             "storage": {

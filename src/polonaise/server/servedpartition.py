@@ -14,6 +14,7 @@ from polonaise.errors import (
     ConsistencyLost,
     DeadlineExceeded,
     FragmentsAhead,
+    InsufficientReplicas,
     InvariantViolated,
     NotOwner,
     PartitionNotReady,
@@ -46,6 +47,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import participants
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.tailcache import Committed
+from polonaise.server.requirements import Requirements
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
@@ -79,12 +81,14 @@ class ServedPartition:
         busy: Callable[[PartitionId], None],
         history: ArchivedHistory | None,
         latencies: Histogram,
+        requirements: Requirements,
     ) -> None:
         """Make a partition that is not started.
 
         `starts` gives the partitions their turns to start a session, `copies` those to copy to late replicas. `busy` is
         called when something with a deadline begins. `history` is the fragments of the log, if the server was told of
-        any. `latencies` takes the time that each batch needs to be committed.
+        any. `latencies` takes the time that each batch needs to be committed. `requirements` says which replicas
+        commits need beside a quorum.
         """
         self._host = host
         self._coordinator = coordinator
@@ -100,6 +104,7 @@ class ServedPartition:
         self._copies = copies
         self._busy = busy
         self._history = history
+        self._requirements = requirements
         self._engaged: Mapping[StorageId, Connection] = {}
         self._ended: asyncio.Future[str] | None = None
         self._sessions: asyncio.Task[None] | None = None
@@ -188,7 +193,8 @@ class ServedPartition:
                 start = SessionStart(
                     self._host, self._coordinator, self._links, self._settings,
                     partition=self.partition, generation=self.generation, first=first, report=self._report,
-                    known=self.owner.known, history=self._history,
+                    known=self.owner.known, history=self._history, answered=self.owner.readiness.replica_answered,
+                    requirements=self._requirements, insufficient=self._on_insufficient,
                 )  # fmt: skip
                 async with self._starts.turn(self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits):
                     started = await start.run()
@@ -201,6 +207,8 @@ class ServedPartition:
                 return
             except PolonaiseError as error:
                 self._log_news(str(error))
+                if isinstance(error, InsufficientReplicas):
+                    self._on_insufficient(error.text)
                 self._carry_out(self.owner.session_not_started(error, operator=isinstance(error, FragmentsAhead)))
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
@@ -243,6 +251,7 @@ class ServedPartition:
             for name, connection in self._engaged.items():
                 if connection.closed is not None:
                     self.on_replica_failed(name, connection, connection.closed)
+            self.follow_requirement()
             self._catch_up()
             return await ended
         finally:
@@ -290,6 +299,16 @@ class ServedPartition:
             if self.owner.session is session:
                 self._catch_up()
         return True
+
+    def follow_requirement(self) -> None:
+        """End the session if it acts by another requirement of copies than this server has read by now."""
+        session, required = self.owner.session, self._requirements.current
+        if session is not None and session.value.required != required:
+            self._carry_out(self.owner.end_session("other copies are required of commits now", self._now))
+
+    def _on_insufficient(self, why: str) -> None:
+        """Have appends refused while too few replicas can be had."""
+        self._carry_out(self.owner.replicas_lacking(why))
 
     def _readmit(self, name: StorageId) -> None:
         """End the session, so that the next one takes in a replica that has caught up."""

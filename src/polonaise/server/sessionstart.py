@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import PartitionValue, Versioned
+from polonaise.coordination.values import HeadReset, PartitionValue, Versioned
 from polonaise.errors import (
     ConnectionLost,
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
+    InsufficientReplicas,
     LogForked,
     NotOwner,
     PartitionNotReady,
@@ -31,14 +34,27 @@ from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_ahead, copy_on, read_to_copy
-from polonaise.server.protocol import recovery
+from polonaise.server.protocol import headreset, recovery
+from polonaise.server.protocol.headreset import CarryOut, Withheld
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
+from polonaise.server.requirements import Requirements
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
-from polonaise.terms import NO_TRANSACTION, UNRESOLVED, Generation, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import (
+    NO_SESSION,
+    NO_TRANSACTION,
+    UNRESOLVED,
+    Generation,
+    PartitionId,
+    SessionId,
+    StorageId,
+    TransactionId,
+)
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
+    Batches,
+    CutForReset,
     Done,
     GetRegisters,
     Join,
@@ -54,6 +70,18 @@ def answer_of(info: SessionInfo) -> ReplicaAnswer:
     """Turn a replica's message into the answer that `recovery` decides by."""
     lost_above = None if info.lost_above == UNRESOLVED else info.lost_above
     return ReplicaAnswer(info.joined, info.prepared, info.confirmed, info.max_synced, info.last_crc, lost_above)
+
+
+_LOOK_AGAIN_S: Final = 5.0
+"""Seconds after which an attempt that waits looks at the coordinator again: an operator may have decided meanwhile."""
+
+
+def cut_of(
+    session: SessionId, value: PartitionValue, answer: ReplicaAnswer, last: TransactionId, *, resetting: bool = False
+) -> Truncate | CutForReset:
+    """Return the message that cuts a replica at `last`; `resetting`: this session carries out a reset of the head."""
+    since = headreset.cut_since(value, answer)
+    return CutForReset(session, last, since) if resetting or since != NO_SESSION else Truncate(session, last)
 
 
 class SessionStart:
@@ -72,11 +100,16 @@ class SessionStart:
         first: bool,
         report: Callable[[str], None],
         history: ArchivedHistory | None = None,
+        answered: Callable[[StorageId, ReplicaAnswer], None] = lambda name, answer: None,
+        requirements: Requirements | None = None,
+        insufficient: Callable[[str], None] = lambda why: None,
     ) -> None:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
-        is called with what the attempt waits for. `history` is the fragments of the log, if the server was told of any.
+        is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
+        fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
+        quorum, and `insufficient` is called when these can't be had at present.
         """
         self._host = host
         self._coordinator = coordinator
@@ -88,7 +121,14 @@ class SessionStart:
         self._first = first
         self._report = report
         self._history = history
+        self._on_answer = answered
+        self._requirements = requirements
+        self._on_insufficient = insufficient
         self._session: SessionId = 0
+        self._version = 0
+        self._carrying: HeadReset | None = None
+        """The reset whose source, and not the replicas' own proof, has decided where the log ends."""
+        self._certain: TransactionId = NO_TRANSACTION
         self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
@@ -103,7 +143,11 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        self._session = claimed.value.session
+        if self._requirements is not None:
+            async with self._coordinating():
+                required = await self._requirements.for_session(claimed.value)
+            claimed = replace(claimed, value=replace(claimed.value, required=required))
+        self._session, self._version = claimed.value.session, claimed.version
         try:
             decided = await self._fence_and_decide(claimed.value)
         except Fenced as error:
@@ -121,6 +165,9 @@ class SessionStart:
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
+        reset = headreset.pending(claimed.value)
+        confirmed = headreset.is_confirmed_at(claimed.value, reset, decided)
+        value = headreset.engaged(value, clean, reset if confirmed else None, self._certain)
         # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
         # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
@@ -185,22 +232,54 @@ class SessionStart:
             await self._wait_for_more(names)
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
             # them may hold more, or contradict. More answers never make it undecided again.
-            return await self._until_decided(value)
+            outcome = await self._until_decided(value)
+            if isinstance(outcome, CarryOut):
+                return await self._decided_by(outcome.reset)
+            self._certain = outcome.closing
+            return outcome
         finally:
             for task in fencing:
                 task.cancel()
 
-    def _decide(self, value: PartitionValue) -> Decided | Undecided:
-        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction."""
+    async def _decided_by(self, reset: HeadReset) -> Decided:
+        """Return the decision of an operator, once the source of the reset has shown that a batch ends there.
+
+        Raises `PartitionNotReady` if none does.
+        """
+        if reset.to == NO_TRANSACTION:
+            last_crc = 0
+        else:
+            request = ReadBatches(self._session, reset.to, reset.to, self._settings.copy_bytes, 1, 0)
+            answer = expect(await self._ask(reset.source, request), Batches)
+            batch = Batch.parse(answer.payload[0]) if answer.payload else None
+            if batch is None or batch.last != reset.to:
+                raise PartitionNotReady(
+                    f"the head can't be reset to {reset.to}: on {reset.source} no batch ends there, and batches are "
+                    "kept whole; choose the last id that it holds, or the end of a batch as `polonaise segment dump` "
+                    "shows it"
+                )
+            last_crc = batch.crc
+        self._carrying = reset
+        self._certain = headreset.certain_of(reset, self._answers[reset.source])
+        return Decided(reset.to, last_crc, (reset.source,))
+
+    def _decide(self, value: PartitionValue) -> Decided | Undecided | CarryOut:
+        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction.
+
+        Raises `PartitionNotReady` for a reset of the head that must not be carried out.
+        """
         if self._fenced is not None:
             raise fresh(self._fenced)
-        outcome = recovery.decide(value, self._answers, self._known)
+        outcome = headreset.decide(value, self._answers, self._known)
+        if isinstance(outcome, Withheld):
+            raise PartitionNotReady(outcome.why)
         if isinstance(outcome, Contradiction):
             raise ConsistencyLost(f"partition {self._partition}: {outcome.what}")
         return outcome
 
-    async def _until_decided(self, value: PartitionValue) -> Decided:
+    async def _until_decided(self, value: PartitionValue) -> Decided | CarryOut:
         """Wait until the answers decide where the log ends, and come from enough replicas to engage."""
+        told, wait_s = False, _LOOK_AGAIN_S
         while True:
             # Cleared before the look, not after it: an answer that comes in between must not be slept through.
             self._answered.clear()
@@ -209,10 +288,35 @@ class SessionStart:
                 self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}")
             elif recovery.may_engage(value, self._answers):
                 return outcome
+            elif recovery.has_quorum(value, self._answers):
+                lack = recovery.lack_of(value, self._answers)
+                self._report(f"session {self._session} waits for more replicas: {lack}")
+                # Appends are refused once the replicas that are connected have had a moment to answer.
+                wait_s = _LOOK_AGAIN_S if told else self._settings.gather_s
             else:
                 silent = [name for name in recovery.participants(value) if name not in self._answers]
                 self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
-            await self._answered.wait()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._answered.wait()
+            except TimeoutError:
+                if wait_s != _LOOK_AGAIN_S:
+                    told, wait_s = True, _LOOK_AGAIN_S
+                    self._on_insufficient(recovery.lack_of(value, self._answers))
+                else:
+                    await self._look_again(value)
+
+    async def _look_again(self, value: PartitionValue) -> None:
+        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim; do without an answer."""
+        if self._requirements is not None and self._requirements.current != value.required:
+            raise PartitionNotReady("another number of copies is required now")
+        try:
+            async with self._coordinating():
+                current = await self._coordinator.partition(self._partition)
+        except CoordinatorUnavailable:
+            return
+        if current.version != self._version:
+            raise PartitionNotReady("the partition's value was changed at the coordinator: it is read again")
 
     async def _wait_for_more(self, names: tuple[StorageId, ...]) -> None:
         """Wait a moment for replicas whose node is connected but has not answered, so that they do not become late.
@@ -247,6 +351,7 @@ class SessionStart:
                 )
                 self._answers[name] = answer_of(expect(answer, SessionInfo))
                 self._connections[name] = connection
+                self._on_answer(name, self._answers[name])
                 self._answered.set()
                 return
             except Fenced as error:
@@ -268,17 +373,21 @@ class SessionStart:
         closing = decided.closing
         # A connection that has closed since the answer has ended that replica's part, whatever it answered.
         marks = {
-            name: recovery.clean_to(value, name, answer, closing)
+            name: headreset.clean_to(value, name, answer, closing, self._carrying, self._certain)
             for name, answer in self._answers.items()
             if self._connections[name].closed is None
         }
         # The partition stands still while copies are made. So those that lack much are left to be caught up with in
         # the background, unless there is no quorum without them.
         near = [name for name, mark in marks.items() if closing - mark <= self._settings.readmit_transactions]
-        # A copy that is only being added is never waited for: the members can go on without it.
-        chosen = near if recovery.may_engage(value, near) else [n for n in marks if n in near or n in value.members]
+        # A copy that is only being added is waited for only if commits need it: else the members can go on without it.
+        chosen = near
+        if not recovery.may_engage(value, near):
+            chosen = [name for name in marks if name in near or name in value.members]
+            if not recovery.may_engage(value, chosen) and recovery.may_engage(value, marks):
+                chosen = list(marks)
         clean: set[StorageId] = set()
-        tasks = {asyncio.create_task(self._clean_one(name, marks[name], decided)): name for name in chosen}
+        tasks = {asyncio.create_task(self._clean_one(value, name, marks[name], decided)): name for name in chosen}
         try:
             await self._until_clean(value, tasks, clean)
         finally:
@@ -317,10 +426,12 @@ class SessionStart:
                     errors.append(f"{tasks[task]}: {error}")
             if recovery.may_engage(value, clean):
                 patience_s = self._settings.gather_s
+        if lack := recovery.has_quorum(value, clean) and recovery.lack_of(value, clean):
+            raise InsufficientReplicas(f"{lack}: {'; '.join(errors)}")
         if not recovery.may_engage(value, clean):
             raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {'; '.join(errors)}")
 
-    async def _clean_one(self, name: StorageId, mark: TransactionId, decided: Decided) -> None:
+    async def _clean_one(self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided) -> None:
         """Cut what may not be the log on one replica, copy what it lacks, and let it join.
 
         Raises `ConsistencyLost` for a fork, and any error that keeps the replica from joining.
@@ -329,8 +440,9 @@ class SessionStart:
         last, last_crc = answer.max_synced, answer.last_crc
         # After a loss it is cut even at its own end: there may be bytes above that are not believed, and only a cut
         # removes them.
-        if last > mark or answer.lost_above is not None:
-            done = expect(await self._ask(name, Truncate(self._session, mark)), Done)
+        if last > mark or answer.lost_above is not None or headreset.must_be_cut(value, answer, mark):
+            cut = cut_of(self._session, value, answer, mark, resetting=self._carrying is not None)
+            done = expect(await self._ask(name, cut), Done)
             last, last_crc = done.last, done.last_crc
         while last < decided.closing:
             read = await self._read(decided.sources, last + 1, decided.closing, name)

@@ -60,6 +60,7 @@ FAULTS: Final = (
     "copy_removed",
     "change_cancelled",
     "members_changed",
+    "requirement_changed",
 )
 
 

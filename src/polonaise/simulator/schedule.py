@@ -36,6 +36,7 @@ from polonaise.simulator.observations import AssignmentCheck, History, Violation
 from polonaise.simulator.observer import LAG_S, LOOK_S, REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.ownershipcheck import OwnershipCheck
 from polonaise.simulator.rarework import RARE_STEPS
+from polonaise.simulator.requirementchanges import RequirementChanges
 from polonaise.simulator.storagemoving import StorageMoves
 from polonaise.simulator.trials import Trials
 from polonaise.simulator.workload import STEPS, ClientLife
@@ -60,6 +61,8 @@ _RARE_SHARE: Final = 0.25
 _DOUBLE_OWNER_SHARE: Final = 0.12
 _MOVES_SHARE: Final = 0.12
 """The share of seeds in which storage nodes come back at other addresses."""
+_REQUIREMENT_SHARE: Final = 0.12
+"""Among the seeds with three or more replicas, the share of those in which commits need more than a quorum at times."""
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
@@ -201,6 +204,10 @@ class Schedule:
         if self.knobs.spares:
             self.members = MemberChanges(self.cluster, self.history)
             self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
+        self.requirement: RequirementChanges | None = None
+        if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
+            self.requirement = RequirementChanges(self.cluster, self.history)
+            self.cluster.others.append(Node(self.cluster, "requiring-operator", self.requirement.run))
 
     # ------------------------------------------------------------------ the course of it
 
@@ -230,6 +237,10 @@ class Schedule:
             self.moves.resting = True
         if self.members is not None:
             self.members.resting = True
+        requirement = self.requirement
+        if requirement is not None:
+            requirement.resting = True
+            await self._observer.until(SETTLE_S, lambda: requirement.taken_back)
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
@@ -314,6 +325,8 @@ class Schedule:
             await asyncio.sleep(_WATCH_S)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
+            if self.requirement is not None:
+                self.requirement.check({*self.nemesis.spoilt})
             for partition, told in enumerate(self.history.told):
                 members = self.cluster.members_of(partition)
                 sound = [node for node in members if node.name not in self.nemesis.spoilt]

@@ -47,6 +47,7 @@ from polonaise.wire.messages import (
     ROLE_STORAGE,
     Confirm,
     Copy,
+    CutForReset,
     Health,
     HealthIs,
     Identified,
@@ -63,7 +64,7 @@ _OPENINGS_MAX = 32
 """The most partitions whose files are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
 """The most partitions that `StorageNode.health` names as not usable."""
-_QUEUED = (Store, LastSessionInfo, Truncate, Copy, Join, Confirm, Trim)
+_QUEUED = (Store, LastSessionInfo, Truncate, CutForReset, Copy, Join, Confirm, Trim)
 """The messages that go through a replica's queue."""
 
 

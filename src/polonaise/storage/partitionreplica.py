@@ -45,6 +45,7 @@ from polonaise.wire.messages import (
     Batches,
     Confirm,
     Copy,
+    CutForReset,
     Digest,
     DigestIs,
     Done,
@@ -342,6 +343,8 @@ class PartitionReplica:
                 return replica.last_session_info(message.session)
             case Truncate():
                 return replica.truncate(message.session, message.last)
+            case CutForReset():
+                return replica.cut_for_reset(message.session, message.last, message.since)
             case Copy():
                 return replica.copy(message.session, _batches(message.payload))
             case Join():

@@ -421,6 +421,19 @@ class Truncate(Message):
     last: I64
 
 
+@message(90)
+class CutForReset(Message):
+    """Has a copy that has not joined `session` cut everything above `last`, also what it was told is committed.
+
+    Sent after a reset of the log's head, which gave up what the copy holds above. Answered with `Done`.
+    """
+
+    session: I64
+    last: I64
+    since: I64
+    """The session that carried out the reset, which the copy notes as joined; 0 in the attempt that carries it out."""
+
+
 @message(67)
 class Copy(Message):
     """Gives committed or decided batches to a copy that has not joined `session`. Answered with `Done`."""

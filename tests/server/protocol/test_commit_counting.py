@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polonaise.coordination.values import Requirement
 from polonaise.errors import InvariantViolated
 from polonaise.server.protocol.commit import Acknowledgements
 
@@ -51,6 +52,32 @@ def test_a_number_is_committed_when_a_quorum_of_the_members_has_it(
 def test_a_session_without_a_quorum_engaged_does_not_begin(members: str, engaged: str) -> None:
     with pytest.raises(InvariantViolated):
         Acknowledgements(members, engaged)
+
+
+@pytest.mark.parametrize(
+    ("engaged", "copies", "zones", "dialogue", "committed"),
+    [
+        pytest.param("ABC", 3, 0, "A1 B1 C1", [0, 0, 1], id="all three"),
+        pytest.param("ABC", 1, 0, "A1 B1", [0, 1], id="never less than a quorum"),
+        pytest.param("ABC", 2, 2, "A2 B2 C1 C2", [0, 0, 1, 2], id="A and B are in one zone"),
+        pytest.param("ABC", 2, 2, "A2 C2", [0, 2], id="two copies in two zones"),
+        pytest.param("ABC", 3, 2, "A2 C2 B1", [0, 0, 1], id="zones are not copies"),
+    ],
+)
+def test_a_number_is_committed_with_the_copies_and_zones_that_are_required(
+    engaged: str, copies: int, zones: int, dialogue: str, committed: list[int]
+) -> None:
+    required = Requirement(1, copies, zones, {"A": "north", "B": "north", "C": "south"})
+    acknowledgements = Acknowledgements("ABC", engaged, required)
+    for word, expected in zip(dialogue.split(), committed, strict=True):
+        acknowledgements.acknowledge(word[0], int(word[1:]))
+        assert acknowledgements.committed == expected
+
+
+@pytest.mark.parametrize(("engaged", "copies", "zones"), [("AB", 3, 0), ("AB", 2, 2), ("CD", 2, 2)])
+def test_a_session_without_the_required_copies_and_zones_does_not_begin(engaged: str, copies: int, zones: int) -> None:
+    with pytest.raises(InvariantViolated):
+        Acknowledgements("ABC", engaged, Requirement(1, copies, zones, {"A": "north", "B": "north", "C": "south"}))
 
 
 @given(

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.coordination.values import Engagement, HeadReset, PartitionValue, Requirement
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
@@ -280,6 +280,31 @@ def test_a_change_needs_a_quorum_of_the_members_and_of_the_members_to_be_and_the
         engaged = recovery.engage(value, clean, 12)
         assert engaged.members == (value.next if made else value.members)
         assert engaged.next == (None if made else value.next), "it stays pending until it can be made"
+
+
+@pytest.mark.parametrize(
+    ("members", "following", "clean", "enough", "made"),
+    [
+        ("ABC", None, "ABC", True, False),
+        ("ABC", None, "AB", False, False),
+        ("ABC", "ABCD", "ABD", True, True),  # the copy that is added is what commits need
+        ("ABC", "ABCD", "ABC", True, False),
+        ("ABCD", "ABC", "ABD", True, False),  # the removal waits: without D there would be two
+        ("ABCD", "ABC", "ABC", True, True),
+        ("ABC", "AB", "ABC", True, False),  # asked for before the requirement rose: never made
+    ],
+)
+def test_a_session_and_a_change_need_the_copies_that_are_required(
+    members: str, following: str | None, clean: str, enough: bool, made: bool
+) -> None:
+    resets = (HeadReset(3, "A", 5, 0, 1, 3),)
+    value = replace(changing(members, following), required=Requirement(1, copies=3), resets=resets)
+    assert recovery.may_engage(value, set(clean)) == enough
+    assert recovery.takes_next(value, set(clean)) == made
+    if enough:
+        engaged = recovery.engage(value, clean, 12)
+        assert engaged.members == (value.next if made else value.members)
+        assert (engaged.required, engaged.resets) == (value.required, resets), "a change of members keeps them"
 
 
 def changing(members: str, following: str | None) -> PartitionValue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from polonaise.coordination.values import Requirement
 from polonaise.errors import invariant
 from polonaise.server.protocol.recovery import quorum
 from polonaise.terms import StorageId
@@ -16,15 +17,21 @@ class Acknowledgements:
     replicas; to acknowledge a number is to acknowledge all before it.
     """
 
-    __slots__ = ("_needed", "_synced", "committed")
+    __slots__ = ("_needed", "_required", "_synced", "committed")
 
-    def __init__(self, members: Collection[StorageId], engaged: Iterable[StorageId]) -> None:
+    def __init__(
+        self, members: Collection[StorageId], engaged: Iterable[StorageId], required: Requirement | None = None
+    ) -> None:
         # Of the members, not of the engaged: any two quorums of the same members meet, and recovery relies on that.
         self._needed = quorum(members)
         self._synced: dict[StorageId, int] = dict.fromkeys(engaged, 0)
         invariant(len(self._synced) >= self._needed, "a session is engaged on a quorum")
+        self._required = required
+        if required is not None:
+            self._needed = max(self._needed, required.copies)
+            invariant(not required.lack_of(self._synced), "a session is engaged on the copies and zones required")
         self.committed = 0
-        """The highest number that a quorum has synced."""
+        """The highest number that a quorum has synced, and the copies and zones that are required."""
 
     def acknowledge(self, name: StorageId, number: int) -> bool:
         """Count an acknowledgement; return whether it commits anything. A replica that is not engaged does not count.
@@ -36,10 +43,21 @@ class Acknowledgements:
         self._synced[name] = number
         # The highest number that at least `_needed` replicas have reached.
         committed = sorted(self._synced.values(), reverse=True)[self._needed - 1]
+        if self._required is not None and self._required.zones:
+            committed = min(committed, self._on_zones(self._required))
         if committed <= self.committed:
             return False
         self.committed = committed
         return True
+
+    def _on_zones(self, required: Requirement) -> int:
+        """Return the highest number that replicas in as many zones as are required have synced."""
+        best: dict[str, int] = {}
+        for name, synced in self._synced.items():
+            zone = required.zone_of.get(name)
+            if zone is not None:
+                best[zone] = max(best.get(zone, 0), synced)
+        return sorted(best.values(), reverse=True)[required.zones - 1]
 
     def synced(self, name: StorageId) -> int:
         """Return the highest number that an engaged replica has acknowledged; 0 for none."""

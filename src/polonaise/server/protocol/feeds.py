@@ -118,6 +118,11 @@ class Feeds:
         if error is not None:
             self._out.answer(RefuseRequest(mount.connection, 0, error))
 
+    def end_all(self, error: PolonaiseError) -> None:
+        """Make every mount void, and tell the clients why."""
+        for mount in list(self.mounts.values()):
+            self.end(mount, error)
+
     # ------------------------------------------------------------------ what each is fed
 
     def feed(self, mount: ClientMount, committed: TransactionId) -> None:

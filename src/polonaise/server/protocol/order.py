@@ -23,6 +23,7 @@ from polonaise.terms import (
     ExpectationKind,
     FailureReason,
     Generation,
+    OwnKind,
     PartitionId,
     SessionId,
     TransactionId,
@@ -180,6 +181,14 @@ class Order:
         """Note when the frame that is judged next came in, in monotonic seconds; of a batch, the oldest counts."""
         if not self._forming.sequences:
             self._forming_since_s = at_s
+
+    def write_own(self, sequence: int, kind: OwnKind, body: bytes) -> None:
+        """Order a transaction of the library's own that no client has asked for: its client id is 0, which nobody has.
+
+        With the generation, `sequence` has to name it for ever. It carries no locks and changes no register.
+        """
+        self._forming.add(0, ~self.generation, sequence, kind, body, client_high_water_mark=self.next_id - 1)
+        self.next_id += 1
 
     def seal(self, wall_us: int) -> SealedBatch:
         """Make a batch of everything let in since the last one.

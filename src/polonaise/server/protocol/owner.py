@@ -23,9 +23,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from polonaise.errors import Overloaded, PolonaiseError
+from polonaise.errors import Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.log.batch import Batch
+from polonaise.server.protocol import headreset
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
 from polonaise.server.protocol.effects import (
@@ -60,10 +61,12 @@ from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSess
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed, TailCache
 from polonaise.terms import (
+    NO_SESSION,
     NO_TRANSACTION,
     ClientId,
     FailureReason,
     Generation,
+    OwnKind,
     PartitionId,
     SessionId,
     StorageId,
@@ -97,6 +100,7 @@ class PartitionOwner:
         self.committed: TransactionId = NO_TRANSACTION
         """The highest id that this owner has ever proved to be committed."""
         self._last_crc = 0
+        self._last_session: SessionId = NO_SESSION
         self.registers = CommittedRegisters(settings.listing_count_max)
         self.cache = TailCache(settings.cache_bytes_max)
         self._out = EffectsInOrder()
@@ -110,11 +114,13 @@ class PartitionOwner:
         self._held = HeldRefusals()
         self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
+        self._lacking = ""
+        """What the replicas lack that commits need; empty while they can be had, or nobody has found out."""
 
     @property
     def known(self) -> Known:
         """The last commit that this owner has itself seen: the next session start must not decide below it."""
-        return Known(self.committed, self._last_crc)
+        return Known(self.committed, self._last_crc, self._last_session)
 
     @property
     def wanted(self) -> bool:
@@ -145,6 +151,7 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
+        self._last_session, self._lacking = self.session.id, ""
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         self.readiness.change_pending(started.value)
@@ -152,7 +159,17 @@ class PartitionOwner:
         self._out.send(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
         # by then.
+        reset = headreset.unrecorded(started.value, started.closing)
+        if reset is not None and reset.session == self.session.id:
+            # Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next
+            # mounts they learn both: that they are ahead of the log, and which of their appends it holds.
+            self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {reset.to}"))
+            self._undecided = []
         self._settle(started)
+        if reset is not None:
+            # Before anything that waits: the record of a reset is the first transaction after it.
+            self.session.order.received(now.monotonic_s)
+            self.session.order.write_own(self.session.id, OwnKind.RESET_HEAD, headreset.record(started.value, reset))
         # A request of the ended session needs no further barrier: a quorum was fenced for this session after the
         # request had come, which proves more than a barrier would.
         for pending in self._answers.take_unanswered():
@@ -170,6 +187,14 @@ class PartitionOwner:
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
             self._answers.expire(self._inbox, blocked, lambda request: True)
+        return self._out.taken()
+
+    def replicas_lacking(self, why: str) -> list[Effect]:
+        """Refuse appends from now on, those that wait included, until a session starts: `why` replicas are lacking."""
+        self._lacking = why
+        for entry in self._inbox.take_late_appends(float("inf")):
+            if self.feeds.is_current(entry.mount):
+                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
         return self._out.taken()
 
     def change_pending(self, members: Sequence[StorageId] | None, now: Moment) -> list[Effect]:
@@ -318,6 +343,8 @@ class PartitionOwner:
             # The generation is part of a request id, and batches record this owner's. Ordered here, the append would be
             # in the log under a name that its client never gave it.
             self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION)
+        elif self._lacking:
+            self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
         elif self._inbox.add(mount, appends, now.monotonic_s + self._settings.inbox_s_max):
             self._pump(now)
         else:
@@ -565,8 +592,7 @@ class PartitionOwner:
         # Appends that were not ordered are dropped in silence, like those in flight: their clients mount at the next
         # owner, and what that one has not fed them by READY is not in the log.
         self._inbox.clear()
-        for mount in list(self.feeds.mounts.values()):
-            self.feeds.end(mount, error)
+        self.feeds.end_all(error)
         # The mark has not moved. This wakes the readers that wait for it, so that they find the owner stopped.
         self._out.ask(MarkMoved(self.committed))
         return self._out.taken()

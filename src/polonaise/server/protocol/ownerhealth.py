@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.recovery import ReplicaAnswer
 
 
 def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     """Return the health of one partition at this monotonic time in seconds, as a JSON-ready document."""
-    session, trouble = owner.session, owner.readiness.trouble(now_s)
+    session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
     return {
         "generation": owner.generation,
         "committed": owner.committed,
@@ -22,5 +23,17 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "session": session.id if session else None,
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
+        # For `partition reset-head`, and only while the partition is not open.
+        **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
         **owner.counts,
+    }
+
+
+def _held(answer: ReplicaAnswer) -> dict[str, Any]:
+    """Return what a replica has proved when it was fenced last, as a JSON-ready document."""
+    return {
+        "last": answer.max_synced,
+        "confirmed": answer.confirmed,
+        "joined": answer.joined,
+        "lost_above": answer.lost_above,
     }

@@ -8,6 +8,7 @@ from typing import Final
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PartitionNotReady, PolonaiseError
 from polonaise.server.protocol.copythrottle import CopyProgress
+from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
@@ -22,7 +23,7 @@ class Readiness:
     """
 
     __slots__ = (
-        "_ended_s", "_partition", "_progress", "added", "blocked", "faults", "late", "reached", "waits_for",
+        "_ended_s", "_partition", "_progress", "added", "answers", "blocked", "faults", "late", "reached", "waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
@@ -39,6 +40,8 @@ class Readiness:
         self.reached: dict[StorageId, TransactionId] = {}
         """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
         """
+        self.answers: dict[StorageId, ReplicaAnswer] = {}
+        """What each replica has proved in the attempts to start a session since the last one was started."""
         self._progress: dict[StorageId, CopyProgress] = {}
         """Whether members that are not engaged come nearer, over sessions: a busy partition ends these often."""
         self._ended_s = 0.0
@@ -49,6 +52,10 @@ class Readiness:
         if self.blocked is None:
             self.waits_for = waits_for
 
+    def replica_answered(self, name: StorageId, answer: ReplicaAnswer) -> None:
+        """Note what a replica has proved in an attempt to start a session."""
+        self.answers[name] = answer
+
     def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
         self.waits_for = str(error)
@@ -58,6 +65,7 @@ class Readiness:
     def session_started(self, late: Iterable[StorageId]) -> None:
         """Note that the partition is ready, without the `late` members."""
         self.waits_for, self.blocked = "", None
+        self.answers = {}
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
         self._progress = {

@@ -103,6 +103,8 @@ class Known(NamedTuple):
     committed: TransactionId
     last_crc: int
     """CRC of the batch that ends at `committed`."""
+    session: SessionId = NO_SESSION
+    """The last session in which the owner has written."""
 
 
 NOTHING_KNOWN: Final = Known(NO_TRANSACTION, 0)
@@ -245,12 +247,23 @@ def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, clos
 
 
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether a session may start on these clean replicas: they are a quorum of the members.
+    """Whether a session may start on these clean replicas: they are a quorum, and all that its commits need.
 
-    A pending change does not count here: a copy that is only being added is no member, and must not keep the members
-    from going on without it.
+    The copies and zones that are required must be among the members that the session will have. A pending change does
+    not count for the quorum: a copy that is only being added is no member, and must not keep the members from going on
+    without it.
     """
+    return has_quorum(value, clean) and not lack_of(value, clean)
+
+
+def has_quorum(value: PartitionValue, clean: Collection[StorageId]) -> bool:
+    """Whether these clean replicas are a quorum of the members."""
     return _is_quorum(value.members, clean)
+
+
+def lack_of(value: PartitionValue, clean: Collection[StorageId]) -> str:
+    """Return what a session on these replicas would lack of the copies and zones required; empty if nothing."""
+    return "" if takes_next(value, clean) else _lack_among(value, value.members, clean)
 
 
 def takes_next(value: PartitionValue, clean: Collection[StorageId]) -> bool:
@@ -258,12 +271,17 @@ def takes_next(value: PartitionValue, clean: Collection[StorageId]) -> bool:
 
     They have to be a quorum of the members and of the next ones: the last session committed on the former, this one
     commits on the latter. An added copy has to be among them, for it would count against the quorum before it could
-    help to reach one.
+    help to reach one. And the next members among them have to be all that commits need: a copy that is required stays.
     """
-    if value.next is None or not may_engage(value, clean):
+    if value.next is None or not has_quorum(value, clean):
         return False
     added = [name for name in value.next if name not in value.members]
-    return _is_quorum(value.next, clean) and all(name in clean for name in added)
+    enough = _is_quorum(value.next, clean) and all(name in clean for name in added)
+    return enough and not _lack_among(value, value.next, clean)
+
+
+def _lack_among(value: PartitionValue, members: Collection[StorageId], clean: Collection[StorageId]) -> str:
+    return "" if value.required is None else value.required.lack_of([name for name in members if name in clean])
 
 
 def _is_quorum(members: Collection[StorageId], clean: Collection[StorageId]) -> bool:

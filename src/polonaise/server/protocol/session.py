@@ -84,7 +84,7 @@ class Session:
             evidence=settings.evidence,
         )
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
-        self._acknowledgements = Acknowledgements(started.value.members, self.engaged)
+        self._acknowledgements = Acknowledgements(started.value.members, self.engaged, started.value.required)
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
         self._last_number = 0

@@ -152,6 +152,26 @@ class Replica:
             return [Refuse(OutOfOrder(f"ids up to {promises.confirmed} are confirmed: the log can't be cut at {last}"))]
         return [Cut(last), TellEnd()]
 
+    def cut_for_reset(self, session: SessionId, last: TransactionId, since: SessionId) -> list[Action]:
+        """Cut everything above `last`, confirmed or not, because an operator has reset the log's head.
+
+        With `since`, the session that carried out the reset, the copy notes that it was cut for it: from then on, what
+        is copied to it and confirmed is of the log after the reset.
+        """
+        if refusal := self.refusal(session):
+            return [refusal]
+        promises = self.promises
+        if promises.joined == session:
+            return [Refuse(OutOfOrder(f"this copy has joined session {session}, in which it is not cut"))]
+        # The marks before the cut: after a crash in between, the tail above them is a dirty one, and is cut next time.
+        lowered = replace(
+            promises,
+            confirmed=min(promises.confirmed, last),
+            prepared=min(promises.prepared, last),
+            joined=max(promises.joined, since),
+        )
+        return [Save(lowered), Cut(last), TellEnd()]
+
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
         """Store decided batches, read from another replica or the archive, until this copy has joined the session.
 

@@ -1,0 +1,212 @@
+"""Reset the head of a partition's log, whose end the replicas that are left can't prove any more.
+
+The decision is the operator's. The partition's owner carries it out when it starts its next session, and then writes it
+into the log as a transaction of the library's own (`server.protocol.headreset`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from polonaise.admin.asking import ask_health
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import HeadReset, PartitionValue
+from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset
+from polonaise.host import Host
+from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
+from polonaise.terms import NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.wire.messages import ROLE_SERVER
+
+_LOOK_S: Final = 0.2
+"""Seconds between two looks whether a decision was carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCopy:
+    """The part of the log that one replica holds, as it proved it to the partition's owner."""
+
+    name: StorageId
+    last: TransactionId
+    """The last id that it holds and that can be believed to be as it was written; NO_TRANSACTION for none."""
+    confirmed: TransactionId
+    """The id up to which an owner has told it that its copy is the log."""
+    joined: SessionId
+    """The last session that it took part in; 0 for none."""
+    took_part: bool
+    """Whether it took part in the last session until that ended, as far as the coordinator knows."""
+
+    @property
+    def proved(self) -> TransactionId:
+        """The id up to which the copy is not in doubt by itself: what lies above may never have been the log."""
+        return self.last if self.took_part else min(self.last, self.confirmed)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadState:
+    """Everything that is known about the end of a partition that is not open."""
+
+    partition: PartitionId
+    waits_for: str
+    """Why the partition is not open."""
+    copies: Sequence[HeldCopy]
+    """What each replica holds that has answered."""
+    silent: Sequence[StorageId]
+    """The members that have not answered."""
+    known: TransactionId
+    """The highest id that the owner or any replica knows of."""
+    value: PartitionValue
+    version: int
+
+    def document(self) -> dict[str, Any]:
+        """Return this as a JSON-ready document."""
+        return {
+            "partition": self.partition,
+            "waits_for": self.waits_for,
+            "copies": [{**asdict(copy), "proved": copy.proved} for copy in self.copies],
+            "silent": list(self.silent),
+            "known": self.known,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOutcome:
+    """The outcome of a reset that was asked for."""
+
+    carried_out: bool
+    """Whether a session has carried the reset out. Else the replicas that came back could prove the end of the log, and
+    their proof counts."""
+    committed: TransactionId
+    """The high-water mark of the partition now; with the record of the reset, if it was carried out."""
+
+
+async def head_state(host: Host, coordinator: Coordinator, partition: PartitionId, timeout_s: float) -> HeadState:
+    """Return what is known about the end of a partition, as its owner tells it.
+
+    Raises `HeadNotReset` while the partition is open, and while no owner tells what the replicas hold;
+    `UnknownPartition`, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            # Before the owner is asked: a session that starts after this read changes the version.
+            current = await coordinator.partition(partition)
+            owner = (await coordinator.assignment()).value.owners.get(partition)
+            key = (await coordinator.describe()).key
+    except TimeoutError:
+        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
+    if owner is None:
+        raise HeadNotReset(
+            f"partition {partition} has no owner: start a server, which finds out what the replicas hold"
+        )
+    told = await ask_health(host, owner.address, ROLE_SERVER, key, timeout_s)
+    health = told.get("partitions", {}).get(str(partition)) if isinstance(told, dict) else None
+    if health is None:
+        why = "does not serve it yet" if isinstance(told, dict) else f"does not answer: {told}"
+        raise HeadNotReset(f"the owner of partition {partition}, server {owner.server}, {why}; restart it if need be")
+    if health["session"] is not None:
+        raise HeadNotReset(
+            f"partition {partition} is open in session {health['session']}, and its owner knows where its log ends: "
+            "there is nothing to reset"
+        )
+    held = health.get("held", {})
+    if not held:
+        raise HeadNotReset(
+            f"no replica of partition {partition} has told its owner what it holds: start the storage nodes that are "
+            f"left ({health['waits_for']})"
+        )
+    copies = [_copy(name, current.value, answer) for name, answer in sorted(held.items())]
+    known = max(int(health["committed"]), *(max(a["last"], a["confirmed"]) for a in held.values()))
+    silent = [name for name in current.value.members if name not in held]
+    return HeadState(partition, health["waits_for"], copies, silent, known, current.value, current.version)
+
+
+def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> HeldCopy:
+    engagement, lost = value.engagements.get(name), answer["lost_above"]
+    last = answer["last"] if lost is None else min(answer["last"], lost)
+    took_part = engagement is not None and engagement.unresolved and answer["joined"] >= engagement.session
+    return HeldCopy(name, last, answer["confirmed"], answer["joined"], took_part)
+
+
+def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
+    """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
+
+    Raises `HeadNotReset` for an id that no copy holds, and for one that only doubtful ids of a copy reach unless that
+    copy is named.
+    """
+    if to < NO_TRANSACTION:
+        raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")
+    named = {copy.name: copy for copy in state.copies}
+    if source is not None:
+        if source not in named:
+            raise HeadNotReset(f"{source} has not told what it holds; those that have are {', '.join(named)}")
+        if to > named[source].last:
+            raise HeadNotReset(f"{source} holds ids up to {named[source].last}, and not {to}")
+    else:
+        proving = [copy for copy in state.copies if copy.proved >= to]
+        if not proving:
+            doubtful = [f"{copy.name} (up to {copy.last})" for copy in state.copies if copy.last >= to]
+            raise HeadNotReset(
+                f"{to} is held by {' and '.join(doubtful)}, where it may be of a session that was decided without that "
+                "copy: to take it for the log nevertheless, name the copy with --from"
+                if doubtful
+                else f"no replica that has answered holds {to}; the highest id is {max(c.last for c in state.copies)}"
+            )
+        source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
+    if len(carried_out(state.value)) >= RESETS_MAX:
+        raise HeadNotReset(f"the head of partition {state.partition} was reset {RESETS_MAX} times: restore the log")
+    return HeadReset(to, source, max(state.known, to), asked_us)
+
+
+async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset) -> None:
+    """Write the decision for the partition's owner. The same one again changes nothing.
+
+    One that was not carried out yet is replaced. Raises `HeadNotReset` if the partition's value was changed since
+    `state` was read.
+    """
+    value = state.value
+    asked = value.resets[-1] if value.resets else None
+    if asked is not None and asked.is_pending and asked == replace(reset, asked_us=asked.asked_us):
+        return
+    changed = replace(value, resets=(*carried_out(value), reset))
+    if await coordinator.set_partition(state.partition, changed, state.version) is None:
+        raise HeadNotReset(
+            f"partition {state.partition} has changed since its copies were shown: repeat the command, and look again"
+        )
+
+
+async def await_reset(
+    host: Host, coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float
+) -> HeadOutcome:
+    """Wait until the decision was carried out and is recorded in the log, or was withdrawn.
+
+    Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays, and is carried out as soon as it can be.
+    """
+    why = "its owner has not looked yet"
+    until_s = host.clock.monotonic_s() + timeout_s
+    done = len(carried_out(state.value))
+    while (left_s := until_s - host.clock.monotonic_s()) > 0:
+        try:
+            async with asyncio.timeout(left_s):
+                resets = (await coordinator.partition(state.partition)).value.resets
+                owner = (await coordinator.assignment()).value.owners.get(state.partition)
+                key = (await coordinator.describe()).key
+        except (TimeoutError, CoordinatorUnavailable):
+            why = "the coordinator does not answer"
+            await asyncio.sleep(_LOOK_S)
+            continue
+        told = await ask_health(host, owner.address, ROLE_SERVER, key, left_s) if owner is not None else None
+        health = told.get("partitions", {}).get(str(state.partition)) if isinstance(told, dict) else None
+        if health is not None:
+            why = health["waits_for"]
+            if health["session"] is not None and len(resets) == done:
+                return HeadOutcome(False, health["committed"])
+            if health["session"] is not None and not resets[-1].is_pending and health["committed"] > reset.to:
+                return HeadOutcome(True, health["committed"])
+        await asyncio.sleep(_LOOK_S)
+    raise DeadlineExceeded(
+        f"the reset of partition {state.partition} to {reset.to} was written down, and not carried out within "
+        f"{timeout_s:g} s: it is as soon as a quorum of its members answers, among them {reset.source}. It waits for: "
+        f"{why}"
+    )

@@ -1,0 +1,214 @@
+"""Change what commits need beside a quorum: the least number of copies, and of zones that these are in.
+
+The requirement is part of the cluster's description. Each partition acts by it from its next session on, which its
+owner starts at once; only then does the change count as made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polonaise.admin.asking import ask_health
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
+from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas, UnknownStorageNode
+from polonaise.host import Host
+from polonaise.redaction import redacted
+from polonaise.terms import NO_SESSION, PartitionId, StorageId
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
+
+_LOOK_S: Final = 0.2
+_READ_AT_ONCE: Final = 16
+_ZONE_MAX: Final = 64
+"""The most characters of a zone's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementChange:
+    """The outcome of a change of the requirement."""
+
+    copies: int
+    zones: int
+    waiting: Mapping[PartitionId, str]
+    """The partitions that do not act by it yet, each with the reason; empty if all do."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the outcome as a JSON-ready document."""
+        return {"copies": self.copies, "zones": self.zones, "waiting": {str(p): why for p, why in self.waiting.items()}}
+
+
+async def require(host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float) -> RequirementChange:
+    """Change the requirement, and wait until every partition acts by it, `timeout_s` seconds at most.
+
+    With 0 copies and 0 zones, commits need a quorum only. Raises, with nothing changed: `BadOption` for numbers that
+    the cluster's storage nodes and zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a
+    server does not or is of a version that does not know requirements; and `CoordinatorUnavailable`.
+    """
+    if copies < 0 or zones < 0:
+        raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
+    copies = max(copies, zones)
+    current = await _read(coordinator, timeout_s)
+    wanted = current.value.requiring(copies, zones)
+    required = wanted.requirement
+    assert required is not None
+    copied = await _copied(coordinator, wanted, timeout_s)
+    if lack := _lack_in(required, copied):
+        raise BadOption(f"{lack}: give storage nodes zones with `polonaise storage zone`, or require less")
+    if copies:
+        await _check_present(host, coordinator, current.value, required, copied, timeout_s)
+    await _write(coordinator, wanted, current, timeout_s)
+    return RequirementChange(copies, zones, await _followed(host, coordinator, wanted, required, timeout_s))
+
+
+async def set_zone(
+    host: Host, coordinator: Coordinator, name: StorageId, zone: str, timeout_s: float
+) -> RequirementChange | None:
+    """Put a storage node into a zone; an empty one takes it out of its zone.
+
+    Returns how the partitions follow if zones are required, else None. Raises, with nothing changed:
+    `UnknownStorageNode`, `BadOption` for an invalid zone or if the required number of zones would not be there any
+    more, and `CoordinatorUnavailable`.
+    """
+    if len(zone) > _ZONE_MAX or not all(each.isalnum() or each in "-_." for each in zone):
+        raise BadOption(
+            f"invalid zone {redacted(zone[:_ZONE_MAX])!r}: letters, digits, '-', '_' and '.', {_ZONE_MAX} at most"
+        )
+    current = await _read(coordinator, timeout_s)
+    if name not in current.value.storage:
+        raise UnknownStorageNode(
+            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are "
+            f"{', '.join(current.value.storage)}"
+        )
+    wanted = current.value.zoned(name, zone)
+    required = wanted.requirement
+    if required is not None and (lack := _lack_in(required, await _copied(coordinator, wanted, timeout_s))):
+        raise BadOption(f"{lack} after that: require less first, with `polonaise cluster require`")
+    await _write(coordinator, wanted, current, timeout_s)
+    if required is None:
+        return None
+    waiting = await _followed(host, coordinator, wanted, required, timeout_s)
+    return RequirementChange(required.copies, required.zones, waiting)
+
+
+async def _copied(
+    coordinator: Coordinator, description: ClusterDescription, timeout_s: float
+) -> dict[frozenset[StorageId], PartitionId]:
+    """Return the sets of storage nodes that hold a partition's copies, or are to hold them, with a partition each.
+
+    They are read before the requirement is written. A removal of a copy that is asked for in between is not made by the
+    partition's owner if commits need that copy (`recovery.takes_next`).
+    """
+    copied: dict[frozenset[StorageId], PartitionId] = {}
+    reading = asyncio.Semaphore(_READ_AT_ONCE)
+
+    async def read(partition: PartitionId) -> PartitionValue:
+        async with reading:
+            return (await coordinator.partition(partition)).value
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            values = await asyncio.gather(*map(read, range(description.total)))
+    except TimeoutError:
+        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
+    for partition, value in enumerate(values):
+        for names in (value.members, value.next or value.members):
+            copied.setdefault(frozenset(names), partition)
+    return copied
+
+
+def _lack_in(
+    required: Requirement,
+    copied: Mapping[frozenset[StorageId], PartitionId],
+    there: Collection[StorageId] | None = None,
+) -> str:
+    """Return what the copies of a partition lack, counting only those that are `there`; empty if none lacks any."""
+    for names, partition in copied.items():
+        if lack := required.lack_of([name for name in names if there is None or name in there]):
+            return f"partition {partition}: {lack}"
+    return ""
+
+
+async def _check_present(
+    host: Host,
+    coordinator: Coordinator,
+    description: ClusterDescription,
+    required: Requirement,
+    copied: Mapping[frozenset[StorageId], PartitionId],
+    timeout_s: float,
+) -> None:
+    """Raise `InsufficientReplicas` unless the nodes that are required are there, and all servers know requirements."""
+    members = await coordinator.members()
+    told = await asyncio.gather(
+        *(ask_health(host, each.address, ROLE_SERVER, description.key, timeout_s) for each in members)
+    )
+    for member, answer in zip(members, told, strict=True):
+        if not isinstance(answer, dict):
+            raise InsufficientReplicas(
+                f"server {member.server} does not answer, and may not know of a requirement: {answer}. "
+                "Nothing was changed"
+            )
+        if "required" not in answer:
+            raise InsufficientReplicas(
+                f"server {member.server} is of a version that knows no required copies: upgrade it. Nothing was changed"
+            )
+    nodes = description.nodes
+    answers = await asyncio.gather(
+        *(ask_health(host, address, ROLE_STORAGE, description.key, timeout_s) for address in nodes.values())
+    )
+    there = [name for name, answer in zip(nodes, answers, strict=True) if isinstance(answer, dict)]
+    if lack := _lack_in(required, copied, there):
+        away = [name for name in nodes if name not in there]
+        raise InsufficientReplicas(f"{lack}: no answer from {', '.join(away)}. Nothing was changed")
+
+
+async def _followed(
+    host: Host, coordinator: Coordinator, description: ClusterDescription, required: Requirement, timeout_s: float
+) -> dict[PartitionId, str]:
+    """Wait until a session of every partition acts by the requirement, and return those where none does yet.
+
+    A session that was engaged under an older requirement may go on to commit by it, wherever its server is. So what the
+    engagement says counts, and not whether a server has read the requirement.
+    """
+    until_s = host.clock.monotonic_s() + timeout_s
+    left = list(range(description.total))
+    while True:
+        waiting: dict[PartitionId, str] = {}
+        for partition in left:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    value = (await coordinator.partition(partition)).value
+            except (TimeoutError, CoordinatorUnavailable):
+                waiting[partition] = "the coordinator does not answer"
+                continue
+            if value.required is None or value.required.version < required.version:
+                begun = f"its session {value.session} was begun before, or is not begun yet"
+                waiting[partition] = "it has had no session yet" if value.session == NO_SESSION else begun
+        left = list(waiting)
+        if not waiting or host.clock.monotonic_s() >= until_s:
+            return waiting
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _read(coordinator: Coordinator, timeout_s: float) -> Versioned[ClusterDescription]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await coordinator.description()
+    except TimeoutError:
+        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
+
+
+async def _write(
+    coordinator: Coordinator, wanted: ClusterDescription, current: Versioned[ClusterDescription], timeout_s: float
+) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            written = await coordinator.set_description(wanted, current.version)
+    except TimeoutError:
+        raise CoordinatorUnavailable(
+            f"the coordinator did not answer within {timeout_s:g} s; the change may have been made: repeat the command"
+        ) from None
+    if written is None:
+        raise CoordinatorUnavailable("the description was changed by somebody else meanwhile: repeat the command")

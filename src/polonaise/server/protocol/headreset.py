@@ -1,0 +1,197 @@
+"""The decisions of a session's start about resets of the log's head: what is cut, believed and recorded after them.
+
+An operator resets the head of a partition when the replicas that could prove its end are lost for good. The decision is
+kept in the partition's value for ever, so that a lost replica that comes back later is cut and not believed.
+`docs/decisions/0038-an-operator-resets-the-head.md` argues why this is safe.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from polonaise.coordination.values import HeadReset, PartitionValue
+from polonaise.server.protocol import recovery
+from polonaise.server.protocol.recovery import (
+    NOTHING_KNOWN,
+    Contradiction,
+    Decided,
+    Known,
+    ReplicaAnswer,
+    Undecided,
+)
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, SessionId, StorageId, TransactionId
+
+RESETS_MAX: Final = 100
+"""The most resets of one partition: each is kept in its value for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """The outcome that the pending reset is to be carried out: the log ends at its id, as its source holds it."""
+
+    reset: HeadReset
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """The outcome that the pending reset must not be carried out as it was confirmed; an operator has to look again."""
+
+    why: str
+
+
+def pending(value: PartitionValue) -> HeadReset | None:
+    """Return the reset that no session has carried out yet; None if there is none."""
+    return value.resets[-1] if value.resets and value.resets[-1].is_pending else None
+
+
+def carried_out(value: PartitionValue) -> tuple[HeadReset, ...]:
+    """Return the resets that were carried out, in order."""
+    return tuple(reset for reset in value.resets if not reset.is_pending)
+
+
+def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
+    """Return the session of the last reset for which this copy was not cut yet; NO_SESSION if there is none.
+
+    A copy joins a session only after it was made clean for it, and so was cut for every reset before that.
+    """
+    missed = [reset.session for reset in carried_out(value) if reset.session > answer.joined]
+    return missed[-1] if missed else NO_SESSION
+
+
+def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: TransactionId) -> bool:
+    """Whether a copy has to be told of a reset although it may hold nothing above `clean`: its marks are above."""
+    return cut_since(value, answer) != NO_SESSION or (pending(value) is not None and answer.confirmed > clean)
+
+
+def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
+    """Return a copy's answer without what resets have taken back: its older confirmations count up to them only."""
+    missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
+    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer
+
+
+def corrected_known(value: PartitionValue, known: Known) -> Known:
+    """Return what the owner knows to be committed, unless a reset has taken it back since the owner learnt it."""
+    missed = [reset for reset in carried_out(value) if reset.session > known.session]
+    return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known
+
+
+def decide(
+    value: PartitionValue, answers: Mapping[StorageId, ReplicaAnswer], known: Known
+) -> Decided | Undecided | Contradiction | CarryOut | Withheld:
+    """Decide where the log ends, with the resets that were carried out, and with the one that is pending.
+
+    A pending reset never overrides what the replicas can prove: with a decision that ends the log elsewhere, that
+    decision counts, and the reset is withdrawn. And it gives up no more than its operator was shown.
+    """
+    known = corrected_known(value, known)
+    answers = {name: corrected(value, answer) for name, answer in answers.items()}
+    normal = recovery.decide(value, answers, known)
+    reset = pending(value)
+    # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
+    # resets can't be believed then.
+    if reset is None or any(answer.joined > value.session for answer in answers.values()):
+        return normal
+    if isinstance(normal, Decided):
+        return normal
+    held = answers.get(reset.source)
+    if held is None:
+        return Undecided((reset.source,), 1)
+    most, holder = known.committed, "this server"
+    for name, answer in answers.items():
+        if max(answer.max_synced, answer.confirmed) > most:
+            most, holder = max(answer.max_synced, answer.confirmed), name
+    if most > reset.known:
+        return Withheld(
+            f"the reset of the head to {reset.to} was confirmed when ids up to {reset.known} were known, and {holder} "
+            f"knows of {most} now: repeat `polonaise partition reset-head` to see what would be lost"
+        )
+    end = held.max_synced if held.lost_above is None else min(held.max_synced, held.lost_above)
+    if reset.to > end:
+        return Withheld(
+            f"the head can't be reset to {reset.to}: {reset.source} holds ids up to {end}; choose one of these with "
+            "`polonaise partition reset-head`"
+        )
+    return CarryOut(reset)
+
+
+def certain_of(reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
+    """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
+
+    Only what was confirmed to the source: above that its tail may be another one than theirs.
+    """
+    return min(source.confirmed, reset.to)
+
+
+def is_confirmed_at(value: PartitionValue, reset: HeadReset | None, decided: Decided) -> bool:
+    """Whether a session that starts with this decision carries out the pending reset.
+
+    That is so as well when the replicas by themselves prove the same end: the operator's decision is recorded then.
+    """
+    return reset is not None and decided.closing == reset.to
+
+
+def clean_to(
+    value: PartitionValue,
+    name: StorageId,
+    answer: ReplicaAnswer,
+    closing: TransactionId,
+    carrying: HeadReset | None = None,
+    certain: TransactionId = NO_TRANSACTION,
+) -> TransactionId:
+    """Return the id up to which this copy is certainly the log (`recovery.clean_to`), with every reset considered.
+
+    `carrying` is the reset that this session carries out, and `certain` what its source can share with others.
+    """
+    clean = recovery.clean_to(value, name, corrected(value, answer), closing)
+    if carrying is None:
+        return clean
+    return min(carrying.to, answer.max_synced) if name == carrying.source else min(clean, certain)
+
+
+def engaged(
+    value: PartitionValue,
+    clean: Collection[StorageId],
+    carried: HeadReset | None,
+    certain: TransactionId,
+) -> PartitionValue:
+    """Return an engaged value with its pending reset carried out in its session, or withdrawn if `carried` is None."""
+    if pending(value) is None:
+        return value
+    done = carried_out(value)
+    if carried is None:
+        return replace(value, resets=done)
+    engagements = {
+        name: engagement if name in clean else replace(engagement, closing=min(engagement.closing, certain))
+        for name, engagement in value.engagements.items()
+    }
+    reset = replace(carried, session=value.session, certain=certain)
+    return replace(value, engagements=engagements, resets=(*done, reset))
+
+
+def unrecorded(value: PartitionValue, closing: TransactionId) -> HeadReset | None:
+    """Return the reset that is still to be written into the log that ends at `closing`; None if there is none.
+
+    Its record is the first transaction after it. So a log that ends exactly where the last reset has ended it lacks
+    that record, whoever has died since.
+    """
+    done = carried_out(value)
+    return done[-1] if done and done[-1].to == closing else None
+
+
+def record(value: PartitionValue, reset: HeadReset) -> bytes:
+    """Return the body of the transaction that tells of a reset, and of earlier ones whose records it has given up."""
+    earlier = [each for each in carried_out(value) if each.session < reset.session and each.to >= reset.to]
+    return json.dumps({**_document(reset), "earlier": [_document(each) for each in earlier]}).encode()
+
+
+def _document(reset: HeadReset) -> dict[str, object]:
+    return {
+        "to": reset.to,
+        "given_up": [reset.to + 1, reset.known] if reset.known > reset.to else [],
+        "source": reset.source,
+        "session": reset.session,
+        "asked_us": reset.asked_us,
+    }

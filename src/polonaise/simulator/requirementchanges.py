@@ -1,0 +1,81 @@
+"""Require copies and zones of commits while clients work, as an operator does, and check that commits have them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from typing import Final
+
+from polonaise.admin.requiring import require, set_zone
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.observations import History
+
+_TIMEOUT_S: Final = 1.0
+_AGAIN_S: Final = 0.2
+_PROMISE: Final = "P1 durability"
+
+
+class RequirementChanges:
+    """The operator who changes the requirement of a cluster with several storage nodes, and the check that it holds."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._random: random.Random = cluster.world.random("requirement")
+        self.resting = False
+        """Whether nothing is to be required any more. The operator then takes the requirement back."""
+        self.taken_back = False
+        """Whether every partition has a session without a requirement again."""
+
+    async def run(self, node: Node, host: Host) -> None:
+        """Require more and less until `resting` is set; then take the requirement back."""
+        coordinator = self._cluster.coordinator(node, host)
+        nodes = len(self._cluster.storage)
+        pause_s = self._random.choice((0.2, 0.6, 1.5))
+        zones = ("north", "south", "")
+        while not self.resting:
+            await asyncio.sleep(pause_s * (0.5 + self._random.random()))
+            with contextlib.suppress(PolonaiseError):
+                if self._random.random() < 0.3:
+                    name = self._cluster.storage_id(self._random.choice(self._cluster.storage))
+                    await set_zone(host, coordinator, name, self._random.choice(zones), _TIMEOUT_S)
+                    continue
+                copies = self._random.choice((0, nodes // 2 + 1, nodes, nodes))
+                await require(host, coordinator, copies, self._random.choice((0, 0, 1, 2)), _TIMEOUT_S)
+                self._cluster.world.faults.count("requirement_changed")
+        while not self.taken_back:
+            with contextlib.suppress(PolonaiseError):
+                self.taken_back = not (await require(host, coordinator, 0, 0, _TIMEOUT_S)).waiting
+            await asyncio.sleep(_AGAIN_S)
+        await asyncio.get_running_loop().create_future()
+
+    def check(self, spoilt: set[str]) -> None:
+        """Check that what applications were told as committed is durable on the replicas that commits needed.
+
+        An engaged replica has everything that was committed before its session, and so what a requirement demands of a
+        session holds for all that is told while it lasts. A spoilt disk may have held it, and counts as holding it.
+        """
+        for partition, told in enumerate(self._history.told):
+            value = self._cluster.partition_value(partition)
+            if value.required is None:
+                continue
+            engaged = self._engaged(value)
+            holding = {
+                name: node
+                for name, node in engaged.items()
+                if node.name in spoilt or durable_last(node.machine.disk, DIRECTORY, partition) >= told
+            }
+            if lack := value.required.lack_of(list(holding)):
+                expected = f"{told} of partition {partition}, told as committed, on the replicas that commits need"
+                seen = f"{lack}: of the engaged {', '.join(engaged)}, it is on {', '.join(holding)}"
+                self._history.violated(_PROMISE, expected, seen)
+
+    def _engaged(self, value: PartitionValue) -> dict[str, Node]:
+        engaged = {name for name, each in value.engagements.items() if each.unresolved}
+        nodes = (*self._cluster.storage, *self._cluster.spares)
+        return {name: node for node in nodes if (name := self._cluster.storage_id(node)) in engaged}

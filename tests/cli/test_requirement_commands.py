@@ -1,0 +1,105 @@
+"""`cluster require`, `storage zone`, `partition reset-head` and `storage recover`: what they print, do and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import ClusterDescription
+from polonaise.host.real import RealHost
+from polonaise.log.control import ControlSlot
+from rigs.shell import Shell
+from rigs.storagefiles import make_storage, promise
+
+NODES = {"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    """A coordinator of a cluster of which no node runs."""
+    place = str(tmp_path / "coordinator")
+
+    async def make() -> None:
+        host = RealHost()
+        coordinator = coordinator_in(host, place)
+        try:
+            await coordinator.initialize(ClusterDescription.new(bytes(16), 1, NODES))
+        finally:
+            await coordinator.close()
+            host.close()
+
+    asyncio.run(make())
+    return f"file:{place}"
+
+
+def test_a_zone_is_told_and_taken_back(shell: Shell, place: str) -> None:
+    said = shell.run("storage", "zone", "a", "north", "--coordinator", place)
+    assert (said.status, said.output) == (0, "storage node a: zone north\n")
+    said = shell.run("storage", "zone", "a", "", "--coordinator", place, "--json")
+    assert said.objects == [{"name": "a", "zone": "", "required": None}]
+
+
+def test_a_zone_of_an_unknown_node_and_an_invalid_one_are_refused(shell: Shell, place: str) -> None:
+    where = ("--coordinator", place)
+    shell.refuses("storage", "zone", "d", "north", *where, code="unknown_storage_node", naming="are a, b, c")
+    shell.refuses("storage", "zone", "a", "no/rth", *where, code="bad_option", naming="invalid zone 'no/rth'")
+
+
+def test_what_the_cluster_cant_have_is_not_required(shell: Shell, place: str) -> None:
+    def refused(*options: object, code: str, naming: str) -> None:
+        shell.refuses("cluster", "require", *options, "--coordinator", place, code=code, naming=naming)
+
+    refused("--copies", 4, code="bad_option", naming="4 copies are required, and 3 can be had")
+    refused("--copies", 2, "--zones", 2, code="bad_option", naming="copies in 2 zones are required, and 0 can be had")
+    refused("--copies", 3, code="insufficient_replicas", naming="no answer from a, b, c. Nothing was changed")
+
+
+def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(shell: Shell, place: str) -> None:
+    # To require nothing needs no node. But without a server no session starts that acts by it.
+    said = shell.run("cluster", "require", "--copies", 0, "--timeout", 0.1, "--coordinator", place)
+    assert said.status == 1
+    assert said.output.splitlines() == [
+        "commits need a quorum, and nothing else",
+        "partition 0 does not act by it yet: it has had no session yet",
+    ]
+
+
+def test_a_head_is_not_reset_without_an_owner_that_tells_what_the_replicas_hold(shell: Shell, place: str) -> None:
+    for options in ((), ("--to", 3), ("--to", 3, "--confirm", 3)):
+        where = ("--coordinator", place)
+        shell.refuses("partition", "reset-head", 0, *options, *where, code="head_not_reset", naming="has no owner")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cluster", "require", "--copies", 2),
+        ("storage", "zone", "a", "north"),
+        ("partition", "reset-head", 0),
+    ],
+    ids=lambda command: " ".join(map(str, command[:2])),
+)
+def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
+        monkeypatch.delenv(name, raising=False)
+    shell.refuses(*command, code="bad_option", naming="no cluster is named: give --coordinator")
+
+
+def test_a_directory_is_recovered_from_another_nodes(shell: Shell, tmp_path: Path) -> None:
+    source = make_storage(tmp_path / "a")
+
+    async def confirmed(slot: ControlSlot) -> None:
+        await slot.save(replace(slot.promises, fence=4, joined=4, prepared=11, confirmed=11))
+
+    promise(source, confirmed)
+    target = tmp_path / "b"
+    command = ("storage", "recover", target, "--from", source, "--name", "b")
+    said = shell.run(*command)
+    assert (said.status, said.output) == (
+        0, f"partition 0: up to 11\n{target} is whole: start storage node b with it\n",
+    )  # fmt: skip
+    shell.refuses(*command, code="bad_option", naming="is not empty")

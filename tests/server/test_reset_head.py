@@ -1,0 +1,234 @@
+"""A partition that lost the majority of its replicas goes on after an operator has reset its head, and records it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polonaise.admin.headresets import (
+    HeadOutcome,
+    HeadState,
+    HeldCopy,
+    ask_reset,
+    await_reset,
+    decision,
+    head_state,
+)
+from polonaise.client.log import Log
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import HeadNotReset
+from polonaise.simulator.cluster import Node
+from polonaise.terms import OwnKind
+from rigs.town import Town, in_a_town
+from rigs.waiting import time_passes, wait_until
+
+
+async def appended(town: Town, *bodies: bytes) -> None:
+    async def main(log: Log) -> None:
+        for body in bodies:
+            await log.append(body, 0)
+
+    await town.application("writer", main)
+
+
+def held_down(node: Node, *, wiped: bool = False) -> None:
+    node.hold_down()
+    node.crash()
+    if wiped:
+        node.machine.disk.wipe()
+
+
+async def lost_majority(town: Town) -> None:
+    """Append three transactions, then wipe two of the three disks."""
+    await appended(town, b"1", b"2", b"3")
+    for node in town.cluster.storage[1:]:
+        held_down(node, wiped=True)
+    for node in town.cluster.storage[1:]:
+        node.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 3)
+
+
+def health(town: Town) -> dict[str, Any]:
+    told = [server.health()["partitions"].get("0") for server in town.cluster.running_servers]
+    return told[0] or {} if told else {}
+
+
+async def reset(town: Town, to: int, source: str | None = None) -> HeadOutcome:
+    async def do(host: Any, coordinator: Any) -> HeadOutcome:
+        state = await head_state(host, coordinator, 0, 2.0)
+        decided = decision(state, to, source, host.clock.wall_us())
+        await ask_reset(coordinator, state, decided)
+        return await await_reset(host, coordinator, state, decided, 60.0)
+
+    return await town.operator(do)
+
+
+async def state(town: Town) -> HeadState:
+    return await town.operator(lambda host, coordinator: head_state(host, coordinator, 0, 2.0))
+
+
+async def records(town: Town) -> list[tuple[int, dict[str, Any]]]:
+    """The library's records of resets in the log, each with its id."""
+
+    async def main(log: Log) -> list[tuple[int, dict[str, Any]]]:
+        found = []
+        async for batch in log.read_batches(0):
+            for tx in batch.transactions(own=True):
+                if tx.own and tx.header == OwnKind.RESET_HEAD:
+                    found.append((tx.id, json.loads(tx.data)))
+        return found
+
+    return await town.application("reader", main)
+
+
+@in_a_town
+async def test_a_partition_that_lost_its_majority_goes_on_after_a_reset_of_its_head(town: Town) -> None:
+    await lost_majority(town)
+    found = await state(town)
+    assert found.known == 2
+    assert [copy.last for copy in found.copies] == [2, -1, -1]
+    assert (await reset(town, 2)).carried_out
+    await appended(town, b"4")
+    assert await town.log() == [b"1", b"2", b"3", b"4"]
+    ((id, told),) = await records(town)
+    assert (id, told["to"], told["given_up"], told["earlier"]) == (3, 2, [], [])
+
+
+@in_a_town
+async def test_what_the_operator_gives_up_is_gone_and_recorded(town: Town) -> None:
+    await lost_majority(town)
+    assert (await reset(town, 0)).carried_out
+    await appended(town, b"4")
+    assert await town.log() == [b"1", b"4"]
+    ((id, told),) = await records(town)
+    assert (id, told["given_up"]) == (1, [1, 2])
+
+
+@in_a_town
+async def test_a_lost_replica_that_comes_back_with_more_is_cut_and_not_believed(town: Town) -> None:
+    await appended(town, b"1", b"2", b"3", b"4")
+    survivor, lost, other = town.cluster.storage
+    await time_passes(1)
+    snapshot = lost.machine.disk.snapshot()
+    for node in (lost, other):
+        held_down(node, wiped=True)
+        node.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 3)
+    assert (await reset(town, 1)).carried_out
+    await appended(town, b"5", b"6")
+    held_down(lost)
+    lost.machine.disk.restore(snapshot)  # the lost disk was found again
+    await wait_until(lambda: len(health(town).get("engaged", ())) == 2)
+    lost.let_up()
+    await wait_until(lambda: len(health(town).get("engaged", ())) == 3)
+    held_down(survivor)  # so that the log is read from the one that came back, too
+    await appended(town, b"7")
+    assert await town.log() == [b"1", b"2", b"5", b"6", b"7"]
+
+
+@in_a_town
+async def test_the_record_is_there_after_a_crash_between_the_cut_and_the_record(town: Town) -> None:
+    await lost_majority(town)
+
+    async def ask(host: Any, coordinator: Any) -> None:
+        found = await head_state(host, coordinator, 0, 2.0)
+        await ask_reset(coordinator, found, decision(found, 1, None, host.clock.wall_us()))
+
+    await town.operator(ask)
+    (server,) = town.cluster.servers
+    await wait_until(lambda: not town.cluster.partition_value(0).resets[-1].is_pending)
+    server.crash()  # the engagement is written, and the record is on its way at best
+    await wait_until(lambda: health(town).get("session") is not None)
+    await appended(town, b"4")
+    assert [(id, told["to"]) for id, told in await records(town)] == [(2, 1)]
+    assert await town.log() == [b"1", b"2", b"4"]
+
+
+@in_a_town
+async def test_a_second_reset_names_the_first_whose_record_it_gives_up(town: Town) -> None:
+    await lost_majority(town)
+    await reset(town, 2)
+    await appended(town, b"4")
+    for node in town.cluster.storage[1:]:
+        held_down(node, wiped=True)
+        node.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 3)
+    assert (await reset(town, 1)).carried_out
+    ((id, told),) = await records(town)
+    assert (id, told["to"], [each["to"] for each in told["earlier"]]) == (2, 1, [2])
+
+
+@in_a_town
+async def test_an_open_partition_is_not_reset(town: Town) -> None:
+    await appended(town, b"1")
+    with pytest.raises(HeadNotReset, match="is open in session"):
+        await state(town)
+
+
+@in_a_town
+async def test_replicas_that_come_back_in_time_prove_the_end_of_the_log_and_nothing_is_given_up(town: Town) -> None:
+    await appended(town, b"1", b"2", b"3")
+    for node in town.cluster.storage[1:]:
+        held_down(node)
+    (server,) = town.cluster.servers
+    server.crash()
+    await wait_until(lambda: len(health(town).get("held", {})) == 1)
+
+    async def ask(host: Any, coordinator: Any) -> HeadOutcome:
+        found = await head_state(host, coordinator, 0, 2.0)
+        decided = decision(found, 0, None, host.clock.wall_us())
+        await ask_reset(coordinator, found, decided)
+        for node in town.cluster.storage[1:]:
+            node.let_up()
+        return await await_reset(host, coordinator, found, decided, 60.0)
+
+    assert not (await town.operator(ask)).carried_out
+    assert await town.log() == [b"1", b"2", b"3"]
+    assert await records(town) == []
+
+
+@in_a_town
+async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(town: Town) -> None:
+    await lost_majority(town)
+    with pytest.raises(HeadNotReset, match="no replica that has answered holds 7"):
+        await reset(town, 7)
+    with pytest.raises(HeadNotReset, match="holds ids up to -1"):
+        await reset(town, 1, town.cluster.storage_id(town.cluster.storage[1]))
+    assert town.cluster.partition_value(0).resets == ()
+
+
+def test_a_tail_of_a_copy_that_was_late_is_taken_only_if_the_copy_is_named() -> None:
+    late, sound = HeldCopy("A", 9, 4, 6, False), HeldCopy("B", 6, 6, 7, True)
+    found = HeadState(0, "", [late, sound], ["C"], 9, PartitionValue(1, 8, tuple("ABC")), 1)
+    with pytest.raises(HeadNotReset, match=r"9 is held by A \(up to 9\).* with --from"):
+        decision(found, 9, None, 0)
+    assert decision(found, 9, "A", 0).source == "A"
+    assert decision(found, 6, None, 0).source == "B"
+    assert decision(found, 4, None, 0).source == "B", "of two that prove it, the one that took part until the end"
+    with pytest.raises(HeadNotReset, match="C has not told what it holds"):
+        decision(found, 4, "C", 0)
+    assert decision(found, 4, "A", 0).known == 9, "what is given up is told"
+
+
+@in_a_town
+async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town: Town) -> None:
+    await appended(town, b"1", b"2")
+    late, *others = town.cluster.storage
+    await time_passes(1)
+    held_down(late)
+    await appended(town, b"3")  # the late copy lacks this one, and now both others are lost
+    for node in others:
+        held_down(node, wiped=True)
+        node.let_up()
+    late.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 3)
+    found = await state(town)
+    name = town.cluster.storage_id(late)
+    assert {copy.name: copy.took_part for copy in found.copies}[name] is False
+    assert (found.known, (await reset(town, 1, name)).carried_out) == (2, True)
+    await appended(town, b"4")
+    assert await town.log() == [b"1", b"2", b"4"]
+    ((id, told),) = await records(town)
+    assert (id, told["source"], told["given_up"]) == (2, name, [2, 2])
