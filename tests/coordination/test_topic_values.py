@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import copies_on, remove_storage
@@ -22,6 +24,7 @@ from polonaise.errors import (
     BadOption,
     CoordinatorDamaged,
     CopyNeeded,
+    InsufficientReplicas,
     TopicExists,
     UnknownPartition,
     UnknownTopic,
@@ -128,6 +131,36 @@ async def test_new_partitions_have_owners_at_once_and_nobody_loses_one(coordinat
     made = await create_topic(coordinator, "payments", 2, 5.0)
     assert made.owners == ("h:8", "h:8")
     assert (await coordinator.assignment()).value.owners[0] == Owner(7, "gone:1", 3)
+
+
+async def test_a_topic_whose_commits_would_lack_required_zones_is_refused(coordinator: Coordinator) -> None:
+    """The nodes that are left cannot meet what is required, as after a drain that began before."""
+    current = await coordinator.description()
+    required = current.value.zoned("a:1", "north").zoned("b:1", "south").requiring(2, 2)
+    written = await coordinator.set_description(required, current.version)
+    assert written is not None
+    made = await create_topic(coordinator, "fits", 1, 5.0)
+    assert required.requirement is not None
+    assert not required.requirement.lack_of((await coordinator.partition(made.ids[0])).value.members)
+    current = await coordinator.description()
+    await coordinator.set_description(current.value.requiring(3, 3), current.version)
+    with pytest.raises(InsufficientReplicas, match=r"partition 3 .*copies in 3 zones are required, and 2"):
+        await create_topic(coordinator, "payments", 1, 5.0)
+    assert [each.name for each in await list_topics(coordinator, 5.0)] == ["fits"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), max_size=12))
+def test_numbers_and_ids_stay_what_they_are_however_topics_grow(steps: list[tuple[str, int]]) -> None:
+    description, seen = DESCRIPTION, {id: ("", id) for id in range(DESCRIPTION.partitions)}
+    for topic, count in steps:
+        description = description.grown(topic, count)
+        now = {id: description.shape.number_of(id) for id in range(description.total)}
+        assert {id: now[id] for id in seen} == seen
+        assert len({*now.values()}) == len(now) == description.total
+        for id, (name, number) in now.items():
+            assert description.partitions_of(name, 1).id_of(number) == id
+        seen = now
+    assert ClusterDescription.decode(description.encode()) == description
 
 
 async def test_two_operators_create_topics_at_the_same_time(

@@ -318,6 +318,7 @@ FINE = {
     "target": "storage-1",
     "number": "0",
     "copies": "0",
+    "partitions": "1",
     "zone": "north",
 }
 
