@@ -16,6 +16,8 @@ BUDGET = 500
 FOUND_BY = {
     "copy-removed-while-it-is-needed": 22,
     "new-quorum-counts-alone": 26,
+    "requirement-ignored-at-commit": 13,
+    "required-zones-ignored-at-commit": 62,
     "added-copy-counts-before-it-is-clean": 5,
     "acknowledge-before-sync": 0,
     "throttle-that-never-lets-go": 1,

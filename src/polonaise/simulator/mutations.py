@@ -467,12 +467,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "        if self._required is not None and self._required.zones > 99:\n",
         "P1: a commit that needs copies in two zones is told of with all of them in one",
     ),
-    "requirement-ignored-at-engagement": Mutation(
-        "polonaise.server.protocol.recovery",
-        "return has_quorum(value, clean) and not lack_of(value, clean)",
-        "return has_quorum(value, clean)",
-        "P1: a session starts on fewer copies than its commits need",
-    ),
     "stale-assignment-believed": Mutation(
         "polonaise.client.routes",
         "        if read.version <= self._assignment.version:\n            return\n",

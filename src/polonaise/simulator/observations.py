@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -176,6 +176,8 @@ class History:
         """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
         self.told: list[TransactionId] = [-1] * partitions
         """By partition: the highest id known to be committed, because a client was told so or saw the transaction."""
+        self.told_checks: list[Callable[[PartitionId], None]] = []
+        """Called with a partition at each moment when its `told` rises."""
         self.client_ids: dict[int, str] = {}
         """By client id: the client that was given it."""
         self.reads = 0
@@ -220,7 +222,13 @@ class History:
             )
             return
         attempt.fate, attempt.id = Fate.COMMITTED, transaction
-        self.told[attempt.partition] = max(self.told[attempt.partition], transaction + attempt.count - 1)
+        self._is_committed(attempt.partition, transaction + attempt.count - 1)
+
+    def _is_committed(self, partition: PartitionId, last: TransactionId) -> None:
+        if last > self.told[partition]:
+            self.told[partition] = last
+            for check in self.told_checks:
+                check(partition)
 
     def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
         """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
@@ -255,7 +263,7 @@ class History:
         """Note that a client was given a transaction, which must be the one that all others see under its id."""
         partition = transaction.partition
         first = self.seen[partition].setdefault(transaction.id, transaction)
-        self.told[partition] = max(self.told[partition], transaction.id)
+        self._is_committed(partition, transaction.id)
         if first is not transaction and first != transaction:
             self.violated(
                 "P2 agreement",

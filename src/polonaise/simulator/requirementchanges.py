@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Collection
 from typing import Final
 
 from polonaise.admin.requiring import require, set_zone
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.observations import History
+from polonaise.terms import PartitionId
 
 _TIMEOUT_S: Final = 1.0
 _AGAIN_S: Final = 0.2
@@ -36,7 +39,7 @@ class RequirementChanges:
         """Require more and less until `resting` is set; then take the requirement back."""
         coordinator = self._cluster.coordinator(node, host)
         nodes = len(self._cluster.storage)
-        pause_s = self._random.choice((0.2, 0.6, 1.5))
+        pause_s = self._random.choice((0.1, 0.3, 0.8))
         zones = ("north", "south", "")
         while not self.resting:
             await asyncio.sleep(pause_s * (0.5 + self._random.random()))
@@ -46,7 +49,10 @@ class RequirementChanges:
                     await set_zone(host, coordinator, name, self._random.choice(zones), _TIMEOUT_S)
                     continue
                 copies = self._random.choice((0, nodes // 2 + 1, nodes, nodes))
-                await require(host, coordinator, copies, self._random.choice((0, 0, 1, 2)), _TIMEOUT_S)
+                if self._random.random() < 0.5:
+                    await self._require_blindly(coordinator, copies)
+                else:
+                    await require(host, coordinator, copies, self._random.choice((0, 0, 1, 2)), _TIMEOUT_S)
                 self._cluster.world.faults.count("requirement_changed")
         while not self.taken_back:
             with contextlib.suppress(PolonaiseError):
@@ -54,26 +60,32 @@ class RequirementChanges:
             await asyncio.sleep(_AGAIN_S)
         await asyncio.get_running_loop().create_future()
 
-    def check(self, spoilt: set[str]) -> None:
+    async def _require_blindly(self, coordinator: Coordinator, copies: int) -> None:
+        """Write a requirement without the command's look at who is there: nodes may as well go down right after it."""
+        current = await coordinator.description()
+        await coordinator.set_description(current.value.requiring(copies, 0), current.version)
+
+    def check(self, partition: PartitionId, spoilt: Collection[str]) -> None:
         """Check that what applications were told as committed is durable on the replicas that commits needed.
+
+        To be called at the moment when one is told so: the other replicas catch up soon after.
 
         An engaged replica has everything that was committed before its session, and so what a requirement demands of a
         session holds for all that is told while it lasts. A spoilt disk may have held it, and counts as holding it.
         """
-        for partition, told in enumerate(self._history.told):
-            value = self._cluster.partition_value(partition)
-            if value.required is None:
-                continue
-            engaged = self._engaged(value)
-            holding = {
-                name: node
-                for name, node in engaged.items()
-                if node.name in spoilt or durable_last(node.machine.disk, DIRECTORY, partition) >= told
-            }
-            if lack := value.required.lack_of(list(holding)):
-                expected = f"{told} of partition {partition}, told as committed, on the replicas that commits need"
-                seen = f"{lack}: of the engaged {', '.join(engaged)}, it is on {', '.join(holding)}"
-                self._history.violated(_PROMISE, expected, seen)
+        told, value = self._history.told[partition], self._cluster.partition_value(partition)
+        if value.required is None:
+            return
+        engaged = self._engaged(value)
+        holding = [
+            name
+            for name, node in engaged.items()
+            if node.name in spoilt or durable_last(node.machine.disk, DIRECTORY, partition) >= told
+        ]
+        if lack := value.required.lack_of(holding):
+            expected = f"{told} of partition {partition}, told as committed, on the replicas that commits need"
+            seen = f"{lack}: of the engaged {', '.join(engaged)}, it is on {', '.join(holding)}"
+            self._history.violated(_PROMISE, expected, seen)
 
     def _engaged(self, value: PartitionValue) -> dict[str, Node]:
         engaged = {name for name, each in value.engagements.items() if each.unresolved}

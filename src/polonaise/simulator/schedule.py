@@ -206,7 +206,8 @@ class Schedule:
             self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
         self.requirement: RequirementChanges | None = None
         if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
-            self.requirement = RequirementChanges(self.cluster, self.history)
+            requirement = self.requirement = RequirementChanges(self.cluster, self.history)
+            self.history.told_checks.append(lambda partition: requirement.check(partition, self.nemesis.spoilt))
             self.cluster.others.append(Node(self.cluster, "requiring-operator", self.requirement.run))
 
     # ------------------------------------------------------------------ the course of it
@@ -325,8 +326,6 @@ class Schedule:
             await asyncio.sleep(_WATCH_S)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
-            if self.requirement is not None:
-                self.requirement.check({*self.nemesis.spoilt})
             for partition, told in enumerate(self.history.told):
                 members = self.cluster.members_of(partition)
                 sound = [node for node in members if node.name not in self.nemesis.spoilt]
