@@ -15,9 +15,12 @@ from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import remove_storage
 from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, CopyNeeded, PolonaiseError, UnknownStorageNode
+from polonaise.host.real import RealClock
 from polonaise.node.condition import condition_of
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.memberwatch import MemberWatch
+from polonaise.server.requirements import Requirements
+from polonaise.server.settings import ServerSettings
 
 FOUR = ClusterDescription(bytes(16), 1, tuple("ABCD"), copies=3)
 
@@ -172,12 +175,12 @@ async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none
                 raise answer
             return bool(answer if answer is not None else await asyncio.Event().wait())
 
-        return SimpleNamespace(partition=partition, look=look)
+        return SimpleNamespace(partition=partition, look=look, members_change=False)
 
     partitions = {0: served(0), 1: served(1)}
-    settings: Any = SimpleNamespace(coordinator_s_max=0.01, members_looks_per_s=1e6)
+    settings: Any = SimpleNamespace(coordinator_s_max=0.01, members_looks_per_s=1e6, members_hurry_per_s=1e6)
     none: Any = None
-    watch = MemberWatch(settings, partitions, none, none, trouble)
+    watch = MemberWatch(RealClock(), settings, partitions, none, none, trouble)
     error = CoordinatorUnavailable("gone")
     for first, second, failing in (
         (error, True, True),  # what is read later does not hide it
@@ -191,3 +194,75 @@ async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none
     partitions.clear()
     await watch._look_at_all()
     assert not str(trouble)
+
+
+class Clock(RealClock):
+    """A clock that a test moves on."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+async def test_looks_are_slow_until_members_or_the_description_change_and_hurried_for_a_minute_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def look() -> bool:
+        return True
+
+    partitions: Any = {number: SimpleNamespace(look=look, members_change=False) for number in range(3)}
+    none: Any = None
+    clock, trouble = Clock(), CoordinatorTrouble()
+    watch = MemberWatch(clock, ServerSettings(), partitions, none, none, trouble)
+    monkeypatch.setattr("polonaise.server.memberwatch.asyncio.sleep", pause)
+
+    async def looked() -> list[float]:
+        pauses.clear()
+        await watch._look_at_all()
+        return pauses.copy()
+
+    slow, fast = 1 / ServerSettings().members_looks_per_s, 1 / ServerSettings().members_hurry_per_s
+    assert await looked() == [slow] * 3
+    partitions[1].members_change = True
+    assert await looked() == [slow, fast, fast], "hurried from the change that was found on"
+    partitions[1].members_change = False
+    clock.now_s = 59.0
+    assert await looked() == [fast] * 3
+    clock.now_s = 61.0
+    assert await looked() == [slow] * 3
+    watch.hurry()
+    assert await looked() == [fast] * 3
+
+
+async def settled() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_a_server_hurries_when_the_description_has_changed_and_not_when_nothing_has() -> None:
+    values, told = Values(FOUR, "ABC"), list[str]()
+    changes: asyncio.Queue[None] = asyncio.Queue()
+
+    async def description_changed(version: int) -> None:
+        await changes.get()
+
+    read: Any = SimpleNamespace(description=values.description, description_changed=description_changed)
+    requirements = Requirements(read)
+    requirements.begin(await values.description())
+    following = asyncio.ensure_future(
+        requirements.follow(lambda: told.append("description"), lambda: told.append("requirement"))
+    )
+    changes.put_nowait(None)  # a wake-up without a change, as after a long time without one
+    await settled()
+    assert told == []
+    values.become(FOUR.drained("D"))
+    changes.put_nowait(None)
+    await settled()
+    assert told == ["description"]
+    following.cancel()

@@ -152,17 +152,19 @@ class Server:
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
             self._links, lambda: self.not_owning,
         )  # fmt: skip
+        members = MemberWatch(
+            self._host.clock, self._settings, self.partitions, self._links, self._addresses, self._trouble
+        )
         self._tasks = [
             self._host.spawn(self._watch_assignment(), "assignment"),
             self._host.spawn(warnings.watch(), "warnings"),
             self._host.spawn(self._tick(), "tick"),
             self._host.spawn(self._membership.keep(), "lease"),
             self._host.spawn(self._membership.watch(), "tenure"),
-            self._host.spawn(self._requirements.follow(self._follow_requirement), "requirement"),
+            self._host.spawn(self._requirements.follow(members.hurry, self._follow_requirement), "requirement"),
         ]
         if self._settings.members_look_s:
-            watch = MemberWatch(self._settings, self.partitions, self._links, self._addresses, self._trouble)
-            self._tasks.append(self._host.spawn(watch.run(), "members"))
+            self._tasks.append(self._host.spawn(members.run(), "members"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(
                 self._host, self._settings, self._history,

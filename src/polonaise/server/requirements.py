@@ -56,8 +56,11 @@ class Requirements:
     def _has_read(self, required: Requirement) -> bool:
         return self.current is not None and self.current.version >= required.version
 
-    async def follow(self, changed: Callable[[], None]) -> None:
-        """Read the description when it changes, for ever; `changed` is called when that changes the requirement."""
+    async def follow(self, described: Callable[[], None], changed: Callable[[], None]) -> None:
+        """Read the description when it changes, for ever.
+
+        `described` is called after each change of it, and `changed` after one that changes the requirement.
+        """
         while True:
             try:
                 try:
@@ -65,9 +68,11 @@ class Requirements:
                         await self._coordinator.description_changed(self._version)
                 except TimeoutError:
                     pass
-                described = await self._coordinator.description()
-                self._version = described.version
-                if self.take(described.value):
+                read = await self._coordinator.description()
+                if read.version != self._version:
+                    described()
+                self._version = read.version
+                if self.take(read.value):
                     _log.info("commits need %s", self.told or "a quorum, and nothing else")
                     changed()
             except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey):

@@ -279,6 +279,11 @@ class ServedPartition:
         session = self.owner.session
         return () if session is None else participants(session.value)
 
+    @property
+    def members_change(self) -> bool:
+        """Whether this owner knows of a change of the members that is pending."""
+        return self.owner.session is not None and self.owner.session.value.next is not None
+
     async def look(self) -> bool:
         """Look whether an operator has asked for other members, and act upon it; return whether the value was read.
 

@@ -50,8 +50,10 @@ class ServerSettings(OwnerSettings):
     members_look_s: float = 1.0
     """The shortest time between two looks at the coordinator for changes of a partition's members, which operators ask
     for; 0 for none: such a change is then made when the session ends by itself."""
-    members_looks_per_s: int = 50
+    members_looks_per_s: int = 10
     """The most such looks in a second, for all partitions of a server: with thousands each one waits longer."""
+    members_hurry_per_s: int = 50
+    """The same for the minute after members of any of them, or the description of the cluster, have changed."""
     unique_ids_per_s: float = 100.0
     """The most unique ids a second that clients are given by this server, on average: each is a write at the
     coordinator, and anybody who reaches the port may ask. Those that come at once, as a service that starts, wait."""

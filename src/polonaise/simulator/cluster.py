@@ -150,7 +150,7 @@ class Knobs:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
         members = world.random("members")
         if members.random() < _MEMBERS_SHARE:
-            server = replace(knobs.server, members_look_s=members.uniform(0.05, 0.5))
+            server = replace(knobs.server, members_look_s=members.uniform(0.05, 0.5), members_looks_per_s=50)
             knobs = replace(knobs, spares=members.choice((1, 2)), server=server)
         return knobs
 
