@@ -193,7 +193,7 @@ _MUTATIONS = (
         _EDITED,
     ),
     Mutation("one fewer commits", commit, "[self._needed - 1]", "[self._needed - 2]", _FIRST),
-    Mutation("the fastest commits", commit, "reverse=True", "reverse=False", _FIRST),
+    Mutation("the fastest commits", commit, "reverse=True)[self._needed", "reverse=False)[self._needed", _FIRST),
     Mutation(
         "who is not engaged counts",
         commit,
