@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -10,6 +11,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
 from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python
-from rigs.waiting import block_for, nothing_happens_for, wait_until
+from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 
 
 @pytest.mark.parametrize(
@@ -128,17 +131,39 @@ class Watched(RealHost):
         self.failures.append(error)
 
 
-def test_connections_are_accepted_again_once_there_are_descriptors_left(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.05)
-    host = Watched()
+class Greeting(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.write(b"x")  # type: ignore[attr-defined]  # uvloop's is no asyncio.Transport
+        transport.close()
 
-    class Greeting(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            assert isinstance(transport, asyncio.Transport)
-            transport.write(b"x")
-            transport.close()
+
+class Leaving(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.abort()  # type: ignore[attr-defined]  # uvloop's is no asyncio.Transport
+
+
+class Mistaken(asyncio.Protocol):
+    def __init__(self) -> None:
+        raise RuntimeError("a mistake of ours")
+
+
+async def dialled(client: socket.socket, address: str) -> None:
+    client.setblocking(False)
+    if address.startswith("unix:"):
+        await asyncio.get_running_loop().sock_connect(client, address.removeprefix("unix:"))
+    else:
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", int(address.rpartition(":")[2])))
+
+
+@pytest.mark.parametrize("kind", ["port", "path"])
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_without_descriptors_connections_are_turned_away_and_accepted_again_once_there_are_some(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    kind: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = Watched()
 
     def mistaken() -> None:
         raise OSError(errno.EMFILE, "in a callback of our own")
@@ -146,22 +171,97 @@ def test_connections_are_accepted_again_once_there_are_descriptors_left(
     async def accepting() -> None:
         loop = asyncio.get_running_loop()
         stop_at_mistakes(loop, host)
-        listener = await host.network.listen("127.0.0.1:0", Greeting)
-        with socket.socket() as client:
-            client.setblocking(False)
+        listener = await host.network.listen("127.0.0.1:0" if kind == "port" else f"unix:{tmp_path}/s", Greeting)
+        family = socket.AF_INET if kind == "port" else socket.AF_UNIX
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(socket.socket(family)) for _ in range(4)]
             with no_descriptors_left():
-                await loop.sock_connect(client, ("127.0.0.1", int(listener.address.rpartition(":")[2])))
-                await wait_until(lambda: "raise its limit of open files" in caplog.text)
-            assert await loop.sock_recv(client, 1) == b"x"
+                for client in clients[:3]:
+                    await dialled(client, listener.address)
+                    assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
+            await dialled(clients[3], listener.address)
+            assert await asyncio.wait_for(loop.sock_recv(clients[3], 1), 20) == b"x"
         await listener.close()
         assert not host.failures
         loop.call_soon(mistaken)
         await wait_until(lambda: bool(host.failures))
 
-    with asyncio.Runner() as runner:  # asyncio's own loop: uvloop tells nobody
+    with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(accepting())
     host.close()
-    assert caplog.text.count("no connection can be accepted") == 1
+    assert caplog.text.count("can accept no connection") == 1
+    assert "raise its limit of open files" in caplog.text
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_a_protocol_may_leave_at_once_and_one_that_can_not_be_made_is_a_mistake(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> None:
+    host = Watched()
+
+    async def accepting() -> None:
+        loop = asyncio.get_running_loop()
+        stop_at_mistakes(loop, host)
+        for protocol in (Leaving, Mistaken):
+            assert not host.failures
+            listener = await host.network.listen("127.0.0.1:0", protocol)
+            with socket.socket() as client:
+                await dialled(client, listener.address)
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
+            await listener.close()
+        await wait_until(lambda: bool(host.failures))
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(accepting())
+    host.close()
+    assert [str(failure) for failure in host.failures] == ["a mistake of ours"]
+
+
+@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
+def test_where_no_descriptor_is_left_to_turn_connections_away_the_loop_does_not_spin(
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+) -> None:
+    async def accepting() -> None:
+        loop = asyncio.get_running_loop()
+        host = RealHost()
+        listener = await host.network.listen("127.0.0.1:0", Greeting)
+        with contextlib.ExitStack() as opened:
+            clients = [opened.enter_context(socket.socket()) for _ in range(100)]
+            greedy: list[int] = []
+
+            def taking() -> None:
+                """Take every descriptor at once that anybody gives up, as a thread that opens files may."""
+                while not ended.wait(1e-5):
+                    with contextlib.suppress(OSError):
+                        greedy.append(os.open(os.devnull, os.O_RDONLY))
+
+            ended = threading.Event()
+            thread = threading.Thread(target=taking)
+            with no_descriptors_left():
+                thread.start()
+                for client in clients:
+                    await dialled(client, listener.address)
+                    await time_passes(0.001)  # so that they don't all arrive at once
+                ended.set()
+                thread.join()
+                # From here on there is no spare descriptor left, whether the thread got the listener's or not.
+                with contextlib.suppress(OSError):
+                    while True:
+                        greedy.append(os.open(os.devnull, os.O_RDONLY))
+                used_s, began_s = time.process_time(), time.monotonic()
+                await time_passes(1)  # a measurement takes its time
+                assert (time.process_time() - used_s) / (time.monotonic() - began_s) < 0.2
+            for descriptor in greedy:
+                os.close(descriptor)
+            with socket.socket() as late:
+                await dialled(late, listener.address)
+                assert await asyncio.wait_for(loop.sock_recv(late, 1), 20) == b"x"
+        await listener.close()
+        host.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(accepting())
 
 
 @pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])

@@ -18,7 +18,7 @@ import uvloop
 
 from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
-from polonaise.host import tlssockets
+from polonaise.host import acceptor, tlssockets
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
@@ -430,14 +430,14 @@ async def test_a_machine_without_one_family_listens_on_the_other(
     ours: Authority, *, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     host = RealHost(tls=TlsIdentity(ours.node()))
-    bound = tlssockets._bound_to
+    bound = acceptor._bound_to
 
     def without(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
         if where[0] == "127.0.0.2":
             raise OSError(number, os.strerror(number))
         return bound(family, kind, protocol, where)
 
-    monkeypatch.setattr(tlssockets, "_bound_to", without)
+    monkeypatch.setattr(acceptor, "_bound_to", without)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in addresses
     ])  # fmt: skip

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import math
 import os
 import random
 import signal
@@ -15,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
-from polonaise.host.filelimits import too_many_open
 from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
 from polonaise.host.syncs import SyncsInLoop
@@ -29,11 +26,6 @@ FAILED_EXIT_CODE: Final = 70
 """The exit code of a process that `RealHost.fail` has ended: EX_SOFTWARE."""
 
 DISK_THREADS: Final = 4
-
-_ACCEPT_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What keeps the system from accepting a connection for a while: asyncio's own loop tells of it, and tries again."""
-_ACCEPT_WARNING_S: Final = 10.0
-"""The least time, in seconds, between two warnings of that: the loop tells of it a thousand times in a second."""
 
 Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
@@ -141,20 +133,10 @@ def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
 
     Without this, such an exception would only be logged.
     """
-    warned_s = -math.inf
 
     def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal warned_s
         error = context.get("exception")
-        # A socket comes with what accepting says, and with no error of a callback.
-        if isinstance(error, OSError) and error.errno in _ACCEPT_ERRORS and "socket" in context:
-            if loop.time() >= warned_s + _ACCEPT_WARNING_S:
-                warned_s = loop.time()
-                what = "no connection can be accepted, which is tried again"
-                _log.warning("%s", too_many_open(error, what) or f"{what}: {error}")
-        elif warned_s > -math.inf and "._start_serving(" in context.get("message", ""):
-            pass  # the loop's next try, at a listener that was closed meanwhile
-        elif error is None or isinstance(error, PolonaiseError):
+        if error is None or isinstance(error, PolonaiseError):
             _log.warning("%s", context.get("message"), exc_info=error)
         else:
             host.fail(error)

@@ -1,6 +1,6 @@
 """TCP and Unix sockets through the running event loop, with `OSError` and `ValueError` translated here.
 
-asyncio and uvloop both set TCP_NODELAY: a message is sent when it is written.
+TCP_NODELAY is set on every TCP connection: a message is sent when it is written.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseError
 from polonaise.host import Listener, ProtocolFactory
+from polonaise.host.acceptor import BACKLOG, Acceptor, bind_port
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import too_many_open
-
-_BACKLOG = 1024
 
 
 class RealNetwork:
@@ -28,11 +26,11 @@ class RealNetwork:
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections; see `Network.listen`."""
         parsed = parse_address(address)
-        loop = asyncio.get_running_loop()
         try:
             if isinstance(parsed, UnixPath):
-                return await _kept(_listen_unix(loop, factory, parsed))
-            return await _kept(_listen(loop, factory, parsed))
+                return _RealListener([_bind_unix(parsed.path)], parsed, factory)
+            sockets = await bind_port(parsed)
+            return _RealListener(sockets, HostPort(parsed.host, sockets[0].getsockname()[1]), factory)
         except OSError as error:
             raise not_listening(address, error) from error
         except ValueError as error:
@@ -73,75 +71,56 @@ def not_connected(address: str, error: OSError) -> ConnectionLost:
     return fault
 
 
-async def _listen(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: HostPort) -> _RealListener:
-    """Listen on a TCP port."""
-    server = await loop.create_server(factory, address.host, address.port, backlog=_BACKLOG)
-    if not server.sockets:
-        # The loop hides why it could not make a socket. Making one here raises the reason.
-        server.close()
-        socket.socket().close()
-        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
-    return _RealListener(server, HostPort(address.host, server.sockets[0].getsockname()[1]))
-
-
-async def _listen_unix(loop: asyncio.AbstractEventLoop, factory: ProtocolFactory, address: UnixPath) -> _RealListener:
-    """Listen on a Unix socket."""
-    bound = _bind_unix(address.path)
-    try:
-        return _RealListener(await loop.create_unix_server(factory, sock=bound, backlog=_BACKLOG), address)
-    except BaseException:
-        bound.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.path)
-        raise
-
-
-async def _kept(listening: Coroutine[Any, Any, _RealListener]) -> _RealListener:
-    """Return the listener. If the caller is cancelled, close it, even if it begins to listen only afterwards."""
-    task = asyncio.ensure_future(listening)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(_end_unheard)
-        raise
-
-
-def _end_unheard(task: asyncio.Task[_RealListener]) -> None:
-    """Close a listener whose caller has gone away."""
-    if not task.cancelled() and task.exception() is None:
-        task.result().stop()
-
-
 class _RealListener:
-    """A server socket."""
+    """The listening sockets of one address, and the connections that the event loop is about to take over."""
 
-    def __init__(self, server: asyncio.AbstractServer, address: HostPort | UnixPath) -> None:
-        self._server = server
+    def __init__(self, sockets: list[socket.socket], address: HostPort | UnixPath, factory: ProtocolFactory) -> None:
+        self._loop = asyncio.get_running_loop()
         self._address = address
         self._inode = os.stat(address.path).st_ino if isinstance(address, UnixPath) else None
+        self._factory = factory
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(sockets, str(address), self._accept)
 
     @property
     def address(self) -> str:
         return str(self._address)
 
     async def close(self) -> None:
-        self.stop()
-        # uvloop lets go of the port in its next turn only.
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    def stop(self) -> None:
-        """Stop listening, from the loop's next turn on."""
-        self._server.close()
+        self._acceptor.close()
         if isinstance(self._address, UnixPath):
             with contextlib.suppress(FileNotFoundError):
                 # Another process may have taken the path over: its socket stays.
                 if os.stat(self._address.path).st_ino == self._inode:
                     os.unlink(self._address.path)
 
+    def _accept(self, connected: socket.socket, peer: Any) -> None:
+        """Give a connection a protocol of its own."""
+        task = self._loop.create_task(self._begin(connected), name=f"connection at {self._address}")
+        self._arriving.add(task)
+        task.add_done_callback(self._arriving.discard)
+
+    async def _begin(self, connected: socket.socket) -> None:
+        """Hand a connection to the event loop."""
+        protocol: asyncio.Protocol | None = None
+
+        def made() -> asyncio.Protocol:
+            nonlocal protocol
+            protocol = self._factory()
+            return protocol
+
+        try:
+            await self._loop.connect_accepted_socket(made, connected)
+        except BaseException as error:
+            connected.close()
+            # What a protocol does wrong from here on, the loop tells itself. And uvloop raises a RuntimeError if the
+            # protocol has ended its connection at once.
+            if protocol is None or not isinstance(error, OSError | RuntimeError):
+                raise
+
 
 def _bind_unix(path: str) -> socket.socket:
-    """Bind a socket to the path, taken over from a dead process, never from a living one."""
+    """Return a listening socket at the path, taken over from a dead process, never from a living one."""
     if Path(path).is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
@@ -154,7 +133,9 @@ def _bind_unix(path: str) -> socket.socket:
                 pass  # the backlog is full: a living process listens
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        bound.setblocking(False)
         bound.bind(path)
+        bound.listen(BACKLOG)
     except (OSError, ValueError):
         bound.close()
         raise

@@ -1,14 +1,12 @@
 """The network of a process that has a TLS identity: TLS on every TCP connection. Unix sockets stay plain.
 
-Connections are accepted here and not by the event loop's server, for two reasons: each begins with the TLS files as
-they are at that time; and the first bytes of each are looked at, so that a peer without TLS can be told the reason.
+Each connection begins with the TLS files as they are at that time. The first bytes of each that is accepted are looked
+at, so that a peer without TLS can be told the reason.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import logging
 import socket
 import ssl
@@ -16,6 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from polonaise.errors import BadOption, PolonaiseError, TlsRequired
 from polonaise.host import Listener, ProtocolFactory
+from polonaise.host.acceptor import Acceptor, bind_port
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.sockets import RealNetwork, not_connected, not_listening
 from polonaise.host.tls import TlsIdentity, failures
@@ -28,14 +27,9 @@ HANDSHAKE_S: Final = 5.0
 """Seconds that an accepted peer may take to begin its handshake, and then again to finish it."""
 _DIALLED_S: Final = 60.0
 """Seconds that the handshake with a dialled peer may take. Callers have deadlines of their own besides."""
-_BACKLOG: Final = 1024
-_TOGETHER_MAX: Final = 64
-"""The most connections that are accepted in one turn of the event loop."""
 UNPROVED_MAX: Final = 1024
 """The most handshakes that are under way at a listener, each of which holds up to 300 KiB. Further connections wait in
 the system's backlog."""
-_PAUSE_S: Final = 1.0
-"""Seconds for which nothing is accepted after the system ran out of descriptors or memory."""
 _WARNING_S: Final = 1.0
 """The least time, in seconds, between two warnings of refused peers: anybody may connect, as often as they like."""
 _HANDSHAKE: Final = 0x16
@@ -67,7 +61,7 @@ class TlsNetwork(RealNetwork):
         if not isinstance(parsed, HostPort):
             return await super().listen(address, factory)
         try:
-            sockets = await _bound(parsed)
+            sockets = await bind_port(parsed)
         except OSError as error:
             raise not_listening(address, error) from error
         except ValueError as error:
@@ -104,50 +98,6 @@ class TlsNetwork(RealNetwork):
             failures.reset(token)
 
 
-async def _bound(address: HostPort) -> list[socket.socket]:
-    """Return listening sockets at every IP address of the host's name, on one port. Raises `OSError`, `ValueError`.
-
-    IP addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even on
-    machines without IPv6.
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    port = address.port
-    missing: OSError | None = None
-    with contextlib.ExitStack() as opened:
-        sockets = []
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            try:
-                each = _bound_to(family, kind, protocol, (where[0], port, *where[2:]))
-            except OSError as error:
-                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                    raise
-                missing = missing or error
-                continue
-            sockets.append(opened.enter_context(each))
-            port = each.getsockname()[1]  # for port 0, the system chose one, which the other sockets take, too
-            each.listen(_BACKLOG)
-        if missing is not None and not sockets:
-            raise missing
-        opened.pop_all()
-        return sockets
-
-
-def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that is bound to one IP address and port. Raises `OSError`."""
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind(where)
-    except BaseException:
-        made.close()
-        raise
-    return made
-
-
 class _TlsListener:
     """The listening sockets of one address, and the connections whose handshake is under way."""
 
@@ -156,20 +106,14 @@ class _TlsListener:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._identity = identity
-        self._sockets = sockets
         self._address = str(HostPort(host, sockets[0].getsockname()[1]))
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
         """The tasks that accept connections, each with whether the node's protocol has its connection already."""
         self._unproved = 0
         """The number of connections whose handshake is under way: the node's protocol does not have them yet."""
-        self._full: set[socket.socket] = set()
-        """The listening sockets that accept nothing until fewer handshakes are under way."""
-        self._resume: dict[socket.socket, asyncio.TimerHandle] = {}
-        """The listening sockets that accept nothing for `_PAUSE_S`, each with the timer that ends the pause."""
         self._refusals = _Refusals(self._address)
-        for each in sockets:
-            self._loop.add_reader(each, self._accept, each)
+        self._acceptor = Acceptor(sockets, self._address, self._accept)
 
     @property
     def address(self) -> str:
@@ -177,37 +121,20 @@ class _TlsListener:
 
     async def close(self) -> None:
         """Stop accepting, and end the connections whose handshake is under way."""
-        for each in self._sockets:
-            self._loop.remove_reader(each)
-            if each in self._resume:
-                self._resume.pop(each).cancel()
-            each.close()
-        self._sockets = []
-        self._full.clear()
+        self._acceptor.close()
         arriving = [task for task, arrived in self._arriving.items() if not arrived]
         for task in arriving:
             task.cancel()
         await asyncio.gather(*arriving, return_exceptions=True)
 
-    def _accept(self, listening: socket.socket) -> None:
-        """Accept the connections that wait at a socket, and begin their handshakes."""
-        for _ in range(_TOGETHER_MAX):
-            if self._unproved >= UNPROVED_MAX:
-                self._loop.remove_reader(listening)
-                self._full.add(listening)
-                return
-            try:
-                connected, peer = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause(listening, error)
-                return
-            connected.setblocking(False)
-            task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
-            self._arriving[task] = False
-            self._unproved += 1
-            task.add_done_callback(self._done)
+    def _accept(self, connected: socket.socket, peer: Any) -> None:
+        """Begin the handshake of a connection."""
+        task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
+        self._arriving[task] = False
+        task.add_done_callback(self._done)
+        self._unproved += 1
+        if self._unproved == UNPROVED_MAX:
+            self._acceptor.hold()
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
         """Note that the node's protocol has this connection, which may outlive the listener from now on."""
@@ -222,27 +149,9 @@ class _TlsListener:
 
     def _prove(self) -> None:
         """Count one handshake less as under way, and accept connections again if there were too many."""
+        if self._unproved == UNPROVED_MAX:
+            self._acceptor.go_on()
         self._unproved -= 1
-        if self._unproved < UNPROVED_MAX:
-            for listening in self._full:
-                self._loop.add_reader(listening, self._accept, listening)
-            self._full.clear()
-
-    def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for `_PAUSE_S` after an error, as asyncio does: the system may be out of descriptors."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            _log.warning("%s can't accept a connection: %s", self._address, error)
-        else:
-            self._loop.call_exception_handler(
-                {"message": "socket.accept() out of system resource", "exception": error, "socket": listening}
-            )
-        self._loop.remove_reader(listening)
-        self._resume[listening] = self._loop.call_later(_PAUSE_S, self._go_on, listening)
-
-    def _go_on(self, listening: socket.socket) -> None:
-        """Accept connections again after a pause."""
-        self._resume.pop(listening, None)
-        self._loop.add_reader(listening, self._accept, listening)
 
     async def _begin(self, connected: socket.socket, peer: Any) -> None:
         """Do the handshake of one accepted connection and hand it to the node's protocol, or refuse it."""
@@ -257,7 +166,6 @@ class _TlsListener:
 
         name = str(HostPort(*peer[:2]))
         try:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             first = await _first_byte(self._loop, connected)
             if first is None:
                 connected.close()
