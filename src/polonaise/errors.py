@@ -169,6 +169,13 @@ class CopyNeeded(PolonaiseError):
     code = "copy_needed"
 
 
+class ClusterInUse(PolonaiseError):
+    """Servers of a cluster that is to be deleted are registered. Nothing was deleted."""
+
+    code = "cluster_in_use"
+    retry = Retry.AGAIN
+
+
 class WrongRole(ProtocolError):
     """A peer of the wrong kind, such as a client on a storage node's port."""
 

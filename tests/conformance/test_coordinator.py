@@ -35,6 +35,7 @@ from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
     Closed,
+    ClusterInUse,
     CoordinatorDamaged,
     CoordinatorUnavailable,
     DirectoryInUse,
@@ -403,6 +404,51 @@ async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
     assert sum(isinstance(outcome, AlreadyInitialized) for outcome in outcomes) == 3
     for process in processes:
         assert await process.describe() == winner
+
+
+@on_every_backend
+async def test_a_deleted_cluster_is_gone_and_another_may_be_made_that_has_nothing_of_it(cluster: Cluster) -> None:
+    first, second = await cluster.process(), await cluster.process()
+    await first.initialize(DESCRIPTION)
+    assert await first.set_partition(2, replace(INITIAL, generation=1), 0) is not None
+    assert await first.make_partitions({3: DESCRIPTION.storage}, DESCRIPTION.storage)
+    await second.delete(DESCRIPTION.key)
+    for process in (second, await cluster.process()):
+        with pytest.raises(NotInitialized):
+            await process.describe()
+        with pytest.raises(NotInitialized):
+            await process.delete(DESCRIPTION.key)
+    with pytest.raises(CoordinatorDamaged, match="missing"):  # by one that knew it
+        await first.partition(0)
+
+    smaller = replace(DESCRIPTION, key=b"k" * 16, partitions=1)
+    await second.initialize(smaller)
+    assert await second.make_partitions({1: DESCRIPTION.storage, 2: DESCRIPTION.storage}, DESCRIPTION.storage)
+    current = await second.description()
+    assert await second.set_description(current.value.grown("t", 2), current.version) is not None
+    reader = await cluster.process()
+    assert [await reader.partition(number) for number in range(3)] == [Versioned(0, INITIAL)] * 3
+    assert await reader.unique_id() == 1
+
+
+@on_every_backend
+async def test_a_cluster_with_servers_another_key_or_another_description_is_not_deleted(cluster: Cluster) -> None:
+    first, second = await cluster.process(), await cluster.process()
+    await first.initialize(DESCRIPTION)
+    with pytest.raises(WrongClusterKey, match="nothing was deleted"):
+        await second.delete(b"k" * 16)
+    membership = await first.register(Registration(7, "s:1"))
+    with pytest.raises(ClusterInUse, match="registered: 7"):
+        await second.delete(DESCRIPTION.key)
+    await membership.leave()
+    backend = await cluster.backend()
+    before = await backend.read("description")
+    assert before is not None
+    current = await first.description()
+    assert await first.set_description(current.value.grown("t", 1), current.version) is not None
+    assert not await backend.delete(before)
+    assert (await second.describe()).topics == {"t": (3,)}
+    await second.delete(DESCRIPTION.key)
 
 
 # ------------------------------------------------------------------ compare-and-set

@@ -135,6 +135,38 @@ def test_a_crash_at_any_step_of_initializing_leaves_no_cluster_or_a_whole_one(po
     assert outcomes == {"none", "whole"}
 
 
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_a_crash_at_any_step_of_deleting_leaves_the_whole_cluster_or_none(power_loss: bool) -> None:
+    outcomes = set()
+    larger = replace(DESCRIPTION, partitions=DESCRIPTION.partitions + 3)
+    smaller = replace(DESCRIPTION, key=b"k" * 16, partitions=1)
+
+    async def scenario(scene: Scene, call: int) -> bool:
+        await (await scene.open()).initialize(larger)
+        in_time = await scene.crash_at(call, lambda coordinator: coordinator.delete(larger.key))
+        if power_loss:
+            scene.machine.power_loss()
+        restarted = await scene.open()
+        try:
+            await restarted.describe()
+        except NotInitialized:
+            outcomes.add((in_time, "none"))
+        else:
+            outcomes.add((in_time, "whole"))
+            assert [(await restarted.partition(p)).value for p in range(larger.partitions)] == [INITIAL] * 5
+            await restarted.delete(larger.key)
+        await restarted.initialize(smaller)
+        scene.machine.power_loss()
+        after = await scene.open()
+        assert await after.describe() == smaller
+        assert [name for name in scene.names() if name.startswith("partition-")] == ["partition-0"]
+        assert "initializing" not in scene.names()
+        return in_time
+
+    assert at_every_call(scenario) > 20
+    assert outcomes == {(True, "whole"), (True, "none"), (False, "none")}
+
+
 def test_a_cluster_whose_making_crashed_at_its_end_is_damaged_and_not_new_once_it_loses_its_description() -> None:
     left = []
 

@@ -250,6 +250,37 @@ async def test_a_cluster_of_very_many_partitions_is_made(backend: ZooKeeperBacke
     assert await backend.read("partition-9999") == entries["partition-9999"]
 
 
+@pytest.mark.parametrize("step_s", [0.0, 0.002, 0.004, 0.008, 0.02])
+async def test_a_cluster_whose_deletion_was_cut_short_is_whole_or_none_and_another_has_nothing_of_it(
+    backend: ZooKeeperBackend, other: ZooKeeperBackend, root: str, step_s: float
+) -> None:
+    entries = first_entries(replace(DESCRIPTION, partitions=2_000))
+    await backend.create(entries)
+    deleting = asyncio.ensure_future(backend.delete(entries["description"]))
+    await time_passes(step_s)
+    deleting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await deleting
+    if await other.read("description") is not None:
+        assert await other.read("partition-1999") == entries["partition-1999"]
+        assert await other.delete(entries["description"])
+    smaller = first_entries(replace(DESCRIPTION, key=b"k" * 16, partitions=1))
+    assert await other.create(smaller)
+    with operator() as client:
+        assert {*client.get_children(root)} == {*smaller, "creation"}
+    for key, entry in smaller.items():
+        assert await backend.read(key) == entry
+
+
+async def test_a_deleted_cluster_leaves_no_node_of_it(backend: ZooKeeperBackend, root: str) -> None:
+    await backend.create(ENTRIES)
+    assert not await backend.delete(ENTRIES["description"]._replace(version=7))
+    assert await backend.delete(ENTRIES["description"])
+    assert not await backend.delete(ENTRIES["description"])
+    with operator() as client:
+        assert client.get_children(root) == []
+
+
 # ------------------------------------------------------------------ damage
 
 

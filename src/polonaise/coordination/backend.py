@@ -35,7 +35,14 @@ class Backend(Protocol):
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         """Make a cluster of all these entries, the description among them; return False when one exists.
 
-        A call that is cut short at any point makes the whole cluster or none, and can be repeated.
+        A call that is cut short at any point makes the whole cluster or none, and can be repeated. What a call that was
+        cut short has left, or a deletion that was, is not in the new cluster.
+        """
+
+    async def delete(self, description: Entry) -> bool:
+        """Delete the cluster of this description, all of its entries; return False when it has another by now.
+
+        A call that is cut short leaves the whole cluster, or none.
         """
 
     async def add(self, entries: Mapping[str, Entry]) -> None:

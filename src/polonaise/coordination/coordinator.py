@@ -26,6 +26,7 @@ from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
     Closed,
+    ClusterInUse,
     CoordinatorDamaged,
     CoordinatorNewer,
     DirectoryInUse,
@@ -131,6 +132,32 @@ class Coordinator:
         if not await self._backend.create(first_entries(description, beginning)):
             raise AlreadyInitialized(f"{self._backend} holds a cluster: use it, or choose another place")
         self._description, self._total = description, description.total
+
+    async def delete(self, key: bytes) -> None:
+        """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
+
+        Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `ClusterInUse` while servers are
+        registered: nothing was deleted then.
+        """
+        present = await self.description()
+        if present.value.key != key:
+            raise WrongClusterKey(
+                f"the cluster in {self._backend} has the key {present.value.key.hex()}, and {key.hex()} was to be "
+                "deleted: nothing was deleted"
+            )
+        # Not `members`: a server that hangs may go on, and would do so without a cluster.
+        if servers := sorted(map(int, await self._backend.registered(MEMBERS))):
+            raise ClusterInUse(
+                f"the cluster in {self._backend} has servers that are registered: {', '.join(map(str, servers))}. Stop "
+                "them first; one that was killed is registered for a few seconds more. Nothing was deleted"
+            )
+        if not await self._backend.delete(self._known[DESCRIPTION].entry):
+            raise ClusterInUse(
+                f"the cluster in {self._backend} was changed meanwhile: nothing was deleted. Look who is at work on "
+                "it, and delete it again"
+            )
+        self._description, self._total = None, 0
+        self._known.clear()
 
     async def describe(self) -> ClusterDescription:
         """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""

@@ -5,7 +5,7 @@
     <directory>/
       description · assignment · unique-id · partition-<p>    one value each, replaced whole
       <value>.new                                             a change that was not finished; swept
-      initializing                                            the cluster is being made: no description yet; swept
+      initializing                                            the cluster is being made, or deleted; swept
       change.lock · members.lock                              held while a value, or the membership, changes
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
@@ -139,6 +139,7 @@ class FileBackend:
         # its description, and are refused.
         await self._values.put(INITIALIZING, seal(INITIALIZING, description.cluster_key, 0, b"{}"))
         await self._values.sync()
+        await self._remove_values()
         others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
         while part := dict(islice(others, _PUTS_MAX)):
             await self._values.put_all(part)
@@ -147,6 +148,32 @@ class FileBackend:
         await self._disk.remove(self._values.path(INITIALIZING))
         await self._values.sync()
         return True
+
+    async def delete(self, description: Entry) -> bool:
+        """Delete the cluster of this description; return False when it has another by now."""
+
+        async def remove() -> bool:
+            if await self._read(DESCRIPTION) != description:
+                return False
+            # Before the description goes: other values without both are a cluster that has lost its description.
+            await self._values.put(INITIALIZING, seal(INITIALIZING, description.cluster_key, 0, b"{}"))
+            await self._values.sync()
+            await self._disk.remove(self._values.path(DESCRIPTION))
+            await self._values.sync()
+            await self._remove_values()
+            await self._values.sync()
+            await self._disk.remove(self._values.path(INITIALIZING))
+            await self._values.sync()
+            self._durable.clear()
+            return True
+
+        with translated_errors(f"deleting the cluster in {self}"):
+            return await self._values.alone(CHANGE_LOCK, remove)
+
+    async def _remove_values(self) -> None:
+        """Remove the values of a cluster that has no description, and is therefore none."""
+        for name in filter(is_key, await self._values.names()):
+            await self._disk.remove(self._values.path(name))
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
         """Keep those of these entries whose keys have none yet, durably."""

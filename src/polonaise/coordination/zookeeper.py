@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 from kazoo.client import KazooClient
@@ -35,7 +35,7 @@ from kazoo.exceptions import (
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.values import DESCRIPTION
+from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.coordination.zookeepersession import ZooKeeperSession
 from polonaise.errors import (
     CertificateRefused,
@@ -136,6 +136,8 @@ class ZooKeeperBackend:
 
     async def _make(self, entries: Mapping[str, Entry], claim: int) -> bool:
         """Create all nodes, the description's last; return False when the claim has passed to another process."""
+        if not await self._clear(claim, keeping=entries):
+            return False
         present = set(await self._children(self._root))
         first = [key for key in entries if key != DESCRIPTION]
         for start in range(0, len(first), _TOGETHER_MAX):
@@ -144,6 +146,44 @@ class ZooKeeperBackend:
             if not await self._commit(claim, _MAKING, {key: entries[key] for key in keys}, leftovers):
                 return False
         return await self._commit(claim, _MADE, {DESCRIPTION: entries[DESCRIPTION]}, [])
+
+    async def delete(self, description: Entry) -> bool:
+        """Delete the cluster of this description; return False when it has another by now."""
+        node, creation = await self._get(DESCRIPTION), await self._get(_CREATION)
+        if node is None or creation is None or self._entry(DESCRIPTION, node) != description:
+            return False
+
+        def begin(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            transaction.delete(self._path(DESCRIPTION), node.version)
+            # As if the cluster were being made: whoever makes one here takes the rest for leftovers.
+            transaction.set_data(self._path(_CREATION), _MAKING, creation.version)
+            return transaction.commit_async()
+
+        if not await self._transact(f"deleting the cluster in {self}", begin):
+            return False
+        # Unless another process has begun to make a cluster here, which deletes them itself.
+        if await self._clear(creation.version + 1, keeping=()):
+            with contextlib.suppress(NoNodeError, BadVersionError):
+                await self._ask(
+                    f"deleting {self.place(_CREATION)}",
+                    lambda client: client.delete_async(self._path(_CREATION), creation.version + 1),
+                    changes=True,
+                )
+        return True
+
+    async def _clear(self, claim: int, keeping: Container[str]) -> bool:
+        """Delete the nodes of values that an unfinished making or deletion has left, but for those of these keys.
+
+        Returns False when the claim has passed to another process.
+        """
+        leftovers = [key for key in await self._children(self._root) if is_key(key) and key not in keeping]
+        return all(
+            [
+                await self._commit(claim, _MAKING, {}, leftovers[start : start + _TOGETHER_MAX])
+                for start in range(0, len(leftovers), _TOGETHER_MAX)
+            ]
+        )
 
     async def _commit(self, claim: int, state: bytes, entries: Mapping[str, Entry], leftovers: Iterable[str]) -> bool:
         """Create nodes in one transaction, in place of leftovers, unless the claim has passed to another process."""
@@ -159,10 +199,14 @@ class ZooKeeperBackend:
                 transaction.set_data(self._path(_CREATION), state, claim)
             return transaction.commit_async()
 
-        results = await self._ask(f"making a cluster in {self}", begin, changes=True)
+        return await self._transact(f"making a cluster in {self}", begin)
+
+    async def _transact(self, what: str, begin: Callable[[KazooClient], Any]) -> bool:
+        """Send a transaction; return False, with nothing changed, when a node is not in the state that it expects."""
+        results = await self._ask(what, begin, changes=True)
         errors = [result for result in results if isinstance(result, Exception)]
         if errors and not any(isinstance(error, BadVersionError | NoNodeError | NodeExistsError) for error in errors):
-            raise self._unavailable(f"making a cluster in {self}", errors[0], changes=True) from errors[0]
+            raise self._unavailable(what, errors[0], changes=True) from errors[0]
         return not errors
 
     async def add(self, entries: Mapping[str, Entry]) -> None:

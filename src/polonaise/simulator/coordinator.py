@@ -21,7 +21,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, missing
 from polonaise.coordination.coordinator import first_entries
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination.values import DESCRIPTION, ClusterDescription
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.loop import LIFE
@@ -159,6 +159,12 @@ class SimulatedCoordinator:
         self._values = dict(entries)
         return True
 
+    def delete(self, description: Entry) -> bool:
+        if self._values.get(DESCRIPTION) != description:
+            return False
+        self._values = {}
+        return True
+
     def add(self, entries: Mapping[str, Entry]) -> bool:
         self._values = {**entries, **self._values}
         return True
@@ -270,6 +276,9 @@ class SimulatedBackend:
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         return await self._call(lambda: self._service.create(entries), changes=True)
+
+    async def delete(self, description: Entry) -> bool:
+        return await self._call(lambda: self._service.delete(description), changes=True)
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
         await self._call(lambda: self._service.add(entries), changes=True)

@@ -1,0 +1,60 @@
+"""The `polonaise cluster delete` command: a cluster's values are deleted from its coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from polonaise.cli import looking
+from polonaise.cli.cluster import cluster
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.tlsoptions import with_tls
+
+
+@cluster.command("delete", epilog=EXIT_STATUS)
+@with_tls
+def cluster_delete(
+    confirm: Annotated[
+        str | None, Option(metavar="KEY", help="The cluster's key, in place of the question.", show_default=False)
+    ] = None,
+    coordinator: looking.CoordinatorOption = None,
+    as_json: looking.Json = False,
+) -> None:
+    """Delete a cluster from its coordinator, for good. Its servers have to be stopped first.
+
+    Shows what would be deleted, and asks for the cluster's key. The storage nodes' directories stay: the log is in
+    them, and without the cluster nobody serves it; erase them to make a new cluster of these nodes.
+    """
+    from polonaise.admin.asking import opened_coordinator
+    from polonaise.errors import WrongClusterKey
+
+    where = looking.required(coordinator)
+
+    async def do() -> None:
+        async with opened_coordinator(where) as (_, opened):
+            description = await opened.describe()
+            key = description.key.hex()
+            topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
+            told = (
+                f"cluster {key}: {description.total} partitions{topics}, on storage nodes "
+                f"{', '.join(description.storage)}"
+            )
+            if not as_json:
+                say(told)
+            again = confirm
+            if again is None:
+                again = str(typer.prompt("Type the cluster's key to delete it", err=True))
+            if again.strip().lower() != key:
+                raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
+            await opened.delete(description.key)
+        if as_json:
+            say_json({"cluster": key, "deleted": True})
+        else:
+            say("the cluster was deleted; the directories of its storage nodes may be erased")
+
+    with tidy():
+        asyncio.run(while_read(do()))
