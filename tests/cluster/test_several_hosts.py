@@ -125,7 +125,7 @@ def test_a_client_goes_on_when_the_machine_of_an_owner_is_lost(machines: Machine
             machines.start(machine, line.removesuffix(" &"))
     block_until(lambda: machines.run("m2", status).returncode == 0, "the cluster is ready")
     ready_s = time.monotonic() - began_s
-    print(f"ready after {ready_s:.1f} s")
+    sys.stdout.write(f"ready after {ready_s:.1f} s\n")
     assert ready_s < READY_S_MAX
     for machine in ("m1", "m2", "m3"):
         output_of(machines.run(machine, status))

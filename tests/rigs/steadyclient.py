@@ -24,7 +24,8 @@ def main(address: str, partitions: int) -> None:
         number = 0
         while not _ended.is_set():
             log.append(str(number).encode(), partition=number % partitions).result(120)
-            print(number, flush=True)
+            sys.stdout.write(f"{number}\n")
+            sys.stdout.flush()
             number += 1
 
 
