@@ -27,6 +27,7 @@ from polonaise.errors import (
 from polonaise.log.batch import Columns
 from polonaise.terms import FailureReason
 from rigs.clients import World
+from rigs.fakeserver import FakeServer
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
@@ -300,8 +301,6 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
 
 
 async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
-    from rigs.fakeserver import FakeServer
-
     client = await world.client()
     await client.append(b"0")
     world.server.hold = True
@@ -319,8 +318,6 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
 
 
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
-    from rigs.fakeserver import FakeServer
-
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.server.logs.clear()
     client = await world.client()
@@ -352,6 +349,21 @@ async def test_a_mount_without_an_answer_is_tried_again(world: World) -> None:
     await wait_until(lambda: len(world.server.heard.mounts) >= 2)
     world.server.silent_mounts = False
     await waiting
+
+
+async def test_a_partition_that_moves_away_from_a_server_that_hangs_is_followed_at_once(world: World) -> None:
+    """Such a server accepts connections, and says nothing: no wait for its hello may hold the client up."""
+    client = await world.ready_client(settings={"connect_s_max": 30.0})
+    world.server.crash()
+    world.host.wires.listening[world.server.address] = asyncio.Protocol
+    receipt = client.append(b"0")
+    asked = asyncio.ensure_future(client.register(b"key", timeout=30.0))
+    await wait_until(lambda: world.host.wires.attempts[-2:] == [world.server.address] * 2)  # a stream, and one for bulk
+    FakeServer(world.host, dict(world.logs), "server:2", generation=2)
+    world.coordinator.assign(0, "server:2", 2)
+    async with asyncio.timeout(2.0):
+        assert (await receipt).id == 0
+        assert await asked is None
 
 
 async def test_a_server_that_is_down_is_tried_until_it_is_back(world: World) -> None:

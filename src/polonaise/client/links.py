@@ -17,6 +17,8 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 Kind: TypeAlias = Literal["stream", "bulk"]
+Route: TypeAlias = Callable[[], asyncio.Future[None]]
+"""Returns a future that is done when the assignment changes; raises an error if it leads to another server by now."""
 
 
 class MountedPartition(Protocol):
@@ -96,22 +98,23 @@ class Links:
         self._attempts: dict[tuple[Kind, str], asyncio.Future[None]] = {}
         self._closed = False
 
-    async def stream(self, address: str) -> Stream:
+    async def stream(self, address: str, route: Route) -> Stream:
         """Return the open stream to a server; connect if there is none.
 
-        Raises `ConnectionLost`, the error with which either side refuses the connection, or `Closed` after `close`.
+        Raises the error of `route`, `ConnectionLost`, the error with which either side refuses the connection, or
+        `Closed` after `close`.
         """
         while (stream := self._streams.get(address)) is None or stream.connection.closed:
-            await self._wait_connected("stream", address)
+            await self._wait_connected("stream", address, route)
         return stream
 
-    async def bulk(self, address: str) -> Connection:
+    async def bulk(self, address: str, route: Route) -> Connection:
         """Return the open bulk connection to a server; otherwise as `stream`.
 
         For reads, bodies and other requests: a gigabyte of bodies must not delay the feed.
         """
         while (connection := self._bulk.get(address)) is None or connection.closed:
-            await self._wait_connected("bulk", address)
+            await self._wait_connected("bulk", address, route)
         return connection
 
     def close(self) -> None:
@@ -120,10 +123,10 @@ class Links:
         for connection in [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]:
             connection.close()
 
-    async def _wait_connected(self, kind: Kind, address: str) -> None:
+    async def _wait_connected(self, kind: Kind, address: str, route: Route) -> None:
         """Wait for one attempt to connect, shared by all that want this connection at the same time.
 
-        Raises as `stream`.
+        Raises as `stream`. The attempt goes on when the wait for it ends because of the route.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
@@ -133,7 +136,11 @@ class Links:
             attempt.add_done_callback(retrieve)
             self._attempts[kind, address] = attempt
             self._host.spawn(self._connect(kind, address, attempt), f"client: connect to {address} ({kind})")
-        await asyncio.shield(attempt)
+        # A server that hangs accepts connections and says nothing. By the end of the attempt, seconds later, another
+        # one may long own the partition.
+        while not attempt.done():
+            await asyncio.wait((attempt, route()), return_when=asyncio.FIRST_COMPLETED)
+        attempt.result()
 
     async def _connect(self, kind: Kind, address: str, attempt: asyncio.Future[None]) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from polonaise.client.appends import PartitionAppends
@@ -232,7 +233,9 @@ class Mounting:
         """Find the owner, mount, and wait until the mount ends; return why."""
         try:
             owner = await self._routes.owner(self._partition)
-            stream = await self._links.stream(owner.address)
+            stream = await self._links.stream(owner.address, partial(self._routes.route, self._partition, owner))
+        except NotOwner as error:  # the assignment has named another one: nothing to pause for
+            return _Ended(error, pause=False)
         except PolonaiseError as error:
             return _Ended(error)
         # A stream is shared by the partitions of one server. This may have been the last one on the former owner's.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from polonaise.client.links import Links
@@ -90,7 +91,7 @@ class Requests:
         while True:
             try:
                 owner = await self._routes.owner(partition)
-                connection = await self._links.bulk(owner.address)
+                connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
                 received = await connection.request(
                     request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
                 )

@@ -11,7 +11,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.settings import ClientSettings
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
-from polonaise.errors import CoordinatorDamaged, PolonaiseError, fresh
+from polonaise.errors import CoordinatorDamaged, NotOwner, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import PartitionId
 
@@ -91,6 +91,16 @@ class Routes:
             if owner is not None:
                 return owner
             await asyncio.shield(self._changed)  # shared: one wait that is given up must not cancel the others
+
+    def route(self, partition: PartitionId, owner: Owner) -> asyncio.Future[None]:
+        """Return a future that is done when the assignment changes, not to be cancelled: all who wait share it.
+
+        Raises `NotOwner` if a later owner than this one is known already.
+        """
+        known = self.known(partition)
+        if known is not None and known.generation > owner.generation:
+            raise NotOwner(f"partition {partition} has moved from {owner.address} to {known.address}")
+        return self._changed
 
     def waits_for(self, partition: PartitionId) -> str:
         """Return what is waited for when the partition does not answer, for error messages."""
