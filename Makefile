@@ -50,8 +50,9 @@ simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one t
 model: $(STAMP) ## session start and the owner explored exhaustively over the production decisions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
 
-kill-test: $(STAMP) ## processes on an embedded log, killed with -9: KILLS=how many
+kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many
 	$(BIN)/python -m tests.kill --kills $(KILLS)
+	$(BIN)/python -m tests.kill --kills $(KILLS) --cluster
 
 soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)

@@ -17,6 +17,7 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.demo import run
 from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
+from rigs.hangup import sighup_by_default
 from rigs.waiting import block_for, block_until
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,7 @@ def session_of(process: subprocess.Popen[str]) -> list[str]:
 
 def started(command: list[str], directory: Path) -> subprocess.Popen[str]:
     """A program that SIGHUP ends unless it has that ignored itself, also where the tests were started by nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
+    with sighup_by_default():
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -55,8 +55,6 @@ def started(command: list[str], directory: Path) -> subprocess.Popen[str]:
             cwd=directory,
             env={**os.environ, "TMPDIR": str(directory)},
         )
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from polonaise.host.stopsignals import StopFlag, stop_signals_call
+from rigs.hangup import sighup_by_default
 from rigs.waiting import PATIENCE_S
 
 WAITS = """
@@ -63,7 +64,9 @@ def test_a_flag_may_be_set_within_any_step_of_the_wait_for_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_what_waits_for_the_flag(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as process:
+    with sighup_by_default():
+        process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
+    with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         process.send_signal(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -13,24 +14,46 @@ from rich.table import Table
 from tests.campaigns import running
 from tests.campaigns.running import GaveUp
 
-from .campaign import TAKE_OVER_S_MAX, Campaign, Report
+from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.node.local import LocalCluster
+
+from .campaign import Campaign, ClusterCampaign, EmbeddedCampaign, Report
 
 
 def main() -> int:
     parser = running.options("make kill-test", __doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="kill the nodes of a cluster with ZooKeeper, too, in place of an embedded log",
+    )
     options = parser.parse_args()
     console = Console()
-    with running.directory(options.keep) as directory:
-        report = _campaign(directory, options.kills, options.seed, console)
+    with (
+        running.directory(options.keep) as directory,
+        _cluster_in(directory) if options.cluster else nullcontext() as cluster,
+    ):
+        report = _campaign(directory, cluster, options.kills, options.seed, console)
     if report is None:
         return 1
     console.print(table_of(report))
     return running.print_wrong(console, report.wrong)
 
 
-def _campaign(directory: Path, kills: int, seed: int, console: Console) -> Report | None:
-    with Campaign(directory, seed) as campaign:
+def _cluster_in(directory: Path) -> LocalCluster:
+    plan = LocalPlan.new(Wanted(servers=2))
+    home = directory / "cluster"
+    home.mkdir()
+    return LocalCluster(home, addresses=plan.addresses)
+
+
+def _begun(directory: Path, cluster: LocalCluster | None, seed: int) -> Campaign:
+    return EmbeddedCampaign(directory, seed) if cluster is None else ClusterCampaign(directory, seed, cluster)
+
+
+def _campaign(directory: Path, cluster: LocalCluster | None, kills: int, seed: int, console: Console) -> Report | None:
+    with _begun(directory, cluster, seed) as campaign:
         try:
             with Progress(console=console) as progress:
                 bar = progress.add_task("kill -9", total=kills)
@@ -47,7 +70,8 @@ def table_of(report: Report) -> Table:
     took_s = sorted(report.take_overs_s)
     figures: dict[str, int | str] = {
         "kills": report.kills,
-        "of them, of the host": report.host_kills,
+        "of them, of what served the log": report.served_kills,
+        "of them, of storage nodes": report.storage_kills,
         "with appends of the killed process unacknowledged": report.unacknowledged,
         "operations asked for": told.asked,
         "acknowledged": told.acknowledged,
@@ -58,9 +82,9 @@ def table_of(report: Report) -> Table:
     if took_s:
         figures["take-over, median"] = f"{1e3 * statistics.median(took_s):.0f} ms"
         figures["take-over, 95 %"] = f"{1e3 * took_s[len(took_s) * 95 // 100]:.0f} ms"
-        figures[f"take-over, longest (bound {TAKE_OVER_S_MAX:g} s)"] = f"{1e3 * took_s[-1]:.0f} ms"
+        figures[f"take-over, longest (bound {report.take_over_s_max:g} s)"] = f"{1e3 * took_s[-1]:.0f} ms"
     figures["wrong"] = len(report.wrong)
-    return running.table("Kills of an embedded log's processes", figures)
+    return running.table("Kills of processes that share a log", figures)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kills processes at random moments, with appends under way, and measures how long a new host takes."""
+"""Kills processes at random moments, with appends under way, and measures how long it takes others to go on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,26 +19,31 @@ from tests.campaigns.journal import Line, Reader
 from tests.campaigns.running import PATIENCE_S, ROOT, GaveUp
 
 import polonaise
+from polonaise.coordination.zookeeper import SESSION_S
+from polonaise.node.local import LocalCluster
 
 from .ledger import PARTITION, VIEW, Ledger
 from .verdict import View, judge
 
 PROCESSES = ("a", "b", "c")
-TAKE_OVER_S_MAX = 2.0
 
 
 @dataclass
 class Report:
     """The events of a campaign, and the mistakes found."""
 
+    take_over_s_max: float
+    """The seconds within which others have to go on when what served the log was killed."""
     kills: int = 0
-    host_kills: int = 0
+    served_kills: int = 0
+    """The number of kills of what served the log: the host of an embedded one, or a server."""
+    storage_kills: int = 0
     unacknowledged: int = 0
     """The number of kills of a process that had appends without an answer."""
     take_overs_s: list[float] = field(default_factory=list)
-    """Seconds from each kill of the host to the first commit of an operation that was asked for after the kill."""
+    """Seconds from each kill of what served the log to the first commit of an operation asked for after the kill."""
     late: list[str] = field(default_factory=list)
-    """A text for each take-over that took longer than `TAKE_OVER_S_MAX`."""
+    """A text for each take-over that took longer than `take_over_s_max`."""
     comparison: Comparison = field(default_factory=Comparison)
 
     @property
@@ -48,8 +54,9 @@ class Report:
 class _Process:
     """One of the processes, through all its lives."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, address: str) -> None:
         self._directory = directory
+        self._address = address
         self._lives = 0
         self.name = name
         self.lines: list[Line] = []
@@ -59,7 +66,8 @@ class _Process:
 
     def start(self) -> None:
         self._lives += 1
-        command = [sys.executable, "-m", "tests.kill.client", str(self._directory), self.name, str(self._lives)]
+        arguments = [self._address, str(self._directory), self.name, str(self._lives)]
+        command = [sys.executable, "-m", "tests.kill.client", *arguments]
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=errors)
         self.journal = Reader(self._directory / f"{self.name}.{self._lives}.journal")
@@ -79,15 +87,15 @@ class _Process:
             raise GaveUp(f"process {self.name} ended by itself: {self.errors.read_text()[-2000:]}")
 
 
-class Campaign:
-    """A campaign of kills. Use as a context manager: no process outlives it."""
+class Campaign(ABC):
+    """A campaign of kills among processes that work with one log. Use as a context manager: none outlives it."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self._log_directory = directory / "log"
+    def __init__(self, directory: Path, seed: int, address: str, take_over_s_max: float) -> None:
+        self._address = address
         self._directory = directory
         self._random = random.Random(seed)
-        self._processes = [_Process(directory, name) for name in PROCESSES]
-        self.report = Report()
+        self._processes = [_Process(directory, name, address) for name in PROCESSES]
+        self.report = Report(take_over_s_max)
 
     def __enter__(self) -> Campaign:
         return self
@@ -110,32 +118,30 @@ class Campaign:
 
     # ------------------------------------------------------------------ killing
 
+    @abstractmethod
     def _kill_one(self) -> None:
-        victim: _Process | None = None
-        while victim is None:
-            self._wait(lambda: bool(self._host() and self._open()), "a host")
-            host = self._host()
-            victim = self._caught_busy(self._random.choice(self._open()))
-        killed_s = time.monotonic()
+        """Kill one process, see that the others go on, and start it again."""
+
+    def _kill_client(self, victim: _Process) -> None:
         victim.kill()
-        died_s = time.monotonic()
         self.report.kills += 1
         self.report.unacknowledged += bool(victim.journal.pending)
-        others = [each for each in self._processes if each is not victim]
-        if victim is host:
-            self.report.host_kills += 1
-            self._wait(lambda: _first_commit_s(others, killed_s) is not None, "a commit after the host was killed")
-            first_s = _first_commit_s(others, killed_s)
-            assert first_s is not None
-            took_s = first_s - killed_s
-            self.report.take_overs_s.append(took_s)
-            if took_s > TAKE_OVER_S_MAX:
-                ended = time.time() - (time.monotonic() - first_s)
-                self.report.late.append(
-                    f"a take-over took {took_s:.2f} s, from {ended - took_s:.3f} to {ended:.3f} "
-                    f"(the killed process was gone after {died_s - killed_s:.2f} s)"
-                )
-        victim.start()
+
+    def _time_take_over(self, others: list[_Process], killed_s: float) -> None:
+        """Measure how long it takes until one of these processes has a commit that it asked for after the kill."""
+        died_s = time.monotonic()
+        self._wait(lambda: _first_commit_s(others, killed_s) is not None, "a commit after what served it was killed")
+        first_s = _first_commit_s(others, killed_s)
+        assert first_s is not None
+        took_s = first_s - killed_s
+        self.report.served_kills += 1
+        self.report.take_overs_s.append(took_s)
+        if took_s > self.report.take_over_s_max:
+            ended = time.time() - (time.monotonic() - first_s)
+            self.report.late.append(
+                f"a take-over took {took_s:.2f} s, from {ended - took_s:.3f} to {ended:.3f} "
+                f"(the killed process was gone after {died_s - killed_s:.2f} s)"
+            )
 
     def _open(self) -> list[_Process]:
         return [each for each in self._processes if each.journal.opened]
@@ -149,14 +155,6 @@ class Campaign:
             return process
         process.process.send_signal(signal.SIGCONT)
         return None
-
-    def _host(self) -> _Process | None:
-        """Return the hosting process, by the process id in the lock file."""
-        try:
-            pid = int((self._log_directory / "host.lock").read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        return next((each for each in self._open() if each.process.pid == pid), None)
 
     def _let_run(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -192,13 +190,78 @@ class Campaign:
 
     async def compare(self) -> None:
         """After `run`, compare what the processes were told with the log."""
-        async with polonaise.connect(f"embedded:{self._log_directory}") as log:
+        async with polonaise.connect(self._address) as log:
             bodies = [tx.data async for tx in log.read(PARTITION, timeout=PATIENCE_S)]
         ledger = Ledger(self._directory / VIEW)
         view = View(*ledger.state())
         await ledger.close()
         lines = [line for each in self._processes for line in each.lines]
         self.report.comparison = judge(bodies, lines, view)
+
+
+class EmbeddedCampaign(Campaign):
+    """Kills of processes that share an embedded log, the one that hosts it included."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._log_directory = directory / "log"
+        super().__init__(directory, seed, f"embedded:{self._log_directory}", take_over_s_max=2.0)
+
+    def _kill_one(self) -> None:
+        victim: _Process | None = None
+        while victim is None:
+            self._wait(lambda: bool(self._host() and self._open()), "a host")
+            host = self._host()
+            victim = self._caught_busy(self._random.choice(self._open()))
+        killed_s = time.monotonic()
+        self._kill_client(victim)
+        if victim is host:
+            self._time_take_over([each for each in self._processes if each is not victim], killed_s)
+        victim.start()
+
+    def _host(self) -> _Process | None:
+        """Return the hosting process, by the process id in the lock file."""
+        try:
+            pid = int((self._log_directory / "host.lock").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return next((each for each in self._open() if each.process.pid == pid), None)
+
+
+class ClusterCampaign(Campaign):
+    """Kills of clients, servers and storage nodes. The clients know the servers' addresses and nothing else."""
+
+    def __init__(self, directory: Path, seed: int, cluster: LocalCluster) -> None:
+        """The cluster runs, and is the caller's to stop."""
+        self._cluster = cluster
+        address = "polonaise://" + ",".join(server.address for server in cluster.servers)
+        # Others take a server for gone when its session with the coordinator ends.
+        super().__init__(directory, seed, address, take_over_s_max=SESSION_S + 1.0)
+
+    def _kill_one(self) -> None:
+        kill = self._random.choice([self._kill_busy_client, self._kill_server, self._kill_storage])
+        kill()
+
+    def _kill_busy_client(self) -> None:
+        victim: _Process | None = None
+        while victim is None:
+            victim = self._caught_busy(self._random.choice(self._open()))
+        self._kill_client(victim)
+        victim.start()
+
+    def _kill_server(self) -> None:
+        server = self._random.choice(self._cluster.servers)
+        killed_s = time.monotonic()
+        server.kill()
+        self.report.kills += 1
+        self._time_take_over(self._processes, killed_s)
+        server.start()
+
+    def _kill_storage(self) -> None:
+        node = self._random.choice(self._cluster.storage)
+        node.kill()
+        self.report.kills += 1
+        self.report.storage_kills += 1
+        node.start()
 
 
 def _first_commit_s(processes: list[_Process], after_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""One process of the kill test: `python -m tests.kill.client DIRECTORY NAME LIFE`, until SIGTERM or the kill."""
+"""A process of the kill test: `python -m tests.kill.client ADDRESS DIRECTORY NAME LIFE`, until SIGTERM or the kill."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Client:
         return f"{self._name}/{self._count}"
 
 
-async def main(directory: Path, name: str, life: str) -> None:
+async def main(address: str, directory: Path, name: str, life: str) -> None:
     book = Journal(directory / f"{name}.{life}.journal")
     ledger = Ledger(directory / VIEW)
-    async with polonaise.connect(f"embedded:{directory / 'log'}", view=ledger) as log:
+    async with polonaise.connect(address, view=ledger) as log:
         client = Client(log, ledger, book, f"{name}.{life}")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)
         await log.ready(PARTITION)
@@ -95,4 +95,4 @@ async def main(directory: Path, name: str, life: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(created).3f %(process)d %(name)s: %(message)s")
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]))

@@ -8,7 +8,9 @@ import pytest
 from tests.campaigns import journal
 from tests.campaigns.journal import Journal, Line, Reader
 
-from .campaign import Campaign
+from polonaise.node.local import LocalCluster
+
+from .campaign import ClusterCampaign, EmbeddedCampaign
 from .ledger import deposit, fold, transfer
 from .verdict import View, judge
 
@@ -27,13 +29,30 @@ LINES = [
 @pytest.mark.alone
 @pytest.mark.slow
 async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_there_in_time(tmp_path: Path) -> None:
-    with Campaign(tmp_path, seed=20) as campaign:
+    with EmbeddedCampaign(tmp_path, seed=20) as campaign:
         campaign.run(20)
         await campaign.compare()
     report = campaign.report
     assert report.wrong == []
     assert report.kills == report.unacknowledged == 20
     assert report.take_overs_s
+    assert report.comparison.acknowledged > 100
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+async def test_kills_of_a_clusters_nodes_and_clients_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    with (
+        LocalCluster(tmp_path / "cluster", storage=3, servers=2) as cluster,
+        ClusterCampaign(tmp_path, 20, cluster) as campaign,
+    ):
+        campaign.run(15)
+        await campaign.compare()
+    report = campaign.report
+    assert report.wrong == []
+    assert report.served_kills
+    assert report.storage_kills
+    assert report.unacknowledged
     assert report.comparison.acknowledged > 100
 
 

@@ -27,6 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make torture-pipeline", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20, help="in all; those of an earlier run in DIRECTORY count")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and their moments")
+    parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
     parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
     arguments = parser.parse_args()
     console = Console()
@@ -36,7 +37,7 @@ def main() -> int:
     report = Report.kept(path) if path.exists() else Report(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="polonaise-torture-") as scratch, Drivers(Path(scratch)) as drivers:
         drivers.prepare()
-        with Ground(Path(scratch, "ground")) as ground:
+        with Ground(Path(scratch, "ground"), arguments.servers) as ground:
             if not report.rounds:
                 _moments(Rig(ground, drivers), report, console)
                 report.keep(path)

@@ -131,23 +131,10 @@ class Campaign:
 
     def _stop_driver(self, driver: Driver) -> None:
         self._rig.drivers.retire()
-        self._stop(driver)
+        driver.stop()
+        wait_for(lambda: driver.stopped, "the driver to stop")
         self._zombies.append(driver)
         self._report.hit["driver stopped, and woken after its successor"] += 1
-
-    def _stop(self, driver: Driver) -> None:
-        """Stop a driver, except in the millisecond in which it connects and holds the coordinator directory's lock.
-
-        A process stopped with that lock holds up all others that connect, and they get an error that says so: the lock
-        is the only way to tell who may change the directory. No successor could do the stopped driver's work.
-        """
-        while True:
-            driver.stop()
-            wait_for(lambda: driver.stopped, "the driver to stop")
-            if self._rig.ground.may_connect():
-                return
-            driver.resume()
-            time.sleep(0.01)
 
     def _kill_worker(self, driver: Driver) -> None:
         """Kill one of the Python workers of the driver, whatever the worker does at the moment."""
@@ -157,7 +144,8 @@ class Campaign:
             self._report.hit["worker killed"] += 1
 
     def _break_server(self, _: Driver) -> None:
-        self._rig.ground.break_server(lambda: None)
+        ground = self._rig.ground
+        ground.break_server(lambda: None, self._chance.randrange(len(ground.local.servers)))
         self._report.hit["server killed"] += 1
 
     def _lose_storage(self, _: Driver) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import polonaise.blocking
 from polonaise.client.protocol.group import Group
-from polonaise.coordination.directory import CHANGE_LOCK
 from polonaise.errors import PolonaiseError
 from polonaise.node.local import LocalCluster
 
@@ -38,10 +36,10 @@ AWAY_S = 0.3
 class Ground:
     """The cluster with its source rows, and faults of its nodes. Use as a context manager."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, servers: int = 1) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.local = LocalCluster(directory / "cluster", storage=3, partitions=PARTITIONS)
+        self.local = LocalCluster(directory / "cluster", storage=3, servers=servers, partitions=PARTITIONS)
         self._scratch = 0
         self.accounted = dict.fromkeys(TARGETS + OTHER_TARGETS, -1)
         """By target partition: the id up to which its rows have been compared. Rows that come later, however late,
@@ -64,19 +62,8 @@ class Ground:
 
     @property
     def cluster(self) -> str:
-        return self.local.coordinator
-
-    def may_connect(self) -> bool:
-        """Whether the lock for changes of the coordinator's directory gets free within a second."""
-        with (self.local.directory / "coordinator" / CHANGE_LOCK).open("ab") as file:
-            until_s = time.monotonic() + 1.0
-            while time.monotonic() < until_s:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return True
-                except BlockingIOError:
-                    time.sleep(0.005)
-        return False
+        """The log's address: Spark's drivers and tasks know the servers alone, and no coordinator."""
+        return "polonaise://" + ",".join(server.address for server in self.local.servers)
 
     def _fill(self, partition: int, count: int) -> None:
         rows = bodies(partition, count)
@@ -117,10 +104,9 @@ class Ground:
 
     # ------------------------------------------------------------------ what is done to it
 
-    def break_server(self, meanwhile: Callable[[], None]) -> None:
-        """Stop the server, so that requests stay unanswered for a moment; then kill it, and later start it again."""
-        server = self.local.server
-        assert server is not None
+    def break_server(self, meanwhile: Callable[[], None], number: int = 0) -> None:
+        """Stop a server, so that requests stay unanswered for a moment; then kill it, and later start it again."""
+        server = self.local.servers[number]
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         meanwhile()
@@ -141,10 +127,14 @@ class Ground:
 
     def _all_engaged(self) -> bool:
         try:
-            health = self.log.health(0, timeout=10)
+            return all(self._engaged(partition) == 3 for partition in range(PARTITIONS))
         except PolonaiseError:
             return False
-        return all(len(health["partitions"][str(each)]["engaged"]) == 3 for each in range(PARTITIONS))
+
+    def _engaged(self, partition: int) -> int:
+        """Return the number of a partition's engaged replicas, as its owner says."""
+        owner = self.log.health(partition, timeout=10)["partitions"]
+        return len(owner[str(partition)]["engaged"])
 
 
 def bodies(partition: int, count: int) -> list[str]:
