@@ -1,12 +1,13 @@
-"""How long do appends wait when a process stops, dies or hangs?
+"""How long do appends wait when a process stops, dies or hangs, or when its host is cut off?
 
-    python benchmarks/failover.py [--rounds 20] [--only NAME] [--file] [--write]
+    python benchmarks/failover.py [--rounds 20] [--only NAME] [--loopback] [--write]
 
-Three storage nodes, two servers that share four partitions, and ZooKeeper (with `--file` a coordinator in a directory),
-all processes of their own. A client that knows the servers alone appends to each partition, one after the other, all
-the time. Each round of each scenario does something to one process, and measures the longest time between two commits
-of one partition from then on until all is well again. At the end the log is compared with what the client was told:
-each acknowledged append is in it once, and no append has failed.
+Three storage nodes, two servers that share four partitions, and ZooKeeper, all processes of their own. Storage nodes
+and servers are on hosts of their own, network namespaces, where root runs this and there is `ip`. With `--loopback`,
+or elsewhere, all are on this machine, and no host is cut off. A client that knows the servers alone appends to each
+partition, one after the other, all the time. Each round of each scenario does something to one node, and measures the
+longest time between two commits of one partition from then on until all is well again. At the end the log is compared
+with what the client was told: each acknowledged append is in it once, and no append has failed.
 
 With `--write` the table replaces the one in docs/performance.md.
 """
@@ -21,7 +22,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,9 +34,14 @@ from document import arguments, command, table, write_figures
 from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.coordination.lease import LEASE_S
-from polonaise.node.local import ChildNode, LocalCluster
+from polonaise.node.local import ChildNode, LocalAddresses, LocalCluster
+from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
+from polonaise.smoke.leftovers import Notes, sweep
+from polonaise.smoke.protocol.faults import Fault, FaultKind
 
 PARTITIONS: Final = 4
+STORAGE_HOSTS: Final = ("storage-0", "storage-1", "storage-2")
+SERVER_HOSTS: Final = ("server-0", "server-1")
 SETTLE_S: Final = 1.0
 """A server that was started again is given its share after so long. Only rounds would take longer with the default."""
 STEADY_S: Final = 0.5
@@ -91,7 +98,7 @@ class Appender:
 class Bench:
     """A cluster with an appender, and what can be done to its processes."""
 
-    def __init__(self, cluster: LocalCluster, observer: ClusterObserver, appender: Appender) -> None:
+    def __init__(self, cluster: BenchCluster, observer: ClusterObserver, appender: Appender) -> None:
         self.cluster = cluster
         self._observer = observer
         self._appender = appender
@@ -132,6 +139,20 @@ async def in_thread(call: Callable[[], None]) -> None:
     await asyncio.to_thread(call)
 
 
+@contextmanager
+def hosts_of_their_own() -> Iterator[NamespaceHosts]:
+    sweep()
+    notes = Notes()  # so that the next run removes what is made here, if this process is killed
+    try:
+        hosts = NamespaceHosts(notes.prefix, (*STORAGE_HOSTS, *SERVER_HOSTS))
+        try:
+            yield hosts
+        finally:
+            hosts.close()
+    finally:
+        notes.tidy()
+
+
 async def server_stops(bench: Bench) -> None:
     server = bench.any_server()
     await in_thread(server.stop)
@@ -159,6 +180,24 @@ async def storage_hangs(bench: Bench) -> None:
     await hangs(bench.any_storage(), 2 * LEASE_S)
 
 
+async def server_cut_off(bench: Bench) -> None:
+    await cut_off(bench.cluster, bench.any_server(), 2 * LEASE_S)
+
+
+async def storage_cut_off(bench: Bench) -> None:
+    await cut_off(bench.cluster, bench.any_storage(), 2 * LEASE_S)
+
+
+async def cut_off(cluster: BenchCluster, node: ChildNode, for_s: float) -> None:
+    assert cluster.hosts is not None
+    cut = Fault(FaultKind.CUT, host_of(node.name))
+    cluster.hosts.cut(cut)
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        cluster.hosts.heal(cut)
+
+
 async def hangs(node: ChildNode, for_s: float) -> None:
     assert node.pid is not None
     os.kill(node.pid, signal.SIGSTOP)
@@ -172,6 +211,8 @@ class Scenario(NamedTuple):
     name: str
     what: str
     do: Callable[[Bench], Awaitable[None]]
+    needs_hosts: bool = False
+    """Whether nodes have to be on hosts of their own."""
 
 
 SCENARIOS: Final = (
@@ -180,20 +221,46 @@ SCENARIOS: Final = (
     Scenario("server-hangs", "a server hangs (SIGSTOP), and goes on after 10 s", server_hangs),
     Scenario("storage-killed", "a storage node is killed, and started again", storage_killed),
     Scenario("storage-hangs", "a storage node hangs (SIGSTOP), and goes on after 10 s", storage_hangs),
+    Scenario("server-cut-off", "a server's host is cut off for 10 s", server_cut_off, needs_hosts=True),
+    Scenario("storage-cut-off", "a storage node's host is cut off for 10 s", storage_cut_off, needs_hosts=True),
 )
 
 
-def cluster_in(directory: Path, *, in_file: bool) -> LocalCluster:
-    settings = directory / "settings.toml"
-    settings.write_text(f"[server]\nsettle_s = {SETTLE_S:g}\n")
-    plan = LocalPlan.new(Wanted(coordinator="file" if in_file else None, partitions=PARTITIONS))
-    return LocalCluster(directory, partitions=PARTITIONS, addresses=plan.addresses, config=str(settings))
+def host_of(node: str) -> str:
+    """Return the name of a node's host."""
+    return node.replace(" ", "-")
 
 
-async def measure(root: Path, scenarios: list[Scenario], rounds: int, *, in_file: bool) -> dict[str, list[float]]:
+class BenchCluster(LocalCluster):
+    """A cluster on this machine, or one whose storage nodes and servers are on hosts of their own."""
+
+    def __init__(self, directory: Path, hosts: NamespaceHosts | None) -> None:
+        self.hosts = hosts
+        settings = directory / "settings.toml"
+        settings.write_text(f"[server]\nsettle_s = {SETTLE_S:g}\n")
+        addresses = LocalPlan.new(Wanted(partitions=PARTITIONS)).addresses
+        if hosts is not None:
+            addresses = LocalAddresses(
+                tuple(f"{hosts.address(name)}:7100" for name in STORAGE_HOSTS),
+                tuple(f"{hosts.address(name)}:7000" for name in SERVER_HOSTS),
+                f"{hosts.machine}:2181",
+            )
+        super().__init__(directory, partitions=PARTITIONS, addresses=addresses, config=str(settings))
+
+    def _node(self, name: str, arguments: list[str], address: str) -> ChildNode:
+        host = host_of(name)
+        # ZooKeeper stays on this machine, which all hosts reach.
+        apart = self.hosts if host in (*STORAGE_HOSTS, *SERVER_HOSTS) else None
+        prefix = apart.prefix(host) if apart is not None else []
+        return ChildNode(name, arguments, self.directory / f"{host}.log", address=address, prefix=prefix)
+
+
+async def measure(
+    root: Path, scenarios: list[Scenario], rounds: int, hosts: NamespaceHosts | None
+) -> dict[str, list[float]]:
     """Run the rounds; return the waits of each scenario, in seconds."""
     waits: dict[str, list[float]] = {}
-    with cluster_in(root, in_file=in_file) as cluster:
+    with BenchCluster(root, hosts) as cluster:
         async with (
             observer_of(cluster.coordinator, 5.0) as observer,
             polonaise.connect("polonaise://" + ",".join(server.address for server in cluster.servers)) as log,
@@ -216,10 +283,10 @@ async def check(log: polonaise.Log, appender: Appender) -> None:
             raise AssertionError(f"partition {partition}: {told} appends were acknowledged, and {there} are in the log")
 
 
-def page(waits: dict[str, list[float]], rounds: int) -> list[str]:
+def page(waits: dict[str, list[float]], rounds: int, where: str) -> list[str]:
     what = {scenario.name: scenario.what for scenario in SCENARIOS}
     return [
-        f"{command('failover.py', rounds=rounds)}; {rounds} rounds each.",
+        f"{command('failover.py', rounds=rounds)}; {rounds} rounds each, nodes on {where}.",
         "",
         *table(
             ["what happens", "median ms", "worst ms"],
@@ -232,13 +299,21 @@ def page(waits: dict[str, list[float]], rounds: int) -> list[str]:
 
 
 def main() -> None:
-    options = arguments(__doc__, rounds=20, only="", file=False)
-    scenarios = [scenario for scenario in SCENARIOS if options.only in ("", scenario.name)]
+    options = arguments(__doc__, rounds=20, only="", loopback=False)
+    impossible = "--loopback was given" if options.loopback else namespaces_possible()
+    possible = [scenario for scenario in SCENARIOS if not (impossible and scenario.needs_hosts)]
+    scenarios = [scenario for scenario in possible if options.only in ("", scenario.name)]
     if not scenarios:
-        raise SystemExit(f"--only is one of {', '.join(scenario.name for scenario in SCENARIOS)}")
-    with tempfile.TemporaryDirectory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        waits = runner.run(measure(Path(scratch), scenarios, options.rounds, in_file=options.file))
-    lines = page(waits, options.rounds)
+        raise SystemExit(f"--only is one of {', '.join(scenario.name for scenario in possible)}")
+    if impossible:
+        print(f"no host is cut off: {impossible}", file=sys.stderr)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        nullcontext() if impossible else hosts_of_their_own() as hosts,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        waits = runner.run(measure(Path(scratch), scenarios, options.rounds, hosts))
+    lines = page(waits, options.rounds, "this machine" if impossible else "hosts of their own")
     print("\n".join(lines))
     if options.write:
         write_figures("failover.py", lines)

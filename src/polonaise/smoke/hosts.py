@@ -108,7 +108,7 @@ class NamespaceHosts:
         # Outside of what tidies up: if the name is taken, all that bears it is another run's.
         _run("link", "add", self._bridge, "type", "bridge")
         try:
-            _run("address", "add", f"{self.network}.{_BRIDGE}/24", "dev", self._bridge)
+            _run("address", "add", f"{self.machine}/24", "dev", self._bridge)
             _run("link", "set", self._bridge, "up")
             for node in self._numbers:
                 self._make(node)
@@ -124,6 +124,11 @@ class NamespaceHosts:
         _run("-n", space, "link", "set", "lo", "up")
         _run("-n", space, "address", "add", f"{self.address(node)}/24", "dev", _DEVICE)
         _run("-n", space, "link", "set", _DEVICE, "up")
+
+    @property
+    def machine(self) -> str:
+        """The address at which the hosts reach this machine."""
+        return f"{self.network}.{_BRIDGE}"
 
     def _space(self, node: str) -> str:
         return f"{self._prefix}-{node}"
@@ -159,7 +164,7 @@ class NamespaceHosts:
         node, here = fault.node, self.address(fault.node)
         others = [other for other in self._numbers if other != node]
         if fault.kind is FaultKind.CUT_OUT:
-            return [(node, self.address(other)) for other in others] + [(node, f"{self.network}.{_BRIDGE}")]
+            return [(node, self.address(other)) for other in others] + [(node, self.machine)]
         if fault.kind is FaultKind.CUT_IN:
             return [(other, here) for other in [*others, ""]]
         if fault.kind is FaultKind.CUT_PAIR:
