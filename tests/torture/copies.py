@@ -95,7 +95,8 @@ class ToLog(Copy):
         self._sink = sink
         self._targets = targets
         self._marks = {partition: ground.accounted[partition] for partition in targets}
-        self._options = options
+        # Shared by all copies, unless one has its own.
+        self._options = {"staging": str(ground.directory / "staging"), **options}
 
     def _own(self) -> dict[str, Any]:
         return {"offset": self._targets[0] - self.sources[0], "sink": self._sink, "options": self._options}
