@@ -34,7 +34,7 @@ FORMAT: Final = 1
 UNFINISHED: Final = ".new"
 """The suffix of the name of a value that is being written."""
 INITIALIZING: Final = "initializing"
-"""The name of the file that is there while a cluster is made, until its description is in place."""
+"""The file that is there while a cluster is made or deleted: values may lie there without a description then."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 

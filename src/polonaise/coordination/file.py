@@ -6,7 +6,7 @@
       description · assignment · unique-id · partition-<p>    one value each, replaced whole
       <value>.new                                             a change that was not finished; swept
       initializing                                            the cluster is being made, or deleted; swept
-      change.lock · members.lock                              held while a value, or the membership, changes
+      change.lock · members.lock                              held while a value changes; while members do, or are read
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
 

@@ -13,7 +13,7 @@ LEASE_S: Final = 5.0
 RENEW_S: Final = LEASE_S / 4
 """How often, in seconds, a member renews its lease."""
 _MARGIN: Final = 0.05
-"""The share of its time by which a member stops earlier: for clocks and timers that are not exact."""
+"""The share of its time by which a member stops earlier: clocks and timers are not exact."""
 
 
 class _Seen(NamedTuple):
@@ -31,7 +31,7 @@ class Leases:
     """A judge of members by their beats: a number that changes whenever the member renews its lease.
 
     Time counts only while this process keeps looking: after it was itself stopped, for however long, it takes nobody
-    for dead at once. So the time since its last look counts as no more than `RENEW_S` seconds.
+    for dead at once. So of the time since its last look no more than `RENEW_S` seconds count.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:

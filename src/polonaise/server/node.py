@@ -209,9 +209,9 @@ class Server:
             await self._end()
 
     async def _hand_over(self) -> None:
-        """Leave the cluster, and give this server's partitions to the others, as far as the coordinator answers.
+        """Leave the cluster, and give this server's partitions to the others, if the coordinator answers in time.
 
-        Otherwise the others would do the same only when they see that this server is gone.
+        If it does not, the others take the partitions once they see that this server is gone.
         """
         if not self._membership.registered:
             return
@@ -225,7 +225,7 @@ class Server:
                     members = [each for each in await self._coordinator.members() if each.server != self.id]
                     others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
                     written = await self._assign(current, others, rebalance=False)
-        except (CoordinatorUnavailable, CoordinatorDamaged, TimeoutError) as error:
+        except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, TimeoutError) as error:
             _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
 
     async def _end(self) -> None:
