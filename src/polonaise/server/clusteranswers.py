@@ -158,10 +158,11 @@ class ClusterAnswers:
         return ClusterIs(self.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
-        """Read the description for a request about a topic; about all of them if it is None.
+        """Read the description from the coordinator for a request about one topic; None stands for one about all.
 
-        If that fails, what is known is good enough, provided that it is not older than what the client knows: the
-        client asks again as soon as the assignment names a partition that it has not heard of.
+        If that fails, the known description is good enough for one topic, provided that it has the topic and is not
+        older than what the client knows: the client asks again as soon as the assignment names a partition that it has
+        not heard of. Otherwise raises what the coordinator raises; to a stranger, without its text.
         """
         try:
             await self.read_description()
@@ -184,7 +185,11 @@ class ClusterAnswers:
         )
 
     async def _tell_topic(self, request: DescribeTopic) -> Message:
-        """Return the partitions of a topic. Raises `UnknownTopic`, and `CoordinatorUnavailable` if others know more."""
+        """Return the partitions of a topic.
+
+        Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description than is known
+        here.
+        """
         assert self.described is not None
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
