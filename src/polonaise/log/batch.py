@@ -368,7 +368,7 @@ class Columns:
         client_high_water_mark: TransactionId = -1,
         locks: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add one transaction, for tests and the simulator. The owner extends the columns itself, which is faster."""
+        """Add one transaction. The owner does so for its own ones only: it takes those of clients over in columns."""
         self.client_ids.append(client_id)
         self.generations.append(generation)
         self.sequences.append(sequence)

@@ -99,14 +99,14 @@ class SessionStart:
         known: recovery.Known,
         first: bool,
         report: Callable[[str], None],
-        history: ArchivedHistory | None = None,
-        answered: Callable[[StorageId, ReplicaAnswer], None] = lambda name, answer: None,
-        requirements: Requirements | None = None,
-        insufficient: Callable[[str], None] = lambda why: None,
+        history: ArchivedHistory | None,
+        answered: Callable[[StorageId, ReplicaAnswer], None],
+        requirements: Requirements,
+        insufficient: Callable[[str], None],
     ) -> None:
         """Prepare an attempt.
 
-        `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
+        `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
         is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
         fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
         quorum, and `insufficient` is called when these can't be had at present.
@@ -143,10 +143,9 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        if self._requirements is not None:
-            async with self._coordinating():
-                required = await self._requirements.for_session(claimed.value)
-            claimed = replace(claimed, value=replace(claimed.value, required=required))
+        async with self._coordinating():
+            required = await self._requirements.for_session(claimed.value)
+        claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
             decided = await self._fence_and_decide(claimed.value)
@@ -311,7 +310,7 @@ class SessionStart:
 
         If the coordinator gives no answer, the attempt goes on.
         """
-        if self._requirements is not None and self._requirements.current != value.required:
+        if self._requirements.current != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():
