@@ -56,6 +56,7 @@ from polonaise.host import DirectoryLock, Host
 from polonaise.host.wholefiles import opened_file
 
 _SYNC_TRIES: Final = 3
+"""How often a value is put in place at most until a sync of the directory succeeds."""
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
 """The seconds between two reads that tell whether an entry has changed."""

@@ -11,7 +11,7 @@ from polonaise.terms import ServerId
 LEASE_S: Final = 5.0
 """How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
-"""How often, in seconds, a member renews its lease."""
+"""The seconds between two renewals of a lease: a quarter of it, so that some of them may fail or come late."""
 _MARGIN: Final = 0.05
 """The share of its time by which a member stops earlier: clocks and timers are not exact."""
 

@@ -181,7 +181,10 @@ class Connection(asyncio.Protocol):
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
     def bar(self, error: PolonaiseError) -> None:
-        """Refuse the peer with this error once it has said hello. For a host, before the connection is made."""
+        """Have the peer refused with this error once it has said hello, whatever the hello says.
+
+        Called by `host` before the connection is made.
+        """
         self._barred = error
 
     # ------------------------------------------------------------------ saying

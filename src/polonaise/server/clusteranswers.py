@@ -27,6 +27,7 @@ from polonaise.wire.messages import (
 from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
+"""The largest age that the message has room for, in milliseconds."""
 _TROUBLE_S: Final = 1.0
 """Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
 a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
@@ -313,6 +314,9 @@ class _Pace:
 
 
 def _code_in(trouble: str) -> str:
-    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble."""
+    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble.
+
+    A text without a code counts as `CoordinatorUnavailable`: without any trouble a client would believe the assignment.
+    """
     code = re.match(r"\[\w+\]", trouble)
     return code[0] if code else trouble and "[coordinator_unavailable]"

@@ -24,7 +24,8 @@ class ServerSettings(OwnerSettings):
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
-    clean, for each further replica to become clean."""
+    clean, for each further replica to become clean. While copies or zones are lacking that are required, appends are
+    refused only after this long."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
@@ -69,7 +70,8 @@ class ServerSettings(OwnerSettings):
     """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
     start takes."""
     warn_again_s: float = 30.0
-    """The interval at which a warning is repeated while its cause lasts."""
+    """The interval at which a warning is repeated while its cause lasts. A late replica falls behind, as health calls
+    it, when for this long it has lacked no fewer transactions than before."""
     copy_bytes: int = 1024 * 1024
     """About how many bytes one request asks for when a replica is brought up to date, a lagging mount is fed, or a
     fragment is mended."""
