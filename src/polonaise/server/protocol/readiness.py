@@ -105,7 +105,7 @@ class Readiness:
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
     def replica_away(self, name: StorageId) -> None:
-        """Note that the node of a late member is not connected, so that the time until it is does not count as lag."""
+        """Note that a late member's node is not connected: the time until it is does not count for `replica_lacks`."""
         self._progress.pop(name, None)
 
     @property
