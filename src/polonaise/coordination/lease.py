@@ -57,7 +57,7 @@ class Leases:
 
 
 class Tenure:
-    """Decides until when a member may count itself among the members: before others can have taken it for gone.
+    """Decides until when a member may count itself among the members. That ends before others can take it for gone.
 
     Others count from the moment at which a renewal reaches the coordinator. The member doesn't know that moment, only
     that it lies between the beginning of the request and its answer. So it counts from the beginning, and it needs no

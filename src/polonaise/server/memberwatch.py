@@ -1,4 +1,4 @@
-"""The look-out of a server for members that change: operators write to the coordinator, and ask no server."""
+"""The watch for changes of partitions' members: operators write them to the coordinator, and tell no server."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Server:
         return Registration(self.id, self.address, self._settings.preferred)
 
     async def start(self) -> None:
-        """Listen, register, and start the task that keeps the assignment and follows it.
+        """Listen, register, and start the tasks, above all the one that keeps the assignment and follows it.
 
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
