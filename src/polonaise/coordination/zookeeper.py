@@ -449,7 +449,7 @@ class ZooKeeperBackend:
             raise self._unavailable(what, error, changes=changes) from error
 
     async def _hint(self) -> str:
-        """Return what to do when no ZooKeeper answers. With TLS one of them is asked what is the matter."""
+        """Return what to do when no ZooKeeper answers. With TLS they are tried in turn until one shows the reason."""
         if self._tls is None:
             return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
         for host in self._hosts.split(","):
