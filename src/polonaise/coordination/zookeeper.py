@@ -496,5 +496,4 @@ class _AlertListener(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
-            refused = refusal_in(exc)
-            self.ended.set_result(None) if refused is None else self.ended.set_exception(refused)
+            self.ended.set_exception(refused) if (refused := refusal_in(exc)) else self.ended.set_result(None)
