@@ -144,7 +144,7 @@ class UnknownStorageNode(PolonaiseError):
 
 
 class UnknownTopic(PolonaiseError):
-    """The cluster has no topic of that name; the message names those that it has."""
+    """The cluster has no topic of that name, or no name was given. The message names the topics that it has."""
 
     code = "unknown_topic"
 
@@ -163,14 +163,13 @@ class ChangePending(PolonaiseError):
 
 
 class CopyNeeded(PolonaiseError):
-    """A copy of a partition, or a storage node, that can't be removed without losing what its loss is to be survived
-    by."""
+    """A copy of a partition, or a storage node, can't be removed: too few copies, zones or nodes would be left."""
 
     code = "copy_needed"
 
 
 class ClusterInUse(PolonaiseError):
-    """Servers of a cluster that is to be deleted are registered. Nothing was deleted."""
+    """Servers of a cluster that is to be deleted are registered, or it was changed meanwhile. Nothing was deleted."""
 
     code = "cluster_in_use"
     retry = Retry.AGAIN
@@ -407,7 +406,7 @@ class HeadNotReset(PolonaiseError):
 
 
 class InsufficientReplicas(PolonaiseError):
-    """Fewer replicas are engaged than the partition demands. Nothing was written."""
+    """Fewer copies, or copies in fewer zones, can be had than each commit needs. Nothing was written."""
 
     code = "insufficient_replicas"
     retry = Retry.AGAIN

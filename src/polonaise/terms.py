@@ -104,12 +104,12 @@ class LockMode(enum.IntEnum):
 
 
 class MountState(enum.IntEnum):
-    """A server's answer to a client that mounts a partition."""
+    """A server's answer to a client that mounts a partition, and later news on whether its appends are committed."""
 
     READY = 0
     """Every append of this client's older connections is decided and fed; the client may append."""
     NOT_READY = 1
-    """The partition has no session yet; ask again."""
+    """The partition has no session, or can't prove a commit just now. The reason comes with it."""
     CLIENT_AHEAD = 2
     """The client claims transactions that the log does not have: its database is of another log, or some were lost."""
 
@@ -165,7 +165,7 @@ class FailureReason(enum.IntEnum):
     SESSION_ENDED = 2
     """Ordered, but not committed when its session ended: the append is not in the log and never will be."""
     INSUFFICIENT_REPLICAS = 3
-    """Fewer replicas are engaged than the partition demands; nothing was written."""
+    """Fewer copies, or copies in fewer zones, can be had than each commit needs; nothing was written."""
     DUPLICATE = 4
     """An idempotent producer sent this sequence before; the value is the id that it got the first time."""
     PRODUCER_FENCED = 5

@@ -24,3 +24,12 @@ async def test_another_clusters_coordinator_in_place_of_its_own_does_not_end_a_s
     (receipt,) = [await log.append(b"after", 0)]
     assert receipt.committed
     assert [node.restarts for node in town.cluster.servers] == [0]
+
+
+@in_an_application
+async def test_a_server_that_stops_then_hands_nothing_over_and_closes(town: Town, log: Log) -> None:
+    await log.append(b"before", 0)
+    town.cluster.service.restore(first_entries(replace(town.cluster.description, key=b"k" * 16)))
+    (server,) = town.cluster.owners.values()
+    await server.close()
+    assert not server.followed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -9,8 +10,10 @@ import pytest
 
 from polonaise.admin.requiring import RequirementChange, require, set_zone
 from polonaise.client.log import Log
+from polonaise.coordination.values import ClusterDescription, Versioned
 from polonaise.errors import BadOption, InsufficientReplicas, UnknownStorageNode
 from polonaise.server.node import Server
+from polonaise.server.requirements import Requirements
 from polonaise.simulator.cluster import DIRECTORY, Node
 from polonaise.simulator.diskaudit import durable_last
 from rigs.town import Town, in_a_town
@@ -160,3 +163,14 @@ async def test_a_server_of_a_version_that_knows_no_requirement_is_named_and_noth
         assert (await town.operator(look)).required is None
         # To take it back, nobody has to know of it.
         assert (await town.operator(lambda host, coordinator: require(host, coordinator, 0, 0, 20.0))).copies == 0
+
+
+@pytest.mark.parametrize(
+    ("copies", "zones", "told"),
+    [(0, 0, ""), (2, 0, "2 copies"), (2, 2, "2 copies in 2 zones"), (0, 2, "copies in 2 zones")],
+)
+def test_what_is_required_is_told_in_words(copies: int, zones: int, told: str) -> None:
+    requirements = Requirements(SimpleNamespace())  # type: ignore[arg-type]
+    description = ClusterDescription.new(b"k" * 16, 1, {"a": "a:1"}).requiring(copies, zones)
+    requirements.begin(Versioned(1, description))
+    assert requirements.told == told

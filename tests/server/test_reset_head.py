@@ -17,8 +17,10 @@ from polonaise.admin.headresets import (
     head_state,
 )
 from polonaise.client.log import Log
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.errors import HeadNotReset
+from polonaise.server.protocol import headreset
+from polonaise.server.protocol.recovery import NOTHING_KNOWN, Undecided
 from polonaise.simulator.cluster import Node
 from polonaise.terms import OwnKind
 from rigs.town import Town, in_a_town
@@ -197,6 +199,15 @@ async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(tow
     with pytest.raises(HeadNotReset, match="holds ids up to -1"):
         await reset(town, 1, town.cluster.storage_id(town.cluster.storage[1]))
     assert town.cluster.partition_value(0).resets == ()
+
+
+def test_a_reset_waits_for_its_source_and_says_why() -> None:
+    taking_part = dict.fromkeys("abc", Engagement(4))
+    value = PartitionValue(1, 5, ("a", "b", "c"), engagements=taking_part, resets=(HeadReset(2, "d", 2, 0),))
+    found = headreset.decide(value, {}, NOTHING_KNOWN)
+    assert isinstance(found, Undecided)
+    said = found.waits_for({})
+    assert said == "an answer from d, whose copy is taken for the log by the reset of its head that is pending"
 
 
 def test_a_tail_of_a_copy_that_was_late_is_taken_only_if_the_copy_is_named() -> None:

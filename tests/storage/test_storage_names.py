@@ -16,8 +16,8 @@ from polonaise.errors import (
     WrongStorageNode,
 )
 from polonaise.host import Host
-from polonaise.storage.namefile import NAME_BYTES_MAX, NAME_FILE, decode_name, encode_name
-from rigs.log import KEY
+from polonaise.storage.namefile import NAME_BYTES_MAX, NAME_FILE, decode_name, encode_name, write_name
+from rigs.log import KEY, life
 from rigs.storage import DIRECTORY, Node, connected, opened, simulate, simulated
 
 PATH = f"{DIRECTORY}/{NAME_FILE}"
@@ -61,6 +61,21 @@ async def test_of_two_names_at_the_same_time_one_is_taken_and_the_other_refused(
     told = await asyncio.gather(one.identify("a"), another.identify("b"), return_exceptions=True)
     assert sorted(isinstance(each, WrongStorageNode) for each in told) == [False, True]
     assert node.node.name in told
+
+
+@simulated(started=False)
+async def test_a_name_that_was_left_when_all_else_was_removed_is_the_nodes(host: Host, node: Node) -> None:
+    """An operator has removed the control file and the partitions, and not the file with the name."""
+
+    async def leave_the_name(own: Host) -> None:
+        await own.disk.make_directory(DIRECTORY)
+        await write_name(own.disk, DIRECTORY, "storage-1")
+
+    await life(node.machine, leave_the_name)
+    node.start()
+    with pytest.raises(WrongStorageNode, match=r"storage-1.*reached as storage-2"):
+        await (await connected(host)).identify("storage-2")
+    assert await (await connected(host)).identify("storage-1") == "storage-1"
 
 
 def test_a_crash_at_any_call_leaves_no_name_or_the_whole_name() -> None:

@@ -198,7 +198,7 @@ class Coordinator:
 
         Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
         key or another number of own partitions, or in which a topic lacks partitions that it has: replicas and files
-        hang on these. So it does for one without storage nodes, and for one that could not be read again.
+        hang on these. So it does for one with fewer storage nodes than copies, and for one that can't be read again.
         """
         present = await self.description()
         if present.version != expected_version:
@@ -212,7 +212,7 @@ class Coordinator:
                 raise BadOption(
                     f"the description of {self._backend} can't change: its {what} is {here}, that of the new one is "
                     f"{there}. Nothing was changed; what may change is its storage nodes, their addresses and zones, "
-                    "and that topics grow"
+                    "what commits need, and that topics grow"
                 )
         for name, ids in cluster.topics.items():
             if value.topics.get(name, ())[: len(ids)] != ids:
@@ -236,9 +236,10 @@ class Coordinator:
         return await self._set(DESCRIPTION, value, expected_version)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic as they are now, so that nobody can know of later ones than are returned.
+        """Return the partitions of a topic as they are now. Raises `UnknownTopic`.
 
-        Raises `UnknownTopic`.
+        `known` and `total`, what the caller has heard of, matter to clients that ask servers (`client.discovery`): what
+        the coordinator itself tells is never older.
         """
         read = await self.description()
         return read.value.partitions_of(name, read.version)

@@ -34,7 +34,7 @@ FORMAT: Final = 1
 UNFINISHED: Final = ".new"
 """The suffix of the name of a value that is being written."""
 INITIALIZING: Final = "initializing"
-"""The name of the file that is there while a cluster is made, until its description is in place."""
+"""The file that is there while a cluster is made or deleted: values may lie there without a description then."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
@@ -43,6 +43,8 @@ _TOGETHER_MAX: Final = 64
 """The largest number of changes under one hold of the lock, because other processes wait for it meanwhile."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
+"""The first and the longest pause, in seconds, before a lock that another process holds is tried again: nothing tells
+when it is free. Each is made up to half longer or shorter, at random."""
 
 T = TypeVar("T")
 _Outcome: TypeAlias = tuple[Any, PolonaiseError | None]

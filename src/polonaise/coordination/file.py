@@ -6,7 +6,7 @@
       description · assignment · unique-id · partition-<p>    one value each, replaced whole
       <value>.new                                             a change that was not finished; swept
       initializing                                            the cluster is being made, or deleted; swept
-      change.lock · members.lock                              held while a value, or the membership, changes
+      change.lock · members.lock                              held while a value changes; while members do, or are read
       members/<server id>                                     locked for its process's life; holds its registration
       members/<server id>.beat                                a number that changes while the server works
 
@@ -56,6 +56,7 @@ from polonaise.host import DirectoryLock, Host
 from polonaise.host.wholefiles import opened_file
 
 _SYNC_TRIES: Final = 3
+"""How often a value is put in place at most until a sync of the directory succeeds."""
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
 """The seconds between two reads that tell whether an entry has changed."""

@@ -11,9 +11,9 @@ from polonaise.terms import ServerId
 LEASE_S: Final = 5.0
 """How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
-"""How often, in seconds, a member renews its lease."""
+"""The seconds between two renewals of a lease: a quarter of it, so that some of them may fail or come late."""
 _MARGIN: Final = 0.05
-"""The share of its time by which a member stops earlier: for clocks and timers that are not exact."""
+"""The share of its time by which a member stops earlier: clocks and timers are not exact."""
 
 
 class _Seen(NamedTuple):
@@ -31,7 +31,7 @@ class Leases:
     """A judge of members by their beats: a number that changes whenever the member renews its lease.
 
     Time counts only while this process keeps looking: after it was itself stopped, for however long, it takes nobody
-    for dead at once. So the time since its last look counts as no more than `RENEW_S` seconds.
+    for dead at once. So of the time since its last look no more than `RENEW_S` seconds count.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
@@ -57,7 +57,7 @@ class Leases:
 
 
 class Tenure:
-    """Decides until when a member may count itself among the members: before others can have taken it for gone.
+    """Decides until when a member may count itself among the members. That ends before others can take it for gone.
 
     Others count from the moment at which a renewal reaches the coordinator. The member doesn't know that moment, only
     that it lies between the beginning of the request and its answer. So it counts from the beginning, and it needs no

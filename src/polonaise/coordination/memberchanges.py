@@ -21,7 +21,7 @@ COPIES_MAX: Final = 9
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session: their copies have all that it commits."""
+    """Return the members that are engaged in the last session: while it lasts, their copies have what it commits."""
     return tuple(n for n in value.members if n in value.engagements and value.engagements[n].unresolved)
 
 
@@ -57,8 +57,8 @@ def without_copy(
     """Return the value that asks for the copy on storage node `name` to be given up.
 
     Raises `ChangePending`, `UnknownStorageNode` if there is no copy, and `CopyNeeded` unless `copies` other copies are
-    engaged and in sync; with `force` a single other one in sync is enough. In any case the other copies have to be all
-    that is `required` of commits.
+    engaged and in sync; with `force` a single other one in sync is enough. In any case the other copies have to meet
+    what is `required` of commits.
     """
     _check_nothing_pending(value)
     if name not in value.members:
@@ -172,7 +172,7 @@ class _Placement:
             self._load.update(names)
 
     def fill(self, names: list[StorageId]) -> None:
-        """Give a partition as many copies as it is to have."""
+        """Add copies to the nodes of a partition, or remove some, until it has as many as it is to have."""
         load, usable = self._load, self.usable
         while len(names) > self._factor:
             most = max(names, key=lambda n: (self._crowd(names, n), load[n], usable.index(n)))
@@ -193,13 +193,14 @@ class _Placement:
         return better
 
     def _crowd(self, names: Collection[StorageId], name: StorageId) -> int:
-        """Return how many other ones of these nodes are in the zone of this one."""
+        """Return how many of these nodes, without this one, are in its zone."""
         return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
     def _moved_one(self, names: list[StorageId]) -> bool:
         """Move one of a partition's copies to where it is better; return whether there was one.
 
-        Each move makes the zones of the partition, or the loads of the nodes, more even, so that there is a last one.
+        Each move makes the zones of the partition more even or, with equal zones, the loads of the nodes: so there is
+        a last one.
         """
         load, usable = self._load, self.usable
         for source in sorted(names, key=lambda n: (-load[n], usable.index(n))):

@@ -86,7 +86,8 @@ class CoordinatorValue:
     def _check_keys(cls, document: Any) -> None:
         """Raise `CoordinatorNewer` for an object with keys that are no fields of this version.
 
-        Damage to the bytes is found before, by the backend's checksum: what reads as JSON is what somebody has written.
+        It is not taken for damage, which a directory finds before by its checksum, and ZooKeeper by its own: what reads
+        as JSON is what somebody has written.
         """
         known = {each.name for each in fields(cast(Any, cls))}
         if isinstance(document, dict) and (unknown := sorted(document.keys() - known)):
@@ -126,7 +127,7 @@ class HeadReset:
     session: SessionId = NO_SESSION
     """The session that carried the decision out; NO_SESSION until one has."""
     certain: TransactionId = NO_TRANSACTION
-    """The id up to which older copies hold the same log, once it was carried out: what they hold above is cut."""
+    """Once it was carried out, the id up to which older copies hold the same log: what they hold above is cut."""
 
     @property
     def is_pending(self) -> bool:
@@ -165,7 +166,8 @@ class PartitionValue(CoordinatorValue):
     session: SessionId
     members: tuple[StorageId, ...]
     next: tuple[StorageId, ...] | None = None
-    """A pending membership, differing from `members` by one, that becomes `members` at the next engagement."""
+    """A pending membership, differing from `members` by one. It becomes `members` at the first engagement that can make
+    the change; None if none is pending."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
     """The last engagement of each member; members that were never engaged are missing."""
     resets: tuple[HeadReset, ...] = ()
@@ -284,7 +286,7 @@ class ClusterDescription(CoordinatorValue):
         return len(self.storage) if self.copies is None else self.copies
 
     def with_node(self, name: StorageId, address: str, zone: str = "") -> ClusterDescription:
-        """Return the description with one more storage node, or with one of its own that is not drained any more."""
+        """Return the description with this storage node, a new one or one that it has; the node is not drained then."""
         zones = {**self.zones, name: zone} if zone else self.zones
         storage = self.storage if name in self.storage else (*self.storage, name)
         addresses = _other_than_names({**self.nodes, name: address})

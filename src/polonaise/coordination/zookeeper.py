@@ -7,12 +7,12 @@
       description · assignment · unique-id · partition-<p>    one value each
       members/<n>                                             one name each, which goes with its process's session
 
-Each node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is that of
-its ZooKeeper node, plus the version with which it was created.
+Each node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is the one
+with which it was created, which the line tells, plus that of its ZooKeeper node.
 
-kazoo works in threads of its own; they end here. What they learn is handed to the event loop, and every wait has a
-deadline. The session is kazoo's to keep: a connection that breaks is made again, in the same session if that still
-lives. A name goes when its session ends, and `renew` takes it again.
+kazoo works in threads of its own; what they learn is handed to the event loop, and every wait there has a deadline. The
+session is kazoo's to keep: a connection that breaks is made again, in the same session if that still lives. A name goes
+when its session ends, and `renew` takes it again.
 """
 
 from __future__ import annotations
@@ -62,10 +62,12 @@ _TOGETHER_MAX: Final = 500
 """Nodes that are created in one transaction: ZooKeeper refuses messages of more than 1 MiB."""
 _WATCH_S: Final = 30.0
 """Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
-_PAUSE_S: Final = 0.05
-"""Seconds between two looks at a cluster that another process is making; up to twice as many, at random."""
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 10.0
+"""The first and the longest pause, in seconds, before the making of a cluster is claimed again after another process
+has claimed it. Each is made up to twice as long, at random."""
 _LOOK_S: Final = 1.0
-"""The longest, in seconds, that a look at why a server does not answer may take."""
+"""The longest, in seconds, that a look at why a server does not answer may take to connect, after the failed call."""
 _ALERT_S: Final = 0.5
 """How long, in seconds, a look waits for a server to refuse this process's certificate."""
 
@@ -113,14 +115,17 @@ class ZooKeeperBackend:
         two processes at once, the one that claimed later goes on, and nothing of the other's is written any more.
         """
         await self._make_path(self._root)
+        pause_s = _PAUSE_S_MIN
         while True:
             claim = await self._claim()
             if claim is None:
                 return False
             if await self._make(entries, claim):
                 return True
-            # Another process has claimed since. It goes on if it lives; let it.
-            await asyncio.sleep(_PAUSE_S * (1 + random.random()))
+            # Another process has claimed since, and goes on if it lives: let it, each time for longer. With equal
+            # pauses, two that make a large cluster would take it from each other for ever.
+            await asyncio.sleep(pause_s * (1 + random.random()))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _claim(self) -> int | None:
         """Claim the making of the cluster, and return the claim; None when the cluster is made."""
@@ -217,8 +222,8 @@ class ZooKeeperBackend:
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
 
-        The server that this process is connected to first catches up with the leader: so nothing older is returned
-        than what any process has written, or what a call that this process has given up may yet have written.
+        The server that this process is connected to first catches up with the leader. So the entry is no older than
+        what any process had written before, or what a call that this process has given up may yet have written.
         """
         node = await self._get(key, fresh=True)
         if node is not None:
@@ -419,9 +424,8 @@ class ZooKeeperBackend:
     ) -> Any:
         """Send a request and return its answer; the server first catches up with the leader about the node `catch_up`.
 
-        Raises `CoordinatorUnavailable` when there is none in time, or ZooKeeper refuses or fails; `Closed`.
-
-        What kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
+        Raises `CoordinatorUnavailable` when there is none in time, or ZooKeeper refuses or fails; and `Closed`. What
+        kazoo raises for the state of a node (`NoNodeError`, `NodeExistsError`, `BadVersionError`) passes.
         """
         session = self._opened()
         is_sent = False
@@ -445,7 +449,7 @@ class ZooKeeperBackend:
             raise self._unavailable(what, error, changes=changes) from error
 
     async def _hint(self) -> str:
-        """Return what to do when no ZooKeeper answers. With TLS one of them is asked what is the matter."""
+        """Return what to do when no ZooKeeper answers. With TLS they are tried in turn until one shows the reason."""
         if self._tls is None:
             return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
         for host in self._hosts.split(","):
@@ -484,16 +488,12 @@ def _sealed(entry: Entry) -> bytes:
 
 
 class _AlertListener(asyncio.Protocol):
-    """Waits for a peer that does not take this side's certificate."""
+    """Listens on a connection for a peer's refusal of this side's certificate."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with `CertificateRefused` for that, and is done when the connection ends otherwise."""
+        """Fails with `CertificateRefused` when the peer refuses it; is done when the connection ends otherwise."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.ended.done():
-            return
-        if (refused := refusal_in(exc)) is not None:
-            self.ended.set_exception(refused)
-        else:
-            self.ended.set_result(None)
+        if not self.ended.done():
+            self.ended.set_exception(refused) if (refused := refusal_in(exc)) else self.ended.set_result(None)

@@ -176,12 +176,15 @@ class Connection(asyncio.Protocol):
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
         self.refused = False
-        """Whether that reason is what the peer has refused the connection with, and was not noticed on this side."""
+        """Whether that reason came from the peer, which refused the connection after both sides had said hello."""
         self._barred: PolonaiseError | None = None
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
     def bar(self, error: PolonaiseError) -> None:
-        """Refuse the peer with this error once it has said hello. For a host, before the connection is made."""
+        """Have the peer refused with this error once it has said hello, whatever the hello says.
+
+        Called by `host` before the connection is made.
+        """
         self._barred = error
 
     # ------------------------------------------------------------------ saying

@@ -368,7 +368,7 @@ class Columns:
         client_high_water_mark: TransactionId = -1,
         locks: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add one transaction, for tests and the simulator. The owner extends the columns itself, which is faster."""
+        """Add one transaction. The owner does so for its own ones only: it takes those of clients over in columns."""
         self.client_ids.append(client_id)
         self.generations.append(generation)
         self.sequences.append(sequence)
@@ -438,13 +438,16 @@ def seal(
     return bytes(head) + body
 
 
-def split(buffer: Bytes, *, verify: bool = True) -> list[Batch]:
-    """Return the batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they fill it."""
+def split(buffer: Bytes) -> list[Batch]:
+    """Return the batches that lie one after the other in `buffer`, each checked against its CRC.
+
+    Raises `BatchDamaged` unless they are whole and fill it.
+    """
     batches: list[Batch] = []
     view = memoryview(buffer)
     offset, end = 0, len(view)
     while offset < end:
-        batch = Batch.parse(view, offset, verify=verify)
+        batch = Batch.parse(view, offset)
         batches.append(batch)
         offset += batch.length
     return batches

@@ -55,11 +55,12 @@ class Promises:
     fence: SessionId = NO_SESSION
     """The largest session that the replica was told of: messages of a smaller one are refused."""
     joined: SessionId = NO_SESSION
-    """The last session that the replica was made clean for."""
+    """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
+    that reset."""
     prepared: TransactionId = NO_TRANSACTION
     """The last id that the copy held when it joined the session `joined`: its prepared mark."""
     confirmed: TransactionId = NO_TRANSACTION
-    """The confirmed mark: up to this id the copy is certainly the log. It never falls."""
+    """The confirmed mark: up to this id the copy is certainly the log. It falls only when the log's head is reset."""
     lost_above: TransactionId = UNRESOLVED
     """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 

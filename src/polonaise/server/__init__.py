@@ -1,11 +1,13 @@
 """The server: it owns partitions, orders and commits their appends, and feeds what is committed. It keeps nothing.
 
 `protocol/` has the decisions, without clock or I/O; begin there, with `owner.py`. Around it, `node.py` is the process:
-it follows the assignment, and takes connections. `servedpartition.py` is one partition's shell, which carries out what
-the owner decides. `sessionstart.py` carries out the start of a session (partitions take turns: `startturns.py`),
-`catchup.py` brings late replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the
-connections to storage nodes, and `clients.py` translates between messages and events. Reads of history are
-`partitionreader.py` and `archivedhistory.py`.
+it follows the assignment (its rule is `assignment.py`) while `servermembership.py` keeps the server registered, and
+takes connections. `servedpartition.py` is one partition's shell, which carries out what the owner decides.
+`sessionstart.py` carries out the start of a session (partitions take turns: `startturns.py`), `catchup.py` brings late
+replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the connections to storage nodes,
+and `clients.py` translates between messages and events. Reads of history are `partitionreader.py` and
+`archivedhistory.py`; requests about the cluster are answered by `clusteranswers.py`. What operators change is followed
+by `memberwatch.py` (members), `requirements.py` (copies and zones that commits need) and `storageaddresses.py`.
 
 A rule about what is committed, told or decided belongs into `protocol/`; the files here may wait, retry and report.
 This room never imports `client` or `storage`: what they share is below them.

@@ -74,7 +74,8 @@ class LivingServers:
 
     And servers do not see each other die at the same moment: for up to some seconds one takes a server for living that
     another has already taken for dead. If they moved partitions of living servers meanwhile, each would undo what the
-    other did. So they do that only once everything has stayed as it is for `quiet_s` seconds.
+    other did. So they do that only once everything has stayed as it is for `settle_s` seconds, or for a lease, if that
+    is longer.
     """
 
     def __init__(self, own: ServerId, settle_s: float) -> None:

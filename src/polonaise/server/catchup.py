@@ -148,7 +148,7 @@ class CatchUp:
             worked_s = copy.worked_s
 
     def _tell_progress(self, name: StorageId, missing: int) -> None:
-        """Say in health if a replica, which lacks `missing` transactions, falls behind for ever."""
+        """Tell in health that a replica falls behind, if the `missing` transactions got no fewer for a long time."""
         patience_s = self._settings.warn_again_s
         if self._owner.readiness.replica_lacks(name, missing, self._host.clock.monotonic_s(), patience_s):
             reason = (

@@ -27,6 +27,7 @@ from polonaise.wire.messages import (
 from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
+"""The largest age that the message has room for, in milliseconds."""
 _TROUBLE_S: Final = 1.0
 """Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
 a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
@@ -158,10 +159,11 @@ class ClusterAnswers:
         return ClusterIs(self.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
-        """Read the description for a request about a topic; about all of them if it is None.
+        """Read the description from the coordinator for a request about one topic; None stands for one about all.
 
-        If that fails, what is known is good enough, provided that it is not older than what the client knows: the
-        client asks again as soon as the assignment names a partition that it has not heard of.
+        If that fails, the known description is good enough for one topic, provided that it has the topic and is not
+        older than what the client knows: the client asks again as soon as the assignment names a partition that it has
+        not heard of. Otherwise raises what the coordinator raises; to a stranger, without its text.
         """
         try:
             await self.read_description()
@@ -184,7 +186,11 @@ class ClusterAnswers:
         )
 
     async def _tell_topic(self, request: DescribeTopic) -> Message:
-        """Return the partitions of a topic. Raises `UnknownTopic`, and `CoordinatorUnavailable` if others know more."""
+        """Return the partitions of a topic.
+
+        Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description than is known
+        here.
+        """
         assert self.described is not None
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
@@ -308,6 +314,9 @@ class _Pace:
 
 
 def _code_in(trouble: str) -> str:
-    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble."""
+    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble.
+
+    A text without a code counts as `CoordinatorUnavailable`: without any trouble a client would believe the assignment.
+    """
     code = re.match(r"\[\w+\]", trouble)
     return code[0] if code else trouble and "[coordinator_unavailable]"

@@ -14,12 +14,12 @@ class CoordinatorTrouble:
         """The number of failures so far."""
 
     def failed(self, what: str, error: PolonaiseError) -> None:
-        """Record that an operation at the coordinator failed; `what` names its object, such as `the assignment`."""
+        """Record that an operation at the coordinator failed; `what` tells which, as `the assignment can't be read`."""
         self.errors += 1
         self._failing[what] = str(error)
 
     def succeeded(self, what: str) -> None:
-        """Record that the operation on `what` succeeded, so that it no longer counts as failing."""
+        """Record that this operation has succeeded, so that `what` is not told any more."""
         self._failing.pop(what, None)
 
     def __str__(self) -> str:

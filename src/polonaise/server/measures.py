@@ -35,11 +35,12 @@ class ServerMeasures(NamedTuple):
     connections_cut_off: int
     """The total of connections that were cut off because all of them together held too many bytes."""
     requests: int
-    """The number of unanswered requests other than appends, such as reads."""
+    """The number of unanswered requests for reads, trims and health, and about the cluster: not those that an owner
+    answers, such as appends, mounts and flushes."""
     storage_connected: Mapping[StorageId, bool]
     """Whether each storage node is connected."""
     coordinator_errors: int
-    """The total of failed reads and writes at the coordinator."""
+    """The total of failed reads of the assignment and of partitions' members, and of failed renewals of the lease."""
     coordinator_trouble: str
     """What the server can't do at the coordinator at present, and why; empty if nothing."""
     fragments_scrub: Mapping[str, Any] | None

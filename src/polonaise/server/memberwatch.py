@@ -1,4 +1,4 @@
-"""The look-out of a server for members that change: operators write to the coordinator, and ask no server."""
+"""The watch for changes of partitions' members: operators write them to the coordinator, and tell no server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MemberWatch:
             self._drop_links()
 
     async def _look_at_all(self) -> None:
-        """Look at each partition once; the trouble is over when all that were read could be, or none are owned."""
+        """Look at each partition once. The trouble is over if all that were tried could be read, or none is owned."""
         answers: list[bool | None] = []
         for partition in list(self._partitions):
             served = self._partitions.get(partition)

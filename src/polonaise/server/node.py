@@ -104,7 +104,8 @@ class Server:
         self._trouble = CoordinatorTrouble()
         self._membership = ServerMembership(host, coordinator, self._trouble, self._stop_owning)
         self.followed = False
-        """Whether the server knows which partitions it owns: it has read the assignment, and is not closed."""
+        """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
+        after `close`, and while its registration may have run out."""
         self._ticks = Ticks()
         self._requirements = Requirements(coordinator)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
@@ -130,7 +131,7 @@ class Server:
         return Registration(self.id, self.address, self._settings.preferred)
 
     async def start(self) -> None:
-        """Listen, register, and start the task that keeps the assignment and follows it.
+        """Listen, register, and start the tasks, above all the one that keeps the assignment and follows it.
 
         The server registers the address at which it listens, and so only after it has begun to listen: a server that
         others can find must take connections.
@@ -190,7 +191,10 @@ class Server:
         return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
-        """Whether as many storage nodes are connected as a partition needs: with fewer no session can start."""
+        """Whether as many storage nodes are connected as are a majority of a partition's copies.
+
+        With fewer, hardly any partition can start a session.
+        """
         connected = sum(link.session is not None for link in self._links.values())
         return 2 * connected > self._description.replication_factor
 
@@ -199,7 +203,7 @@ class Server:
         self.followed = False
         for task in self._tasks:
             task.cancel()
-        if self._tasks:  # or one that is registering this server could do so after it has left
+        if self._tasks:  # ended first: one that is registering this server could do so after it has left
             await asyncio.wait(self._tasks, timeout=self._settings.farewell_s_max)
         # While the sessions still hold: replicas note only from their session's owner what is committed.
         try:
@@ -209,9 +213,9 @@ class Server:
             await self._end()
 
     async def _hand_over(self) -> None:
-        """Leave the cluster, and give this server's partitions to the others, as far as the coordinator answers.
+        """Leave the cluster, and give this server's partitions to the others, if the coordinator answers in time.
 
-        Otherwise the others would do the same only when they see that this server is gone.
+        If it does not, the others take the partitions once they see that this server is gone.
         """
         if not self._membership.registered:
             return
@@ -225,7 +229,7 @@ class Server:
                     members = [each for each in await self._coordinator.members() if each.server != self.id]
                     others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
                     written = await self._assign(current, others, rebalance=False)
-        except (CoordinatorUnavailable, CoordinatorDamaged, TimeoutError) as error:
+        except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, TimeoutError) as error:
             _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
 
     async def _end(self) -> None:
@@ -266,7 +270,8 @@ class Server:
                 total = self._description.total
                 candidates = self._living.candidates(members, current.value, now_s)
                 quiet = self._living.quiet(now_s)
-                # Each matters: an owner that died changes who is alive, and leaves the assignment as it is.
+                # Looked at besides the assignment, which stays as it is when an owner dies, the quiet begins, the
+                # cluster grows, or the registration has run out meanwhile.
                 now = candidates, quiet, total, stretch
                 if current.value is not followed or now != before:
                     written = await self._assign(current, candidates, rebalance=quiet)
@@ -328,9 +333,9 @@ class Server:
     async def _assign(
         self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
     ) -> Versioned[Assignment] | None:
-        """Write the assignment for these servers, and return it.
+        """Write the assignment for these servers, and return it; None if another server has written one first.
 
-        The current one is returned unchanged if it is that; None if another server has written one first.
+        If the current one is right already, nothing is written, and it is returned.
         """
         # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
         total = max(self._description.total, max(current.value.owners, default=-1) + 1)
@@ -415,7 +420,7 @@ class Server:
             served.disconnected(connection)
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a client's message to its partition; answer in tasks what is no partition's, and what is only read."""
+        """Handle a client's message. Raises the error with which it is refused, after counting the refusal."""
         try:
             self._handle(connection, message, request, partition)
         except PolonaiseError as error:
@@ -423,7 +428,10 @@ class Server:
             raise
 
     def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Handle a client's message as `_on_message` says. Raises the error with which it is refused."""
+        """Bring a message to its partition's owner; answer in tasks requests that only read or concern no partition.
+
+        Raises the error with which the message is refused.
+        """
         stranger = connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER
         asked = self._cluster.answering(message, stranger=stranger)
         if asked is not None:

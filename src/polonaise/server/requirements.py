@@ -84,4 +84,5 @@ class Requirements:
         """What is required, for operators; empty if nothing is."""
         if self.current is None or not (self.current.copies or self.current.zones):
             return ""
-        return f"{self.current.copies} copies in {self.current.zones} zones"
+        copies = f"{self.current.copies} copies" if self.current.copies else "copies"
+        return f"{copies} in {self.current.zones} zones" if self.current.zones else copies

@@ -74,7 +74,7 @@ class ServerMembership:
 
     @property
     def registered(self) -> bool:
-        """Whether the server was ever registered."""
+        """Whether the server was registered at any time, even if it has left since."""
         return self._membership is not None
 
     async def held(self, seconds: float) -> int:
@@ -131,7 +131,7 @@ class ServerMembership:
             await asyncio.sleep(max(pause_s, began_s + every_s - self._now_s))
 
     async def watch(self) -> None:
-        """End the ownership whenever the registration may have run out, for ever."""
+        """End the ownership whenever the registration may have run out, for ever; return if it never can."""
         while True:
             await self._renewed.wait()
             left_s = self._tenure.until_s - self._now_s
@@ -151,6 +151,7 @@ class ServerMembership:
 
     def _note_renewed(self, began_s: float, membership: Membership) -> None:
         """Take note of a renewal that began at `began_s` and succeeded."""
+        # First: if the registration had run out before this renewal, others may own the partitions since.
         self.check()
         self._tenure.renewed(began_s, membership.holds_s)
         if self._tenure.holds(self._now_s) and not self._renewed.is_set():

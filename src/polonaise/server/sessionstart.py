@@ -1,7 +1,7 @@
 """One attempt to start a session: claim, fence, decide, clean, engage (`docs/replication.md`, steps 1 to 6).
 
 `protocol.recovery` makes the decisions; this file carries them out. Nothing that an attempt learns leaves it before
-the engagement is written: it returns a `StartedSession`, or raises.
+the engagement is written, but for what health tells: it returns a `StartedSession`, or raises.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ class SessionStart:
         known: recovery.Known,
         first: bool,
         report: Callable[[str], None],
-        history: ArchivedHistory | None = None,
-        answered: Callable[[StorageId, ReplicaAnswer], None] = lambda name, answer: None,
-        requirements: Requirements | None = None,
-        insufficient: Callable[[str], None] = lambda why: None,
+        history: ArchivedHistory | None,
+        answered: Callable[[StorageId, ReplicaAnswer], None],
+        requirements: Requirements,
+        insufficient: Callable[[str], None],
     ) -> None:
         """Prepare an attempt.
 
-        `known` is the last commit that this owner has seen, and `first` says that it has begun no session yet. `report`
+        `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
         is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
         fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
         quorum, and `insufficient` is called when these can't be had at present.
@@ -143,10 +143,9 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        if self._requirements is not None:
-            async with self._coordinating():
-                required = await self._requirements.for_session(claimed.value)
-            claimed = replace(claimed, value=replace(claimed.value, required=required))
+        async with self._coordinating():
+            required = await self._requirements.for_session(claimed.value)
+        claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
             decided = await self._fence_and_decide(claimed.value)
@@ -166,7 +165,7 @@ class SessionStart:
         time_us = await self._commit_time_us(names, decided.closing)
         value = recovery.engage(claimed.value, clean, decided.closing)
         reset = headreset.pending(claimed.value)
-        confirmed = headreset.is_confirmed_at(claimed.value, reset, decided)
+        confirmed = headreset.is_confirmed_at(reset, decided)
         value = headreset.engaged(value, clean, reset if confirmed else None, self._certain)
         # With the version of the claim: if another owner has claimed since, this fails, and the session never begins.
         await self._engage(value, claimed.version)
@@ -307,8 +306,11 @@ class SessionStart:
                     await self._look_again(value)
 
     async def _look_again(self, value: PartitionValue) -> None:
-        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim; do without an answer."""
-        if self._requirements is not None and self._requirements.current != value.required:
+        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim.
+
+        If the coordinator gives no answer, the attempt goes on.
+        """
+        if self._requirements.current != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():
@@ -368,7 +370,8 @@ class SessionStart:
     async def _clean(self, value: PartitionValue, decided: Decided) -> set[StorageId]:
         """Make copies clean up to the closing mark; return the replicas that joined: a quorum, and those quick enough.
 
-        Raises `PartitionNotReady` without a quorum, and `ConsistencyLost` for a fork.
+        Raises `PartitionNotReady` without a quorum, `InsufficientReplicas` without the copies and zones required, and
+        `ConsistencyLost` for a fork.
         """
         closing = decided.closing
         # A connection that has closed since the answer has ended that replica's part, whatever it answered.
@@ -406,7 +409,8 @@ class SessionStart:
     ) -> None:
         """Collect into `clean` the replicas that have joined: a quorum, then those that join a moment later.
 
-        Raises `PartitionNotReady` when all tasks have ended without a quorum, and `ConsistencyLost` at once.
+        Raises, when all tasks have ended, `PartitionNotReady` without a quorum and `InsufficientReplicas` without the
+        copies and zones required; and `ConsistencyLost` at once.
         """
         pending = set(tasks)
         errors: list[str] = []
@@ -426,10 +430,11 @@ class SessionStart:
                     errors.append(f"{tasks[task]}: {error}")
             if recovery.may_engage(value, clean):
                 patience_s = self._settings.gather_s
+        why = "; ".join(errors) or "others that answered are not connected any more"
         if lack := recovery.has_quorum(value, clean) and recovery.lack_of(value, clean):
-            raise InsufficientReplicas(f"{lack}: {'; '.join(errors)}")
+            raise InsufficientReplicas(f"{lack}: {why}")
         if not recovery.may_engage(value, clean):
-            raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {'; '.join(errors)}")
+            raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {why}")
 
     async def _clean_one(self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided) -> None:
         """Cut what may not be the log on one replica, copy what it lacks, and let it join.
@@ -530,7 +535,9 @@ class SessionStart:
                 if current.value == value:
                     return
                 if current.value.session == self._session:
-                    raise PartitionNotReady(f"an operator changed the members while session {self._session} started")
+                    raise PartitionNotReady(
+                        f"an operator changed the members, or the head's reset, while session {self._session} started"
+                    )
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except CoordinatorUnavailable:
                 self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")

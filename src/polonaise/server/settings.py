@@ -24,18 +24,21 @@ class ServerSettings(OwnerSettings):
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
-    clean, for each further replica to become clean."""
+    clean, for each further replica to become clean. While copies or zones are lacking that are required, appends are
+    refused only after this long."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
     """A session start that takes longer than this no longer counts against `session_starts_max`: what it waits for,
-    others may not need. While no majority of the storage nodes is connected it does count: all wait for that."""
+    others may not need. While fewer storage nodes are connected than a quorum of copies takes, it does count: all wait
+    for that."""
     session_start_wait_s_max: float = 30.0
     """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
     """The deadline of one request to a replica, and of one attempt to connect to its node."""
     farewell_s_max: float = 1.0
-    """The longest that a server that stops waits for replicas to note the committed high-water mark."""
+    """The longest that a server that stops waits for its own tasks to end, and then for replicas to note the committed
+    high-water mark."""
     preferred: frozenset[int] = frozenset()
     """The partitions that this server should own, as far as the balance over the servers allows."""
     settle_s: float = 10.0
@@ -45,8 +48,8 @@ class ServerSettings(OwnerSettings):
     lease if that is longer: a server that comes and goes would move them each time.
     """
     coordinator_s_max: float = 5.0
-    """The deadline of one step of a session start at the coordinator, which is one or two requests. A fifth of it is
-    the longest time between two looks at the assignment."""
+    """The deadline of what a server asks the coordinator for in one go, such as a step of a session start, which is one
+    or two requests. A fifth of it is the longest time between two looks at the assignment."""
     members_look_s: float = 1.0
     """The shortest time between two looks at the coordinator for changes of a partition's members, which operators ask
     for; 0 for none: such a change is then made when the session ends by itself."""
@@ -67,7 +70,8 @@ class ServerSettings(OwnerSettings):
     """A partition that is not ready, or a replica that is late, is warned of after this long: longer than a session
     start takes."""
     warn_again_s: float = 30.0
-    """The interval at which a warning is repeated while its cause lasts."""
+    """The interval at which a warning is repeated while its cause lasts. A late replica falls behind, as health calls
+    it, when for this long it has lacked no fewer transactions than before."""
     copy_bytes: int = 1024 * 1024
     """About how many bytes one request asks for when a replica is brought up to date, a lagging mount is fed, or a
     fragment is mended."""

@@ -15,8 +15,8 @@ class StartTurns:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
     A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
-    While no majority of the storage nodes is connected, only the end of the attempt ends a turn: all partitions wait
-    for the same nodes, and would crowd in together when these come back. A partition waits for its turn as long as
+    While too few storage nodes are connected for a session (`storage_connected`), only the end of the attempt ends a
+    turn: all partitions wait for nodes, and would crowd in together when these come back. A partition waits as long as
     others get theirs; when no partition has got one for `session_start_wait_s_max`, `turn` raises `DeadlineExceeded`.
     """
 
@@ -83,7 +83,10 @@ class StartTurns:
         """Return text for operators: what a partition without a turn waits for."""
         if self._storage_connected():
             return "waiting for its turn to start a session: other partitions of this server come first"
-        return "waiting for a majority of the storage nodes, as other partitions of this server do"
+        return (
+            "waiting for storage nodes, as other partitions of this server do: fewer are connected than a majority of "
+            "a partition's copies"
+        )
 
     def _leave(self, partition: Hashable) -> None:
         """End a partition's turn, or its wait, and let the next ones begin."""

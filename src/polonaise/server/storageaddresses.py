@@ -20,8 +20,8 @@ _APART_S: Final = 1.0
 class StorageAddresses:
     """The addresses of storage nodes by name, as this server last read them.
 
-    An address is needed only to connect, so the description is read only when a connection could not be made: a server
-    that reaches all of its nodes does not ask the coordinator at all.
+    An address is needed only to connect. So the description is read when a connection could not be made, when a node is
+    not known, and when one may have left: for a server that reaches all of its nodes nothing is read.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, description: ClusterDescription) -> None:
@@ -34,7 +34,8 @@ class StorageAddresses:
     def of(self, name: StorageId) -> str:
         """Return the address of a storage node, as this server last read it.
 
-        One that it does not know yet was added since: its address is being read when this returns.
+        One that it does not know was added since: the description is read again, and meanwhile the node's name stands
+        for its address.
         """
         if name not in self._description.storage:
             self.look_again()

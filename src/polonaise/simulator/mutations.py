@@ -251,8 +251,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "storage-name-not-checked": Mutation(
         "polonaise.storage.node",
-        "            if own != name:\n",
-        "            if False:\n",
+        "        if own != name:\n",
+        "        if False:\n",
         "P1: a storage node answers for another one, so that one disk counts as two replicas",
     ),
     "refused-directory-refused-without-a-reason": Mutation(

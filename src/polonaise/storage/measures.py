@@ -44,7 +44,7 @@ class StorageMeasures(NamedTuple):
     partitions_known: int
     """The number of partitions that have files in the storage directory."""
     connections: int
-    """The number of servers' connections: two for each server."""
+    """The number of connections: two of each server, and those of operators."""
     connections_bytes: int
     """The bytes held for these connections: unfinished frames and answers not taken yet."""
     reads: int

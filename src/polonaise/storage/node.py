@@ -325,21 +325,27 @@ class StorageNode:
         # One at a time: of two names that come together, one is taken, and the other refused.
         async with self._naming:
             self._check_serving()
-            own = self._name or self._settings.name or name
-            if own != name:
-                raise WrongStorageNode(
-                    f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
-                    f"{name}: give each node the address at which its own directory is served (polonaise storage move "
-                    "NAME HOST:PORT). Two nodes can't share a directory; one that is to be another node's has to be "
-                    "empty first"
-                )
+            self._check_named(name)  # before anything is made for a name that is refused
             if self._control is None:
                 await self._opened_control()
                 self._check_serving()
+                # Again: the directory may have a name although it had no control file.
+                self._check_named(name)
             if self._name is None:
                 await write_name(self._host.disk, self._settings.directory, name)
                 self._name = name
                 _log.info("%s is the directory of storage node %s from now on", self._settings.directory, name)
+
+    def _check_named(self, name: StorageId) -> None:
+        """Raise `WrongStorageNode` if this node has, or was given, another name than this one."""
+        own = self._name or self._settings.name or name
+        if own != name:
+            raise WrongStorageNode(
+                f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
+                f"{name}: give each node the address at which its own directory is served (polonaise storage move "
+                "NAME HOST:PORT). Two nodes can't share a directory; one that is to be another node's has to be "
+                "empty first"
+            )
 
     def _check_serving(self) -> None:
         """Raise why nothing is stored any more, if the node is ending or has lost its directory."""

@@ -16,11 +16,12 @@ class StorageSettings:
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
     name: str | None = None
-    """The name of the node. An empty directory takes it, and one with another name is refused; None for that of the
-    directory, which an empty one gets from the first server that reaches it."""
+    """The name of the node. A directory without a name takes it, and one with another name is refused. None for that of
+    the directory, which takes the name by which the first server reaches it if it has none."""
     cluster_key: bytes | None = None
     """The key of this node's cluster; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)
+    """The bounds and deadlines of each connection."""
     connections_bytes_max: int = 192 * 1024 * 1024
     """The most bytes of unfinished frames and untaken answers, of all servers together; the greediest are cut off."""
     segment_bytes_max: int = 256 * 1024 * 1024

@@ -1,8 +1,8 @@
 """Frames and messages as bytes: everything that client, server and storage node say to each other. No I/O.
 
-Begin with `messages`, which declares every message and says what it means. `codec` turns declared fields into bytes and
-back, and `frame` cuts a byte stream into frames. `appends` and `fetches` have the columns of the messages that carry
-many transactions at once.
+Begin with `messages`, which declares the messages and says what they mean; those about topics are in `topics`. `codec`
+turns declared fields into bytes and back, and `frame` cuts a byte stream into frames. `appends` and `fetches` have the
+columns of the messages that carry many transactions at once, `assignments` the rows of an assignment.
 
 Bytes that are none of these raise `ProtocolError`, and the node that meets them closes that one connection: lengths are
 checked before anything is allocated. A field, a number or a layout is a promise to nodes of other versions: what exists

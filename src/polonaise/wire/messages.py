@@ -319,8 +319,8 @@ class RegistersListed(Message):
 class DescribeCluster(Message):
     """Asks any server for the cluster's description. A client that knew no cluster key finds it in the server's hello.
 
-    It and the other requests about the cluster, `GetUniqueId`, `GetAssignment` and `DescribeTopic`, are the only ones
-    that a server takes on a connection whose client has named no cluster key.
+    It and the other requests about the cluster (`GetUniqueId`, `GetAssignment`, `DescribeTopic` and `ListTopics`) are
+    the only ones that a server takes on a connection whose client has named no cluster key.
     """
 
 
@@ -431,7 +431,8 @@ class CutForReset(Message):
     session: I64
     last: I64
     since: I64
-    """The session that carried out the reset, which the copy notes as joined; 0 in the attempt that carries it out."""
+    """The session of the last reset that the copy was not cut for yet, which it notes as joined; NO_SESSION if there is
+    none, as in the session that itself carries out the first reset."""
 
 
 @message(67)
@@ -489,7 +490,7 @@ class Stored(Message):
 
 @message(72)
 class Done(Message):
-    """The answer to `Truncate`, `Copy`, `Join` and `Confirm`: the end of the log, synced."""
+    """The answer to `Truncate`, `CutForReset`, `Copy`, `Join` and `Confirm`: the end of the log, synced."""
 
     last: I64
     """The last id that the copy holds."""

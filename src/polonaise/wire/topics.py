@@ -15,7 +15,10 @@ from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payl
 
 @message(39)
 class DescribeTopic(Message):
-    """Asks any server, which reads the coordinator for it, for a topic's partitions: no older than the client knows."""
+    """Asks any server for a topic's partitions, in a description no older than the client has heard of.
+
+    The server reads the coordinator for it.
+    """
 
     version_known: I64
     """The version of the description that the client knows; -1 for none."""
@@ -38,7 +41,7 @@ class TopicIs(Message):
 
 @message(41)
 class ListTopics(Message):
-    """Asks any server, which reads the coordinator for it, for the partitions of all topics."""
+    """Asks any server for the partitions of all topics. The server reads the coordinator for it."""
 
 
 @message(42)

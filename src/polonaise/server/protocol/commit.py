@@ -31,7 +31,7 @@ class Acknowledgements:
             self._needed = max(self._needed, required.copies)
             invariant(not required.lack_of(self._synced), "a session is engaged on the copies and zones required")
         self.committed = 0
-        """The highest number that a quorum has synced, and the copies and zones that are required."""
+        """The highest number that a quorum has synced, and as many copies and zones as are required."""
 
     def acknowledge(self, name: StorageId, number: int) -> bool:
         """Count an acknowledgement; return whether it commits anything. A replica that is not engaged does not count.

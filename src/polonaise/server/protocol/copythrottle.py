@@ -14,7 +14,7 @@ _ECHO_S: Final = 0.1
 _SLOWER: Final = 0.7
 _FASTER: Final = 1.1
 _MUCH_FASTER: Final = 2.0
-"""The factors of the rate after each copy that disturbed appends, did not, and met none."""
+"""The factors of the rate after a copy: one that disturbed appends, one that did not, and one that met none."""
 _WEIGHT: Final = 0.3
 """The weight of the latest commits in the latencies that are compared."""
 _DISTURBED: Final = 2.0

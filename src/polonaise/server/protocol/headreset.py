@@ -62,12 +62,18 @@ def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
 
 
 def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: TransactionId) -> bool:
-    """Whether a copy has to be told of a reset although it may hold nothing above `clean`: its marks are above."""
+    """Whether a copy has to be cut for a reset even if it holds nothing above `clean`, because its marks are wrong.
+
+    They speak of a log that a reset has given up, or that the pending one gives up.
+    """
     return cut_since(value, answer) != NO_SESSION or (pending(value) is not None and answer.confirmed > clean)
 
 
 def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
-    """Return a copy's answer without what resets have taken back: its older confirmations count up to them only."""
+    """Return a copy's answer with its confirmed mark lowered by each reset that it was not cut for yet.
+
+    What was confirmed to it before such a reset is certain only up to the reset's `certain` id.
+    """
     missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
     return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer
 
@@ -98,7 +104,7 @@ def decide(
         return normal
     held = answers.get(reset.source)
     if held is None:
-        return Undecided((reset.source,), 1)
+        return Undecided((reset.source,), 1, of_reset=True)
     most, holder = known.committed, "this server"
     for name, answer in answers.items():
         if max(answer.max_synced, answer.confirmed) > most:
@@ -125,7 +131,7 @@ def certain_of(reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
     return min(source.confirmed, reset.to)
 
 
-def is_confirmed_at(value: PartitionValue, reset: HeadReset | None, decided: Decided) -> bool:
+def is_confirmed_at(reset: HeadReset | None, decided: Decided) -> bool:
     """Whether a session that starts with this decision carries out the pending reset.
 
     That is so as well when the replicas by themselves prove the same end: the operator's decision is recorded then.

@@ -10,6 +10,7 @@ from polonaise.server.protocol.order import Refusal
 from polonaise.terms import TransactionId
 
 _COUNT_MAX: Final = 100_000
+"""The number of refusals from which on nothing more is judged: they stay until what they rest on is decided."""
 _ALL: Final = 2**63
 
 

@@ -185,7 +185,8 @@ class Order:
     def write_own(self, sequence: int, kind: OwnKind, body: bytes) -> None:
         """Order a transaction of the library's own that no client has asked for: its client id is 0, which nobody has.
 
-        With the generation, `sequence` has to name it for ever. It carries no locks and changes no register.
+        Its request id is made of the generation and `sequence`, which must not be used again under this generation. It
+        carries no locks and changes no register.
         """
         self._forming.add(0, ~self.generation, sequence, kind, body, client_high_water_mark=self.next_id - 1)
         self.next_id += 1

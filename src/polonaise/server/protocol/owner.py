@@ -190,7 +190,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def replicas_lacking(self, why: str) -> list[Effect]:
-        """Refuse appends from now on, those that wait included, until a session starts: `why` replicas are lacking."""
+        """Refuse appends, those that wait included, until a session starts; `why` says what replicas are lacking."""
         self._lacking = why
         for entry in self._inbox.take_late_appends(float("inf")):
             if self.feeds.is_current(entry.mount):
@@ -212,7 +212,10 @@ class PartitionOwner:
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
-        """End the session: the next one takes in, leaves out or repairs a replica. `fault`: a replica has failed."""
+        """End the session, so that the next one takes in or repairs a replica, or acts by another requirement.
+
+        `fault`: a replica has failed.
+        """
         self._end_session(reason, now, fault=fault)
         return self._out.taken()
 

@@ -17,7 +17,7 @@ _PASSES_S: Final = 1.0
 
 
 class Readiness:
-    """Knows what a partition waits for, which faults ended its sessions, and which members are late.
+    """Knows what a partition waits for, which faults ended its sessions, and which members are not engaged.
 
     Times are monotonic seconds.
     """
@@ -31,15 +31,14 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """The reason why the partition is not ready; empty while it is."""
         self.blocked: PolonaiseError | None = None
-        """The error with which all requests but health are refused until an operator acts; None if none is needed."""
+        """The error with which appends and reads are refused until an operator acts; None if none has to."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
         self.added: dict[StorageId, str] = {}
         """The copies that a pending change adds, each with why it was not brought up to date; empty as in `late`."""
         self.reached: dict[StorageId, TransactionId] = {}
-        """How far the copies of members that are not engaged go at least; those of which nothing is known are left out.
-        """
+        """The last id, at least, in the copies of `late` and `added`; those of which nothing is known are left out."""
         self.answers: dict[StorageId, ReplicaAnswer] = {}
         """What each replica has proved in the attempts to start a session since the last one was started."""
         self._progress: dict[StorageId, CopyProgress] = {}
@@ -106,7 +105,7 @@ class Readiness:
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
     def replica_away(self, name: StorageId) -> None:
-        """Note that the node of a late member is not connected: it does not fall behind, it is away."""
+        """Note that a late member's node is not connected: the time until it is does not count for `replica_lacks`."""
         self._progress.pop(name, None)
 
     @property

@@ -51,17 +51,23 @@ class ReplicaAnswer:
 class Undecided:
     """The outcome that the end of the log can't be told yet: wait for replicas. Copying cannot help.
 
-    Either too many replicas of the last session are in doubt, or those that answered lack what this owner has seen
-    committed, and a silent one may hold it.
+    Either too many replicas of the last session are in doubt; or those that answered lack what this owner has seen
+    committed, and a silent one may hold it; or the source of a pending reset of the head has not answered.
     """
 
     doubted: tuple[StorageId, ...]
-    """The replicas in doubt; or, if the owner has seen more committed than the answers hold, the silent ones."""
+    """The replicas in doubt; or, if the owner has seen more committed than the answers hold, the silent ones; or the
+    source of a pending reset."""
     needed: int
     """The number of doubted replicas that must come back with what they held."""
+    of_reset: bool = False
+    """Whether the source of a pending reset is waited for."""
 
     def waits_for(self, answers: Mapping[StorageId, ReplicaAnswer]) -> str:
         """Return text for operators: what is waited for, and what is wrong with the doubted replicas that answered."""
+        if self.of_reset:
+            (source,) = self.doubted
+            return f"an answer from {source}, whose copy is taken for the log by the reset of its head that is pending"
         silent = [name for name in self.doubted if name not in answers]
         doubts = "; ".join(f"{name} {answers[name].doubt}" for name in self.doubted if name in answers)
         # As long as the silent ones are enough to end the doubt, they may merely be starting: no alarm yet. After that

@@ -1,4 +1,4 @@
-"""The choice of the partitions that a server tells the time: unused ones cost nothing, however many there are."""
+"""The choice of the partitions that get each tick of a server, so that unused ones cost nothing, however many."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class Replica:
     def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
         """Note that ids up to `low_water_mark` are certainly the log's.
 
-        A mark above this copy's end is refused, and the noted mark never falls. On a copy that may have
+        A mark above this copy's end is refused, and one below the noted mark does not lower it. On a copy that may have
         lost, this moves the loss up as well: the confirmed ids are held again, and need not be cut and copied once more
         in the next session.
         """
@@ -231,9 +231,10 @@ class Replica:
     def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
         """Drop ids below `before`, which the owner knows to be archived.
 
-        Only ids that are confirmed and held may go: they are never cut, so they are the log's for good. The batch with
-        the confirmed mark stays, because no session can be decided to begin below it. The same rules hold for a copy
-        that has not joined yet and is being filled with a log whose beginning the others have trimmed.
+        Only ids that are confirmed and held may go: but for a reset of the head they are never cut, and so are the
+        log's for good. The batch with the confirmed mark stays, because no session can be decided to begin below it.
+        The same rules hold for a copy that has not joined yet and is being filled with a log whose beginning the others
+        have trimmed.
         """
         if refusal := self.refusal(session):
             return [refusal]
