@@ -276,8 +276,9 @@ class ClusterObserver:
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        A node that does not answer is part of it, with the reason. Takes at most three times the time limit. Raises
-        `NotInitialized` if the coordinator knows no cluster, and `BadOption`.
+        A node that does not answer is part of it, with the reason. Takes at most twice the time limit, and once more
+        for each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no
+        cluster, and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
         error = await self._read_coordinator()
@@ -428,7 +429,10 @@ class PartitionDescription:
 async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
     """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
     value = await observer.partition_value(partition)
-    status = (await observer.look()).partitions[partition]
+    cluster = await observer.look()
+    if cluster.coordinator_error is not None:
+        raise cluster.coordinator_error
+    status = cluster.partitions[partition]
     return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
 
 
