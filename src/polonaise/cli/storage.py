@@ -161,6 +161,7 @@ def storage_zone(
 
 
 @storage.command("move", epilog=EXIT_STATUS)
+@with_tls
 def storage_move(
     name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
     address: Annotated[str, Argument(metavar="HOST:PORT", help="The address at which it is reached from now on.")],
