@@ -1,14 +1,15 @@
-"""Open a cluster's coordinator and ask its nodes for their health, for commands of operators."""
+"""Open a cluster's coordinator, read partitions' values, and ask nodes for their health, for operators' commands."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from polonaise.coordination import Coordinator
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError, ProtocolError, WrongStorageNode
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
@@ -16,7 +17,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
-from polonaise.terms import StorageId
+from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
 
 Told: TypeAlias = dict[str, Any] | PolonaiseError
@@ -26,6 +27,8 @@ _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
 """The role in which an operator asks a node, by the node's role."""
 _CLOSE_S: Final = 5.0
 """Seconds that the coordinator gets to close."""
+_READS_MAX: Final = 16
+"""How many partitions' values are read at the same time."""
 
 
 @asynccontextmanager
@@ -52,6 +55,20 @@ async def _close(coordinator: Coordinator) -> None:
             await coordinator.close()
     except (TimeoutError, PolonaiseError):
         pass  # every request has been answered or has failed by now, so nothing depends on a clean end
+
+
+async def values_of(
+    read: Callable[[PartitionId], Awaitable[PartitionValue]], partitions: Iterable[PartitionId]
+) -> dict[PartitionId, PartitionValue]:
+    """Return what `read` returns for each of these partitions, reading some of them at the same time."""
+    reading = asyncio.Semaphore(_READS_MAX)
+
+    async def one(partition: PartitionId) -> PartitionValue:
+        async with reading:
+            return await read(partition)
+
+    numbers = list(partitions)
+    return dict(zip(numbers, await asyncio.gather(*map(one, numbers)), strict=True))
 
 
 async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:

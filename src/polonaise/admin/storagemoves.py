@@ -9,7 +9,7 @@ from typing import Any, Final
 from polonaise.admin.asking import ask_health, not_named
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, CoordinatorUnavailable, UnknownStorageNode, WrongClusterKey
+from polonaise.errors import BadOption, CoordinatorUnavailable, WrongClusterKey
 from polonaise.host import Host
 from polonaise.node.addresses import check_storage_address
 from polonaise.redaction import redacted
@@ -102,11 +102,8 @@ def check_move(description: ClusterDescription, name: StorageId, address: str) -
 
     Raises `UnknownStorageNode`, and `BadOption` if another node has that address.
     """
+    description.check_known(name)
     nodes = description.nodes
-    if name not in nodes:
-        raise UnknownStorageNode(
-            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are {', '.join(nodes)}"
-        )
     for other, taken in nodes.items():
         if other != name and taken == address:
             raise BadOption(
