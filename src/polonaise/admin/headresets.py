@@ -34,7 +34,7 @@ class HeldCopy:
     confirmed: TransactionId
     """The id up to which an owner has told it that its copy is the log."""
     joined: SessionId
-    """The last session that it took part in; 0 for none."""
+    """The last session that it took part in; NO_SESSION for none."""
     took_part: bool
     """Whether it took part in the last session until that ended, as far as the coordinator knows."""
 
@@ -132,8 +132,8 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
     """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
 
-    Raises `HeadNotReset` for an id that no copy holds, and for one that only doubtful ids of a copy reach unless that
-    copy is named.
+    Raises `HeadNotReset` for an id that no copy holds, for one that only doubtful ids of a copy reach unless that copy
+    is named, and once `RESETS_MAX` resets were carried out.
     """
     if to < NO_TRANSACTION:
         raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")
@@ -155,7 +155,10 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
             )
         source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
     if len(carried_out(state.value)) >= RESETS_MAX:
-        raise HeadNotReset(f"the head of partition {state.partition} was reset {RESETS_MAX} times: restore the log")
+        raise HeadNotReset(
+            f"the head of partition {state.partition} was reset {RESETS_MAX} times, and no more is kept of it: restore "
+            "the log from its fragments (polonaise archive restore)"
+        )
     return HeadReset(to, source, max(state.known, to), asked_us)
 
 

@@ -125,7 +125,8 @@ class MemberEdits:
                 return written.value
         raise CoordinatorUnavailable(
             f"{what} was changed by others {_TRIES_MAX} times meanwhile, or the answers were lost. The change may have "
-            "been asked for: look (polonaise partition describe), then repeat the command"
+            "been made or asked for: look (polonaise storage list, polonaise partition describe), then repeat the "
+            "command"
         )
 
     async def _bounded(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _LOOK_S: Final = 0.2
 """Seconds between two looks at the partitions that do not act by a requirement yet."""
+_LAST_S: Final = 1.0
+"""Seconds that the coordinator gets to answer the last look: with what is left of the time it could hardly do so."""
 _ZONE_MAX: Final = 64
 """The most characters of a zone's name."""
 
@@ -60,7 +62,10 @@ async def require(host: Host, coordinator: Coordinator, copies: int, zones: int,
     assert required is not None
     copied = await _copied(coordinator, wanted, timeout_s)
     if lack := _lack_in(required, copied):
-        raise BadOption(f"{lack}: give storage nodes zones with `polonaise storage zone`, or require less")
+        raise BadOption(
+            f"{lack}: add copies (polonaise partition add-copy), give storage nodes zones (polonaise storage zone), or "
+            "require less"
+        )
     if copies:
         await _check_present(host, coordinator, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
@@ -172,7 +177,7 @@ async def _followed(
     while True:
         try:
             # All of them together: each with a time limit of its own, a silent coordinator could take hours.
-            left_s = max(_LOOK_S, until_s - host.clock.monotonic_s())
+            left_s = max(_LAST_S, until_s - host.clock.monotonic_s())
             values = await _answered(_values(coordinator, waiting), left_s)
         except CoordinatorUnavailable:
             waiting = dict.fromkeys(waiting, "the coordinator does not answer")

@@ -32,6 +32,15 @@ CoordinatorOption = Annotated[
 Timeout = Annotated[
     float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each node to answer.")
 ]
+TimeoutOfAll = Annotated[
+    float,
+    Option(
+        "--timeout",
+        parser=inputs.seconds_of,
+        metavar="SECONDS",
+        help="How long to wait for each answer, and then for the change to be made.",
+    ),
+]
 Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
 

@@ -168,7 +168,7 @@ def partition_reset_head(
         Option(metavar="ID", help="The same id again, in place of the question.", show_default=False),
     ] = None,
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 30.0,
+    timeout: looking.TimeoutOfAll = 30.0,
     as_json: looking.Json = False,
 ) -> None:
     """Decide where the log of a partition ends, when a majority of its replicas is lost for good.

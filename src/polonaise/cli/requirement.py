@@ -24,7 +24,7 @@ def cluster_require(
     copies: Annotated[int, Option(min=0, help="Least number of storage nodes that have synced a commit.")],
     zones: Annotated[int, Option(min=0, help="Least number of zones that these nodes are in.")] = 0,
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 30.0,
+    timeout: looking.TimeoutOfAll = 30.0,
     as_json: looking.Json = False,
 ) -> None:
     """Require of every commit, beside a quorum, copies on so many storage nodes and in so many zones.

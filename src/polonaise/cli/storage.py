@@ -136,7 +136,7 @@ def storage_zone(
     name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
     zone: Annotated[str, Argument(help="Its zone: nodes of one zone may be lost together. Empty: none.")],
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 10.0,
+    timeout: looking.TimeoutOfAll = 10.0,
     as_json: looking.Json = False,
 ) -> None:
     """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""

@@ -23,7 +23,7 @@ topic = typer.Typer(
     no_args_is_help=True,
 )
 
-_Name = Annotated[str, Argument(metavar="NAME", help="Name of the topic: letters, digits, '.', '_' and '-'.")]
+_Name = Annotated[str, Argument(metavar="NAME", help="Name of the topic: a to z, digits, '.', '_' and '-'.")]
 _Partitions = Annotated[int, Option("--partitions", min=1, max=4096, help="Number of partitions.")]
 
 
@@ -128,7 +128,7 @@ def _say_grown(grown: Topic, what: str, *, as_json: bool) -> None:
     say(f"topic {grown.name} {what}: {len(grown.ids)} partitions, ids {_shown(grown.ids)}")
     unowned = grown.owners.count("")
     if unowned:
-        say(f"{unowned} of them have no owner yet: a server takes them within a minute of its start")
+        say(f"{unowned} of them have no owner yet: a server that runs takes them within a minute")
 
 
 def _shown(ids: tuple[int, ...]) -> str:
