@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
-from polonaise.errors import PolonaiseError, ProtocolError, WrongStorageNode
+from polonaise.errors import PolonaiseError, ProtocolError, WrongClusterKey, WrongStorageNode
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
@@ -92,6 +92,19 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
     finally:
         if connection is not None:
             connection.close()
+
+
+async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> str:
+    """Ask at this address for the storage node `name`; return why it was not found there, and empty if it answers.
+
+    Raises `WrongStorageNode` for another storage node, and `WrongClusterKey` for a node of another cluster.
+    """
+    told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
+    if isinstance(told, WrongClusterKey):
+        raise told
+    if (other := not_named(name, address, told)) is not None:
+        raise other
+    return "" if isinstance(told, dict) else str(told)
 
 
 def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:

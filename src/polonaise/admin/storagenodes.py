@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polonaise.admin.asking import ask_health, not_named, values_of
+from polonaise.admin.asking import ask_name, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.requiring import check_zone
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, CopyNeeded, WrongClusterKey
+from polonaise.errors import BadOption, CopyNeeded
 from polonaise.host import Host
 from polonaise.node.addresses import check_storage_address, check_storage_name
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
-from polonaise.wire.messages import ROLE_STORAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,14 @@ async def add_storage(
     check_zone(zone)
     before = (await edits.description()).value
     _check_new(before, name, address, zone)
-    told = await ask_health(host, address, ROLE_STORAGE, before.key, timeout_s)
-    if isinstance(told, WrongClusterKey):
-        raise told
-    if (other := not_named(name, address, told)) is not None:
-        raise other
+    trouble = await ask_name(host, name, address, before.key, timeout_s)
 
     def added(description: ClusterDescription) -> ClusterDescription:
         _check_new(description, name, address, zone)
         return description.with_node(name, address, zone)
 
     after = await edits.describe(added)
-    return StorageAdded(name, address, after != before, "" if isinstance(told, dict) else str(told))
+    return StorageAdded(name, address, after != before, trouble)
 
 
 def _check_new(description: ClusterDescription, name: StorageId, address: str, zone: str) -> None:
