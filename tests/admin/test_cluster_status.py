@@ -14,8 +14,8 @@ from polonaise.admin.cluster import (
     Wellness,
     _is_known,
     _storage_status,
-    describe_partition,
 )
+from polonaise.admin.partitiondescription import describe_partition
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town

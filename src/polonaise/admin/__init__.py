@@ -5,8 +5,9 @@ verifies stores, `trimming` drops from the storage nodes what is archived, and `
 files of one replica, whether its node runs or not, and `comparison` those of several. `restore` makes a log again from
 its fragments, in a `newdirectory`, on new `replicas`; `storagerecovery` a storage directory from another node's.
 
-`cluster` looks at all nodes of a running cluster, which `node.condition` judges, as it does for `logs`; `asking` has
-what the commands of operators share. `topics`, `requiring` and `headresets` change what the coordinator keeps.
+`cluster` looks at all nodes of a running cluster, which `node.condition` judges, as it does for `logs`;
+`partitiondescription` adds what is kept of one partition's replicas, and `asking` has what the commands of operators
+share. `topics`, `requiring` and `headresets` change what the coordinator keeps.
 `storagenodes` adds and removes storage nodes, `storagemoves` changes their addresses, and `copymoves` moves the copies
 of partitions between them, by the `memberedits` of single values. `localcluster` runs a whole cluster on this machine,
 as its `localplan` says, with the servers of `zookeeper`. `configuration` reads settings, `settingkeys` has them;

@@ -59,7 +59,8 @@ def partition_describe(
 
     A closing mark is missing while the end of that session is undecided, as that of the present one is.
     """
-    from polonaise.admin.cluster import ClusterObserver, describe_partition, partition_document
+    from polonaise.admin.cluster import ClusterObserver, partition_document
+    from polonaise.admin.partitiondescription import describe_partition
 
     async def do(observer: ClusterObserver) -> None:
         found = await describe_partition(observer, number)
