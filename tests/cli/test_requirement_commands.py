@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.requiring import require
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlSlot
@@ -125,6 +127,17 @@ def test_a_head_is_not_reset_without_an_owner_that_tells_what_the_replicas_hold(
     for options in ((), ("--to", 3), ("--to", 3, "--confirm", 3)):
         where = ("--coordinator", place)
         shell.refuses("partition", "reset-head", 0, *options, *where, code="head_not_reset", naming="has no owner")
+
+
+async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_written() -> None:
+    async def silent(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    coordinator: Any = SimpleNamespace(set_partition=silent)
+    state = HeadState(0, "a quorum", [], [], 3, PartitionValue.initial(("a", "b", "c")), 1)
+    async with asyncio.timeout(30):
+        with pytest.raises(CoordinatorUnavailable, match="the decision may have been written"):
+            await ask_reset(coordinator, state, HeadReset(3, "a", 3, 1), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -162,18 +162,27 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
     return HeadReset(to, source, max(state.known, to), asked_us)
 
 
-async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset) -> None:
+async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
     """Write the decision for the partition's owner. The same one again changes nothing.
 
     One that was not carried out yet is replaced. Raises `HeadNotReset` if the partition's value was changed since
-    `state` was read.
+    `state` was read, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds: the decision may have
+    been written then.
     """
     value = state.value
     asked = value.resets[-1] if value.resets else None
     if asked is not None and asked.is_pending and asked == replace(reset, asked_us=asked.asked_us):
         return
     changed = replace(value, resets=(*carried_out(value), reset))
-    if await coordinator.set_partition(state.partition, changed, state.version) is None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            written = await coordinator.set_partition(state.partition, changed, state.version)
+    except TimeoutError:
+        raise CoordinatorUnavailable(
+            f"the coordinator did not answer within {timeout_s:g} s; the decision may have been written, and is then "
+            "carried out: repeat the command, and look again"
+        ) from None
+    if written is None:
         raise HeadNotReset(
             f"partition {state.partition} has changed since its copies were shown: repeat the command, and look again"
         )

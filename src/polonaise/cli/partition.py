@@ -201,7 +201,7 @@ def partition_reset_head(
                 say(told)
         if again != to:
             raise HeadNotReset(f"{again} was given to confirm {to}: nothing was changed")
-        await ask_reset(opened, state, reset)
+        await ask_reset(opened, state, reset, timeout)
         outcome = await await_reset(host, opened, state, reset, timeout)
         if as_json:
             say_json({"partition": number, "to": to, **asdict(outcome)})
