@@ -14,8 +14,8 @@ from polonaise.admin.cluster import (
     Wellness,
     _is_known,
     _storage_status,
-    describe_partition,
 )
+from polonaise.admin.partitiondescription import describe_partition
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town
@@ -222,3 +222,14 @@ async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_r
     assert found.document()["coordinator"]["members"] == list(found.value.members)
     with pytest.raises(UnknownPartition):
         await observed(town, lambda observer: describe_partition(observer, PARTITIONS))
+
+    async def cut_off(observer: ClusterObserver) -> None:
+        async def silent() -> None:
+            raise CoordinatorUnavailable("it went away between two reads")
+
+        await observer._coordinator.describe()  # so that the partition's value can be read without it
+        observer._coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        with pytest.raises(CoordinatorUnavailable, match="it went away"):
+            await describe_partition(observer, 1)
+
+    await observed(town, cut_off)

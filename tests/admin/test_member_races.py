@@ -139,6 +139,18 @@ async def test_a_change_that_another_operator_cancels_is_no_success(command: str
         await (values.moves().add(0, "D") if command == "add" else values.moves().remove(0, "A"))
 
 
+async def test_a_coordinator_that_falls_silent_ends_the_wait_for_a_change() -> None:
+    values: Any = Values(replace(FOUR, copies=2), "ABC")
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    values.assignment = silent
+    async with asyncio.timeout(30):
+        with pytest.raises(CoordinatorUnavailable, match="did not answer within 1 s"):
+            await values.moves().remove(0, "A")
+
+
 async def test_a_change_that_was_made_is_a_success_though_another_has_begun() -> None:
     values = Values(FOUR, "ABC")
 

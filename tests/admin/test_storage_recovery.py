@@ -47,6 +47,12 @@ def test_the_committed_part_is_copied_and_the_copy_has_joined_no_session(source:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_a_source_may_end_with_a_slash_as_shells_complete_it(source: Path, tmp_path: Path) -> None:
+    (copy,) = asyncio.run(recover_storage(f"{tmp_path / 'b'}/", f"{source}/", "b"))
+    assert tuple(copy) == (0, 11)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
 def test_a_directory_that_is_not_empty_is_left_alone(source: Path, tmp_path: Path) -> None:
     other = make_storage(tmp_path / "b")
     before = sorted(path.name for path in other.iterdir())

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from polonaise.admin.headresets import HeadState, ask_reset
+from polonaise.admin.requiring import require
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
+from polonaise.errors import CoordinatorUnavailable
 from polonaise.host.real import RealHost
 from polonaise.log.control import ControlSlot
 from rigs.shell import Shell
@@ -68,10 +73,71 @@ def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(shell: Sh
     ]
 
 
+def test_a_coordinator_that_falls_silent_delays_a_requirement_once_and_not_for_each_partition(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = RealHost()
+        coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
+        write = coordinator.set_description
+
+        async def silent(*_: object) -> Any:
+            await asyncio.Event().wait()
+
+        async def written(*arguments: Any) -> Any:
+            coordinator.partition = silent  # type: ignore[method-assign]
+            return await write(*arguments)
+
+        try:
+            await coordinator.initialize(ClusterDescription.new(bytes(16), 100, NODES))
+            coordinator.set_description = written  # type: ignore[method-assign]
+            async with asyncio.timeout(60):
+                change = await require(host, coordinator, 0, 0, 2.0)
+                assert change.waiting == dict.fromkeys(range(100), "the coordinator does not answer")
+                coordinator.members = silent  # type: ignore[method-assign]
+                del coordinator.partition
+                with pytest.raises(CoordinatorUnavailable, match=r"did not answer within 2 s"):
+                    await require(host, coordinator, 2, 0, 2.0)
+        finally:
+            await coordinator.close()
+            host.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_node_is_added_only_under_a_name_and_in_a_zone_that_it_can_have(shell: Shell, place: str) -> None:
+    where = ("--coordinator", place)
+    shell.refuses("storage", "add", "a b", "127.0.0.1:4", *where, code="bad_option", naming="invalid name of a storage")
+    in_no_zone = ("storage", "add", "d", "127.0.0.1:4", "--zone", "no/rth")
+    shell.refuses(*in_no_zone, *where, code="bad_option", naming="invalid zone 'no/rth'")
+    assert shell.run("storage", "add", "d", "127.0.0.1:4", "--zone", "north", *where).status == 0
+    again = shell.run("storage", "add", "d", "127.0.0.1:4", "--zone", "north", *where)
+    assert again.output.startswith("storage node d: already one of the cluster: nothing changed")
+
+
+def test_adding_a_node_again_takes_it_out_of_no_zone_that_commits_need(shell: Shell, place: str) -> None:
+    where = ("--coordinator", place)
+    for name, zone in (("a", "north"), ("b", "south"), ("c", "south")):
+        shell.run("storage", "zone", name, zone, *where)
+    shell.refuses("storage", "zone", "d", "south", *where, code="unknown_storage_node", naming="are a, b, c")
+    add = ("storage", "add", "a", NODES["a"], "--zone", "south", *where)
+    shell.refuses(*add, code="bad_option", naming="in zone north: to tell the cluster of another zone")
+    assert shell.run("storage", "add", "a", NODES["a"], *where).status == 0
+
+
 def test_a_head_is_not_reset_without_an_owner_that_tells_what_the_replicas_hold(shell: Shell, place: str) -> None:
     for options in ((), ("--to", 3), ("--to", 3, "--confirm", 3)):
         where = ("--coordinator", place)
         shell.refuses("partition", "reset-head", 0, *options, *where, code="head_not_reset", naming="has no owner")
+
+
+async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_written() -> None:
+    async def silent(*_: object) -> Any:
+        await asyncio.Event().wait()
+
+    coordinator: Any = SimpleNamespace(set_partition=silent)
+    state = HeadState(0, "a quorum", [], [], 3, PartitionValue.initial(("a", "b", "c")), 1)
+    async with asyncio.timeout(30):
+        with pytest.raises(CoordinatorUnavailable, match="the decision may have been written"):
+            await ask_reset(coordinator, state, HeadReset(3, "a", 3, 1), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from polonaise.admin import certificates
+from polonaise.cli.application import application
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from rigs.shell import Shell
@@ -17,6 +21,22 @@ from rigs.shell import Shell
 
 def files(directory: Path, name: str) -> TlsFiles:
     return TlsFiles(str(directory / "ca.pem"), str(directory / f"{name}.pem"), str(directory / f"{name}-key.pem"))
+
+
+def commands(group: Any, name: str = "polonaise") -> Iterator[tuple[str, set[str]]]:
+    """Yield the name and the parameters of each command below a group."""
+    for word, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", {parameter.name for parameter in command.params}
+
+
+def test_each_command_that_connects_to_a_cluster_takes_tls_files() -> None:
+    addresses = {"coordinator", "address", "argument", "arguments", "log_option", "repair"}
+    connecting = [(name, has) for name, has in commands(get_command(application)) if has & addresses]
+    assert len(connecting) > 30
+    assert [name for name, has in connecting if "tls_ca" not in has] == []
 
 
 def test_init_makes_a_ca_one_for_nodes_and_one_for_clients(shell: Shell, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_topics_are_created_listed_and_described(shell: Shell, at: tuple[str, st
     said = shell.run("topic", "create", "payments", "--partitions", "2", *at)
     assert said.output.splitlines() == [
         "topic payments created: 2 partitions, ids 1-2",
-        "2 of them have no owner yet: a server takes them within a minute of its start",
+        "2 of them have no owner yet: a server that runs takes them within a minute",
     ]
     shell.run("topic", "create", "orders", *at)
     grown = shell.run("topic", "add-partitions", "payments", "--partitions", "1", "--json", *at)

@@ -119,14 +119,22 @@ async def test_a_deleted_cluster_is_gone_and_another_may_be_made_that_has_nothin
     await first.initialize(DESCRIPTION)
     assert await first.set_partition(2, replace(INITIAL, generation=1), 0) is not None
     assert await first.make_partitions({3: DESCRIPTION.storage}, DESCRIPTION.storage)
+    assignment = await first.assignment()
     await second.delete(DESCRIPTION.key)
     for process in (second, await cluster.process()):
         with pytest.raises(NotInitialized):
             await process.describe()
         with pytest.raises(NotInitialized):
             await process.delete(DESCRIPTION.key)
-    with pytest.raises(CoordinatorDamaged, match="missing"):  # by one that knew it
-        await first.partition(0)
+    for ask in (  # by one that knew it, such as a server that starts meanwhile
+        first.describe,
+        lambda: first.partition(0),
+        first.assignment,
+        first.unique_id,
+        lambda: first.set_assignment(assignment.value, assignment.version),
+    ):
+        with pytest.raises(CoordinatorDamaged, match=r"somebody has deleted the cluster.*stop this process"):
+            await ask()
 
     smaller = replace(DESCRIPTION, key=b"k" * 16, partitions=1)
     await second.initialize(smaller)

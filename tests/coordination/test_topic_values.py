@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from polonaise.coordination.values import ClusterDescription, Owner, PartitionVa
 from polonaise.errors import (
     BadOption,
     CoordinatorDamaged,
+    CoordinatorUnavailable,
     CopyNeeded,
     InsufficientReplicas,
     TopicExists,
@@ -244,3 +246,30 @@ async def test_what_is_no_topic(coordinator: Coordinator) -> None:
     with pytest.raises(BadOption, match="invalid name of a topic"):
         await create_topic(coordinator, "a/b", 1, 5.0)
     assert await coordinator.description() == before
+
+
+async def silent(*_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_a_coordinator_that_falls_silent_while_a_topic_grows_is_told_of(coordinator: Coordinator) -> None:
+    async def others_were_first(*_: object) -> bool:
+        coordinator.description = silent  # type: ignore[method-assign]
+        return False
+
+    coordinator.make_partitions = others_were_first  # type: ignore[method-assign]
+    async with asyncio.timeout(30):
+        with pytest.raises(CoordinatorUnavailable, match=r"did not answer within 2 s.*polonaise topic list"):
+            await create_topic(coordinator, "a", 1, 2.0)
+
+
+async def test_a_topic_that_is_none_is_known_from_one_look_at_the_coordinator(coordinator: Coordinator) -> None:
+    before = coordinator.describe
+
+    async def once() -> ClusterDescription:
+        coordinator.describe = silent  # type: ignore[method-assign]
+        return await before()
+
+    coordinator.describe = once  # type: ignore[method-assign]
+    with pytest.raises(UnknownTopic, match="it has none"):
+        await describe_topic(coordinator, "a", 2.0)

@@ -55,6 +55,11 @@ def test_topics_are_archived_verified_and_restored_with_their_numbers(tmp_path: 
         opened = open_store(str(store))
         assert asyncio.run(partitions_in(opened)) == [0, 1, 2, 3]
         command("archive", "verify", str(store))
+        asyncio.run(filled(cluster.coordinator, "?topic=b"))
+        command("archive", "run", "--rest", cluster.coordinator, str(store))
+        min((store / "2").glob("*.parquet")).unlink()
+        again = command("archive", "run", "--rest", cluster.coordinator, str(store))
+        assert "topic b, partition 0: no fragment held 0 to 2 when this run began" in again
         assert cluster.server is not None
         address = f"polonaise://{cluster.server.address}/a"  # whose topics the server tells
         assert asyncio.run(written(address, store)) == 0
@@ -72,9 +77,10 @@ def test_topics_are_archived_verified_and_restored_with_their_numbers(tmp_path: 
             asyncio.run(filled(copy.coordinator, topic))
 
 
-def command(*words: str) -> None:
+def command(*words: str) -> str:
     done = subprocess.run([sys.executable, "-m", "polonaise.cli", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 async def written(address: str, store: Path) -> int:

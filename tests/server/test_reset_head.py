@@ -61,7 +61,7 @@ async def reset(town: Town, to: int, source: str | None = None) -> HeadOutcome:
     async def do(host: Any, coordinator: Any) -> HeadOutcome:
         state = await head_state(host, coordinator, 0, 2.0)
         decided = decision(state, to, source, host.clock.wall_us())
-        await ask_reset(coordinator, state, decided)
+        await ask_reset(coordinator, state, decided, 20.0)
         return await await_reset(host, coordinator, state, decided, 60.0)
 
     return await town.operator(do)
@@ -136,7 +136,7 @@ async def test_the_record_is_there_after_a_crash_between_the_cut_and_the_record(
 
     async def ask(host: Any, coordinator: Any) -> None:
         found = await head_state(host, coordinator, 0, 2.0)
-        await ask_reset(coordinator, found, decision(found, 1, None, host.clock.wall_us()))
+        await ask_reset(coordinator, found, decision(found, 1, None, host.clock.wall_us()), 20.0)
 
     await town.operator(ask)
     (server,) = town.cluster.servers
@@ -181,7 +181,7 @@ async def test_replicas_that_come_back_in_time_prove_the_end_of_the_log_and_noth
     async def ask(host: Any, coordinator: Any) -> HeadOutcome:
         found = await head_state(host, coordinator, 0, 2.0)
         decided = decision(found, 0, None, host.clock.wall_us())
-        await ask_reset(coordinator, found, decided)
+        await ask_reset(coordinator, found, decided, 20.0)
         for node in town.cluster.storage[1:]:
             node.let_up()
         return await await_reset(host, coordinator, found, decided, 60.0)

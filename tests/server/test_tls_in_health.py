@@ -7,7 +7,7 @@ from pathlib import Path
 from polonaise.host import network_trouble
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
-from polonaise.node.condition import conditions_in, storage_troubles
+from polonaise.node.condition import conditions_in, server_troubles, storage_troubles
 from rigs.tls import Authority
 
 SAID = "the certificate 'node.pem' expires on 2027-01-01: replace the file"
@@ -24,6 +24,13 @@ def test_a_server_tells_of_its_files() -> None:
     answer = {"server": 1, "storage": {}, "partitions": {"0": PARTITION}, "tls": SAID}
     assert conditions_in(answer)[0].troubles == [SAID]
     assert conditions_in({**answer, "tls": ""})[0].troubles == []
+
+
+def test_a_server_without_partitions_tells_of_its_files_too() -> None:
+    answer = {"server": 1, "storage": {}, "partitions": {}, "tls": SAID, "coordinator": "it does not answer"}
+    assert server_troubles(answer) == ["the server goes on without its coordinator: it does not answer", SAID]
+    assert server_troubles({**answer, "coordinator": "", "not_owning": "it owns nothing"}) == ["it owns nothing", SAID]
+    assert server_troubles({**answer, "coordinator": "", "tls": ""}) == []
 
 
 def test_a_host_without_tls_has_nothing_to_tell() -> None:

@@ -94,7 +94,7 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
     ("replicas", "2 replicas were found, and there are to be 3", lambda h: h.replicas.pop("storage-1")),
     ("replicas", "storage-1 holds other bytes", set_replica("storage-1", Contents(0, 3, "other"))),
     ("replicas", "storage-2 ends with 2, and the log with 3", set_replica("storage-2", Contents(0, 2, "bytes"))),
-    ("replicas", "storage-2 begins with 4, and nothing from 0 on", set_replica("storage-2", Contents(4, 3, ""))),
+    ("replicas", "storage-2 begins with 4, and nothing was trimmed", set_replica("storage-2", Contents(4, 3, ""))),
     ("replicas", "storage-3 can't be read: torn", set_replica("storage-3", Contents(0, 3, "bytes", "torn"))),
     ("archive", "the archive ends with 1, and the log with 3", lambda h: setattr(h, "archive", Contents(0, 1, "b"))),
     ("archive", "the archive holds other bytes", lambda h: setattr(h, "archive", Contents(0, 3, "other"))),

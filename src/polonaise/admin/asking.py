@@ -1,22 +1,23 @@
-"""Open a cluster's coordinator and ask its nodes for their health, for commands of operators."""
+"""Open a cluster's coordinator, read partitions' values, and ask nodes for their health, for operators' commands."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
 
 from polonaise.coordination import Coordinator
-from polonaise.errors import PolonaiseError, ProtocolError, WrongStorageNode
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import PolonaiseError, ProtocolError, WrongClusterKey, WrongStorageNode
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
 from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
-from polonaise.terms import StorageId
+from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
 
 Told: TypeAlias = dict[str, Any] | PolonaiseError
@@ -26,6 +27,8 @@ _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
 """The role in which an operator asks a node, by the node's role."""
 _CLOSE_S: Final = 5.0
 """Seconds that the coordinator gets to close."""
+_READS_MAX: Final = 16
+"""How many partitions' values are read at the same time."""
 
 
 @asynccontextmanager
@@ -54,6 +57,20 @@ async def _close(coordinator: Coordinator) -> None:
         pass  # every request has been answered or has failed by now, so nothing depends on a clean end
 
 
+async def values_of(
+    read: Callable[[PartitionId], Awaitable[PartitionValue]], partitions: Iterable[PartitionId]
+) -> dict[PartitionId, PartitionValue]:
+    """Return what `read` returns for each of these partitions, reading some of them at the same time."""
+    reading = asyncio.Semaphore(_READS_MAX)
+
+    async def one(partition: PartitionId) -> PartitionValue:
+        async with reading:
+            return await read(partition)
+
+    numbers = list(partitions)
+    return dict(zip(numbers, await asyncio.gather(*map(one, numbers)), strict=True))
+
+
 async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
     """Ask the node at this address for its health, within `timeout_s` seconds. `role` is the role that it must have.
 
@@ -75,6 +92,19 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
     finally:
         if connection is not None:
             connection.close()
+
+
+async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> str:
+    """Ask at this address for the storage node `name`; return why it was not found there, and empty if it answers.
+
+    Raises `WrongStorageNode` for another storage node, and `WrongClusterKey` for a node of another cluster.
+    """
+    told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
+    if isinstance(told, WrongClusterKey):
+        raise told
+    if (other := not_named(name, address, told)) is not None:
+        raise other
+    return "" if isinstance(told, dict) else str(told)
 
 
 def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:

@@ -122,8 +122,10 @@ def _percentile(ordered: Sequence[float], percent: float) -> float:
 async def bench_producers(connect: Connect, load: Load) -> Measured:
     """Append to the log with several clients at once, and measure from each append to its commit.
 
-    Appends with locks are transaction contexts, which run again after a conflict. What failed in the end is counted and
-    does not end the benchmark. Raises `BadOption` for an invalid load, and what connecting raises.
+    Appends with locks are transaction contexts, which run again after a conflict. What failed in the end is counted,
+    and does not end the benchmark unless it would come again with every append, such as `BodyTooLarge`: that is raised.
+    Also raises `BadOption` for an invalid load, `DeadlineExceeded` if a partition is not ready within `Load.timeout_s`
+    seconds, and what connecting raises.
     """
     load.check()
     measured = Measured()
@@ -140,7 +142,8 @@ async def bench_consumers(connect: Connect, load: Load) -> Measured:
     """Follow the log with several clients while another one appends; measure from each append to each receipt.
 
     Each consumer receives every transaction of the run, from all partitions of the load. Raises `BadOption` for an
-    invalid load, `DeadlineExceeded` if nothing comes for `Load.timeout_s`, and what connecting raises.
+    invalid load, `DeadlineExceeded` if nothing comes from a partition for `Load.timeout_s` seconds and the longest
+    pause of the producer, what the producer's appends raise in `bench_producers`, and what connecting raises.
     """
     load.check()
     produced, consumed = Measured(), Measured()

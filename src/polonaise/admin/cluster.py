@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
 from polonaise.coordination import Coordinator
@@ -34,7 +34,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, TransactionId
+from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
@@ -276,8 +276,9 @@ class ClusterObserver:
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        A node that does not answer is part of it, with the reason. Takes at most three times the time limit. Raises
-        `NotInitialized` if the coordinator knows no cluster, and `BadOption`.
+        A node that does not answer is part of it, with the reason. Takes at most twice the time limit, and once more
+        for each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no
+        cluster, and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
         error = await self._read_coordinator()
@@ -387,65 +388,6 @@ class ClusterObserver:
             return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not serve it yet")
         counts = {name: value for name, value in health.items() if name not in _SHOWN}
         return PartitionStatus(partition, owner, condition_of(partition, answer, health), counts=counts)
-
-
-class ReplicaStatus(NamedTuple):
-    """The status of one replica, according to the partition's owner and to the coordinator."""
-
-    name: str
-    """The name of the replica's storage node."""
-    state: str
-    """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
-    session: SessionId | None
-    """The last session in which the replica was engaged; None if it never was."""
-    closing: TransactionId | None
-    """The closing mark of that session; None while it is undecided, or if there was no session."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDescription:
-    """Everything that is known of one partition."""
-
-    status: PartitionStatus
-    value: PartitionValue
-    replicas: list[ReplicaStatus]
-
-    def document(self) -> dict[str, Any]:
-        """Return the description as a JSON-ready document."""
-        return {
-            **partition_document(self.status),
-            "coordinator": {
-                "generation": self.value.generation,
-                "session": self.value.session,
-                "members": list(self.value.members),
-                "next": None if self.value.next is None else list(self.value.next),
-            },
-            "replicas": [each._asdict() for each in self.replicas],
-            "counts": dict(self.status.counts),
-        }
-
-
-async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
-    """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
-    value = await observer.partition_value(partition)
-    status = (await observer.look()).partitions[partition]
-    return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
-
-
-def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
-    """Return the status of the replica on the storage node `name`."""
-    condition, engagement = status.condition, value.engagements.get(name)
-    state = "unknown"
-    if condition is not None:
-        if name in condition.engaged:
-            state = "engaged"
-        elif name in condition.left_out:
-            state = f"{'out' if name in condition.unreachable else 'behind'}: {condition.left_out[name]}"
-        else:
-            state = "not engaged: the partition is not ready"
-    if engagement is None:
-        return ReplicaStatus(name, state, None, None)
-    return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
 
 
 _SHOWN: Final = frozenset(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from polonaise.admin.asking import ask_health
+from polonaise.admin.asking import ask_health, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import check_enough_without, check_marked, copies_on
 from polonaise.coordination.memberchanges import Move, balance
@@ -31,9 +31,11 @@ Report = Callable[[PartitionId | None, str], None]
 class CopyMoves:
     """Carries out moves of copies. All of it may be broken off and repeated: it goes on from where the values are.
 
-    A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that is not
-    made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked for. One that another
-    operator takes back meanwhile raises `BadOption`.
+    A copy is added, caught up with by the partition's owner, and only then is the other one removed. A step that was
+    asked for and is not made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked
+    for. One that another operator takes back meanwhile raises `BadOption`. When a move may not even ask for its removal
+    for so long, because too few copies are in sync or another change is pending, it raises `CopyNeeded` or
+    `ChangePending`.
     """
 
     def __init__(self, host: Host, edits: MemberEdits, *, step_s: float, timeout_s: float, report: Report) -> None:
@@ -73,11 +75,14 @@ class CopyMoves:
     async def balance(self) -> list[Move]:
         """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
         description = (await self._edits.description()).value
-        values = await self._values(description.total)
-        return balance(description, {p: value.next or value.members for p, value in enumerate(values)})
+        values = await values_of(self._edits.partition, range(description.total))
+        return balance(description, {p: value.next or value.members for p, value in values.items()})
 
     async def carry_out(self, moves: Sequence[Move]) -> None:
-        """Carry out moves, several at the same time, but one step at a time in each partition."""
+        """Carry out moves, several at the same time, but one step at a time in each partition.
+
+        If some fail, the others are carried out all the same, and the first failure is raised.
+        """
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
 
         async def move(each: Move) -> None:
@@ -98,7 +103,7 @@ class CopyMoves:
                 raise outcome
 
     async def drain(self, name: StorageId) -> int:
-        """Move every copy off a storage node, and give it no more; return how many it had.
+        """Move every copy off a storage node, and give it no more; return how many were moved.
 
         The node itself may be dead: copies are made from the others. Raises `UnknownStorageNode`, `CopyNeeded` if fewer
         nodes are left than each partition has copies (nothing is changed then), and what `carry_out` raises: then the
@@ -124,8 +129,8 @@ class CopyMoves:
             self._report(None, f"{len(held)} copies are left on {name}")
             for partition in held:
                 await self._settled(partition)
-            values = await self._values(described.total)
-            planned = balance(described, {partition: value.members for partition, value in enumerate(values)})
+            values = await values_of(self._edits.partition, range(described.total))
+            planned = balance(described, {partition: value.members for partition, value in values.items()})
             moves = [move for move in planned if move.source == name]
             await self.carry_out(moves)
             moved += len(moves)
@@ -218,8 +223,7 @@ class CopyMoves:
                 told = await ask_health(self._host, address, ROLE_STORAGE, description.key, self._timeout_s)
                 if not isinstance(told, dict):
                     return f"waits for storage node {name}, which does not answer: {told}"
-        assignment = (await self._edits.coordinator.assignment()).value
-        owner = assignment.owners.get(partition)
+        owner = (await self._edits.assignment()).owners.get(partition)
         if owner is None:
             return "waits for an owner: start a server"
         health = await ask_health(self._host, owner.address, ROLE_SERVER, description.key, self._timeout_s)
@@ -230,12 +234,3 @@ class CopyMoves:
         except (LookupError, TypeError, AttributeError):
             return f"waits for server {owner.server} to serve the partition"
         return "; ".join([condition.change or "waits for the owner to see the change", *condition.troubles])
-
-    async def _values(self, partitions: int) -> list[PartitionValue]:
-        reading = asyncio.Semaphore(_AT_ONCE_MAX)
-
-        async def read(partition: PartitionId) -> PartitionValue:
-            async with reading:
-                return await self._edits.partition(partition)
-
-        return await asyncio.gather(*map(read, range(partitions)))

@@ -34,7 +34,7 @@ class HeldCopy:
     confirmed: TransactionId
     """The id up to which an owner has told it that its copy is the log."""
     joined: SessionId
-    """The last session that it took part in; 0 for none."""
+    """The last session that it took part in; NO_SESSION for none."""
     took_part: bool
     """Whether it took part in the last session until that ended, as far as the coordinator knows."""
 
@@ -132,8 +132,8 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
     """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
 
-    Raises `HeadNotReset` for an id that no copy holds, and for one that only doubtful ids of a copy reach unless that
-    copy is named.
+    Raises `HeadNotReset` for an id that no copy holds, for one that only doubtful ids of a copy reach unless that copy
+    is named, and once `RESETS_MAX` resets were carried out.
     """
     if to < NO_TRANSACTION:
         raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")
@@ -155,22 +155,34 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
             )
         source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
     if len(carried_out(state.value)) >= RESETS_MAX:
-        raise HeadNotReset(f"the head of partition {state.partition} was reset {RESETS_MAX} times: restore the log")
+        raise HeadNotReset(
+            f"the head of partition {state.partition} was reset {RESETS_MAX} times, and no more is kept of it: restore "
+            "the log from its fragments (polonaise archive restore)"
+        )
     return HeadReset(to, source, max(state.known, to), asked_us)
 
 
-async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset) -> None:
+async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
     """Write the decision for the partition's owner. The same one again changes nothing.
 
     One that was not carried out yet is replaced. Raises `HeadNotReset` if the partition's value was changed since
-    `state` was read.
+    `state` was read, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds: the decision may have
+    been written then.
     """
     value = state.value
     asked = value.resets[-1] if value.resets else None
     if asked is not None and asked.is_pending and asked == replace(reset, asked_us=asked.asked_us):
         return
     changed = replace(value, resets=(*carried_out(value), reset))
-    if await coordinator.set_partition(state.partition, changed, state.version) is None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            written = await coordinator.set_partition(state.partition, changed, state.version)
+    except TimeoutError:
+        raise CoordinatorUnavailable(
+            f"the coordinator did not answer within {timeout_s:g} s; the decision may have been written, and is then "
+            "carried out: repeat the command, and look again"
+        ) from None
+    if written is None:
         raise HeadNotReset(
             f"partition {state.partition} has changed since its copies were shown: repeat the command, and look again"
         )

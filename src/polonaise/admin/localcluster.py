@@ -107,8 +107,8 @@ class LocalClusterRun:
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        After any of these errors but `StartFailed`, nothing was changed. After `StartFailed`, a new cluster is removed
-        again if none of its servers was started. Returns early after `stop_soon`.
+        After any of these errors but `StartFailed`, no cluster was made or changed. After `StartFailed`, a new cluster
+        is removed again if none of its servers was started. Returns early after `stop_soon`.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:

@@ -118,7 +118,8 @@ class LocalPlan:
     def _moved(self, port: int, servers: int) -> LocalPlan:
         """Return this plan with so many servers, followed by its ZooKeeper, at ports in a row from `port` on.
 
-        Storage nodes stay: the cluster knows them by their addresses. Raises `AddressInUse`, `BadOption`.
+        Storage nodes stay at the addresses that the cluster's description has for them. Raises `AddressInUse`,
+        `BadOption`.
         """
         has_zookeeper = self.addresses.zookeeper is not None
         texts = [str(HostPort(HOST, each)) for each in _ports(servers + has_zookeeper, port)]

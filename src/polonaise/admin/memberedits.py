@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import cancelled, with_copy, without_copy
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError, UnknownStorageNode
 from polonaise.terms import PartitionId, StorageId
 
@@ -29,7 +29,7 @@ class MemberEdits:
     """
 
     def __init__(self, coordinator: Coordinator, timeout_s: float) -> None:
-        self.coordinator = coordinator
+        self._coordinator = coordinator
         self._timeout_s = timeout_s
 
     async def add_copy(self, partition: PartitionId, name: StorageId) -> PartitionValue:
@@ -66,26 +66,30 @@ class MemberEdits:
 
     async def partition(self, partition: PartitionId) -> PartitionValue:
         """Return a partition's value."""
-        return (await self._bounded(lambda: self.coordinator.partition(partition))).value
+        return (await self._bounded(lambda: self._coordinator.partition(partition))).value
 
     async def description(self) -> Versioned[ClusterDescription]:
         """Return the description of the cluster, with its version."""
-        return await self._bounded(self.coordinator.description)
+        return await self._bounded(self._coordinator.description)
+
+    async def assignment(self) -> Assignment:
+        """Return the assignment."""
+        return (await self._bounded(self._coordinator.assignment)).value
 
     async def describe(self, make: Callable[[ClusterDescription], ClusterDescription]) -> ClusterDescription:
         """Change the description by compare-and-set, and return it. `make` may be called again, and may raise."""
         return await self._compare_and_set(
-            "the description of the cluster", self.description, self.coordinator.set_description, make
+            "the description of the cluster", self.description, self._coordinator.set_description, make
         )
 
     async def _change(self, partition: PartitionId, make: Callable[[PartitionValue], PartitionValue]) -> PartitionValue:
         """Change a partition's pending members by compare-and-set, and return its value."""
 
         async def read() -> Versioned[PartitionValue]:
-            return await self._bounded(lambda: self.coordinator.partition(partition))
+            return await self._bounded(lambda: self._coordinator.partition(partition))
 
         async def write(value: PartitionValue, version: int) -> Versioned[PartitionValue] | None:
-            return await self.coordinator.set_partition(partition, value, version)
+            return await self._coordinator.set_partition(partition, value, version)
 
         return await self._compare_and_set(f"partition {partition}", read, write, make)
 
@@ -125,7 +129,8 @@ class MemberEdits:
                 return written.value
         raise CoordinatorUnavailable(
             f"{what} was changed by others {_TRIES_MAX} times meanwhile, or the answers were lost. The change may have "
-            "been asked for: look (polonaise partition describe), then repeat the command"
+            "been made or asked for: look (polonaise storage list, polonaise partition describe), then repeat the "
+            "command"
         )
 
     async def _bounded(self, ask: Callable[[], Awaitable[T]]) -> T:

@@ -7,21 +7,25 @@ owner starts at once; only then does the change count as made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import ask_health
+from polonaise.admin.asking import ask_health, values_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
-from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas, UnknownStorageNode
+from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
 from polonaise.terms import NO_SESSION, PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
+T = TypeVar("T")
+
 _LOOK_S: Final = 0.2
-_READ_AT_ONCE: Final = 16
+"""Seconds between two looks at the partitions that do not act by a requirement yet."""
+_LAST_S: Final = 1.0
+"""Seconds that the coordinator gets to answer the last look: with what is left of the time it could hardly do so."""
 _ZONE_MAX: Final = 64
 """The most characters of a zone's name."""
 
@@ -43,20 +47,25 @@ class RequirementChange:
 async def require(host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float) -> RequirementChange:
     """Change the requirement, and wait until every partition acts by it, `timeout_s` seconds at most.
 
-    With 0 copies and 0 zones, commits need a quorum only. Raises, with nothing changed: `BadOption` for numbers that
-    the cluster's storage nodes and zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a
-    server does not or is of a version that does not know requirements; and `CoordinatorUnavailable`.
+    With 0 copies and 0 zones, commits need a quorum only. Fewer copies than zones stand for as many. Each wait for an
+    answer before the change ends after `timeout_s` seconds, too. Raises, with nothing changed: `BadOption` for numbers
+    that the partitions' copies and their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or
+    a server does not or is of a version that does not know requirements. Raises `CoordinatorUnavailable`, which says so
+    if the change may have been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
     copies = max(copies, zones)
-    current = await _read(coordinator, timeout_s)
+    current = await _answered(coordinator.description(), timeout_s)
     wanted = current.value.requiring(copies, zones)
     required = wanted.requirement
     assert required is not None
     copied = await _copied(coordinator, wanted, timeout_s)
     if lack := _lack_in(required, copied):
-        raise BadOption(f"{lack}: give storage nodes zones with `polonaise storage zone`, or require less")
+        raise BadOption(
+            f"{lack}: add copies (polonaise partition add-copy), give storage nodes zones (polonaise storage zone), or "
+            "require less"
+        )
     if copies:
         await _check_present(host, coordinator, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
@@ -68,20 +77,13 @@ async def set_zone(
 ) -> RequirementChange | None:
     """Put a storage node into a zone; an empty one takes it out of its zone.
 
-    Returns how the partitions follow if zones are required, else None. Raises, with nothing changed:
-    `UnknownStorageNode`, `BadOption` for an invalid zone or if the required number of zones would not be there any
-    more, and `CoordinatorUnavailable`.
+    Returns how the partitions follow if the cluster was ever given a requirement, else None. Raises, with nothing
+    changed: `UnknownStorageNode`, and `BadOption` for an invalid zone or if the required number of zones would not be
+    there any more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
-    if len(zone) > _ZONE_MAX or not all(each.isalnum() or each in "-_." for each in zone):
-        raise BadOption(
-            f"invalid zone {redacted(zone[:_ZONE_MAX])!r}: letters, digits, '-', '_' and '.', {_ZONE_MAX} at most"
-        )
-    current = await _read(coordinator, timeout_s)
-    if name not in current.value.storage:
-        raise UnknownStorageNode(
-            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are "
-            f"{', '.join(current.value.storage)}"
-        )
+    check_zone(zone)
+    current = await _answered(coordinator.description(), timeout_s)
+    current.value.check_known(name)
     wanted = current.value.zoned(name, zone)
     required = wanted.requirement
     if required is not None and (lack := _lack_in(required, await _copied(coordinator, wanted, timeout_s))):
@@ -93,6 +95,14 @@ async def set_zone(
     return RequirementChange(required.copies, required.zones, waiting)
 
 
+def check_zone(zone: str) -> None:
+    """Raise `BadOption` unless this may be the name of a zone, or is empty, which stands for none."""
+    if len(zone) > _ZONE_MAX or not all(each.isalnum() or each in "-_." for each in zone):
+        raise BadOption(
+            f"invalid zone {redacted(zone[:_ZONE_MAX])!r}: letters, digits, '-', '_' and '.', {_ZONE_MAX} at most"
+        )
+
+
 async def _copied(
     coordinator: Coordinator, description: ClusterDescription, timeout_s: float
 ) -> dict[frozenset[StorageId], PartitionId]:
@@ -102,18 +112,8 @@ async def _copied(
     partition's owner if commits need that copy (`recovery.takes_next`).
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
-    reading = asyncio.Semaphore(_READ_AT_ONCE)
-
-    async def read(partition: PartitionId) -> PartitionValue:
-        async with reading:
-            return (await coordinator.partition(partition)).value
-
-    try:
-        async with asyncio.timeout(timeout_s):
-            values = await asyncio.gather(*map(read, range(description.total)))
-    except TimeoutError:
-        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
-    for partition, value in enumerate(values):
+    values = await _answered(_values(coordinator, range(description.total)), timeout_s)
+    for partition, value in values.items():
         for names in (value.members, value.next or value.members):
             copied.setdefault(frozenset(names), partition)
     return copied
@@ -140,7 +140,7 @@ async def _check_present(
     timeout_s: float,
 ) -> None:
     """Raise `InsufficientReplicas` unless the nodes that are required are there, and all servers know requirements."""
-    members = await coordinator.members()
+    members = await _answered(coordinator.members(), timeout_s)
     told = await asyncio.gather(
         *(ask_health(host, each.address, ROLE_SERVER, description.key, timeout_s) for each in members)
     )
@@ -173,29 +173,43 @@ async def _followed(
     engagement says counts, and not whether a server has read the requirement.
     """
     until_s = host.clock.monotonic_s() + timeout_s
-    left = list(range(description.total))
+    waiting = dict.fromkeys(range(description.total), "")
     while True:
-        waiting: dict[PartitionId, str] = {}
-        for partition in left:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    value = (await coordinator.partition(partition)).value
-            except (TimeoutError, CoordinatorUnavailable):
-                waiting[partition] = "the coordinator does not answer"
-                continue
-            if value.required is None or value.required.version < required.version:
-                begun = f"its session {value.session} was begun before, or is not begun yet"
-                waiting[partition] = "it has had no session yet" if value.session == NO_SESSION else begun
-        left = list(waiting)
+        try:
+            # All of them together: each with a time limit of its own, a silent coordinator could take hours.
+            left_s = max(_LAST_S, until_s - host.clock.monotonic_s())
+            values = await _answered(_values(coordinator, waiting), left_s)
+        except CoordinatorUnavailable:
+            waiting = dict.fromkeys(waiting, "the coordinator does not answer")
+        else:
+            waiting = {each: _why_not_yet(value) for each, value in values.items() if not _acts_by(value, required)}
         if not waiting or host.clock.monotonic_s() >= until_s:
             return waiting
         await asyncio.sleep(_LOOK_S)
 
 
-async def _read(coordinator: Coordinator, timeout_s: float) -> Versioned[ClusterDescription]:
+def _acts_by(value: PartitionValue, required: Requirement) -> bool:
+    return value.required is not None and value.required.version >= required.version
+
+
+def _why_not_yet(value: PartitionValue) -> str:
+    if value.session == NO_SESSION:
+        return "it has had no session yet"
+    return f"its session {value.session} was begun before, or is not begun yet"
+
+
+async def _values(coordinator: Coordinator, partitions: Iterable[PartitionId]) -> dict[PartitionId, PartitionValue]:
+    async def read(partition: PartitionId) -> PartitionValue:
+        return (await coordinator.partition(partition)).value
+
+    return await values_of(read, partitions)
+
+
+async def _answered(asking: Awaitable[T], timeout_s: float) -> T:
+    """Return the coordinator's answer. Raises `CoordinatorUnavailable` without one within `timeout_s` seconds."""
     try:
         async with asyncio.timeout(timeout_s):
-            return await coordinator.description()
+            return await asking
     except TimeoutError:
         raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from polonaise.admin.asking import ask_health, not_named
+from polonaise.admin.asking import ask_name
+from polonaise.admin.memberedits import MemberEdits
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, CoordinatorUnavailable, UnknownStorageNode, WrongClusterKey
+from polonaise.errors import BadOption
 from polonaise.host import Host
 from polonaise.node.addresses import check_storage_address
 from polonaise.redaction import redacted
 from polonaise.terms import StorageId
-from polonaise.wire.messages import ROLE_STORAGE
-
-_TRIES_MAX: Final = 10
-"""How often the change is tried while others change the description at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,51 +58,27 @@ async def move_storage(
     cluster. Raises `CoordinatorUnavailable`, after which the change may have been made: the move may be repeated.
     """
     check_storage_address(address)
-    for _ in range(_TRIES_MAX):
-        try:
-            moved = await _try(host, coordinator, name, address, timeout_s)
-        except TimeoutError:
-            raise CoordinatorUnavailable(
-                f"the coordinator did not answer within {timeout_s:g} s. The change may have been made: correct the "
-                "coordinator's address or start it, then repeat the command"
-            ) from None
-        if moved is not None:
-            return moved
-    raise CoordinatorUnavailable(
-        f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
-        "look who does so, then repeat it"
-    )
+    edits = MemberEdits(coordinator, timeout_s)
+    current = (await edits.description()).value
+    before = _checked(current, name, address)
+    trouble = await ask_name(host, name, address, current.key, timeout_s)
+
+    def moved(description: ClusterDescription) -> ClusterDescription:
+        nonlocal before
+        before = _checked(description, name, address)
+        return description if before == address else description.moved(name, address)
+
+    await edits.describe(moved)
+    return StorageMove(name, before, address, trouble)
 
 
-async def _try(
-    host: Host, coordinator: Coordinator, name: StorageId, address: str, timeout_s: float
-) -> StorageMove | None:
-    """Try the move once; return None if others changed the description meanwhile. Also raises `TimeoutError`."""
-    async with asyncio.timeout(timeout_s):
-        current = await coordinator.description()
-    before = check_move(current.value, name, address)
-    told = await ask_health(host, address, ROLE_STORAGE, current.value.key, timeout_s)
-    if isinstance(told, WrongClusterKey):
-        raise told
-    if (other := not_named(name, address, told)) is not None:
-        raise other
-    if before != address:
-        async with asyncio.timeout(timeout_s):
-            if await coordinator.set_description(current.value.moved(name, address), current.version) is None:
-                return None
-    return StorageMove(name, before, address, "" if isinstance(told, dict) else str(told))
-
-
-def check_move(description: ClusterDescription, name: StorageId, address: str) -> str:
-    """Check that a storage node may be moved to `address`, and return its present address.
+def _checked(description: ClusterDescription, name: StorageId, address: str) -> str:
+    """Return the present address of a storage node, after checking that it may be moved to `address`.
 
     Raises `UnknownStorageNode`, and `BadOption` if another node has that address.
     """
+    description.check_known(name)
     nodes = description.nodes
-    if name not in nodes:
-        raise UnknownStorageNode(
-            f"the cluster has no storage node {redacted(name)!r}; its storage nodes are {', '.join(nodes)}"
-        )
     for other, taken in nodes.items():
         if other != name and taken == address:
             raise BadOption(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from polonaise.admin.asking import ask_health, not_named
+from polonaise.admin.asking import ask_name, values_of
 from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.requiring import check_zone
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import BadOption, CopyNeeded, WrongClusterKey
+from polonaise.errors import BadOption, CopyNeeded
 from polonaise.host import Host
-from polonaise.node.addresses import check_storage_address
+from polonaise.node.addresses import check_storage_address, check_storage_name
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
-from polonaise.wire.messages import ROLE_STORAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,7 @@ class StorageAdded:
     name: StorageId
     address: str
     changed: bool
-    """Whether the description was changed: not if the node was one of the cluster's already, and not drained."""
+    """Whether the description was changed: not if the node was one of the cluster's, and was not being drained."""
     trouble: str
     """Why the node was not found at its address, where it may be started later; empty if it answers there."""
 
@@ -39,28 +38,35 @@ async def add_storage(
     """Add a storage node to the cluster's description; from then on it may be given copies. It has none yet.
 
     A node of the cluster that is being drained is used again. The node is asked first: one with another name or of
-    another cluster is refused, one that does not answer is not. Raises, with nothing changed, `BadOption` for an
-    address that is invalid or another node's, or if the node has another address; `WrongStorageNode`,
-    `WrongClusterKey`. Raises `CoordinatorUnavailable`, after which the command may be repeated.
+    another cluster is refused, one that does not answer is not. Raises, with nothing changed, `BadOption` for a name or
+    a zone that is invalid, for an address that is invalid or another node's, or if the node is one of the cluster's
+    with another address or zone; `WrongStorageNode`, `WrongClusterKey`. Raises `CoordinatorUnavailable`, after which
+    the command may be repeated.
     """
+    check_storage_name(name)
     check_storage_address(address)
+    check_zone(zone)
     before = (await edits.description()).value
-    _check_address(before, name, address)
-    told = await ask_health(host, address, ROLE_STORAGE, before.key, timeout_s)
-    if isinstance(told, WrongClusterKey):
-        raise told
-    if (other := not_named(name, address, told)) is not None:
-        raise other
+    _check_new(before, name, address, zone)
+    trouble = await ask_name(host, name, address, before.key, timeout_s)
 
     def added(description: ClusterDescription) -> ClusterDescription:
-        _check_address(description, name, address)
+        _check_new(description, name, address, zone)
         return description.with_node(name, address, zone)
 
     after = await edits.describe(added)
-    return StorageAdded(name, address, after != before, "" if isinstance(told, dict) else str(told))
+    return StorageAdded(name, address, after != before, trouble)
 
 
-def _check_address(description: ClusterDescription, name: StorageId, address: str) -> None:
+def _check_new(description: ClusterDescription, name: StorageId, address: str, zone: str) -> None:
+    """Raise `BadOption` for what a node of the cluster can't have, or what another command changes."""
+    present = description.zones.get(name, "")
+    if name in description.storage and zone not in ("", present):
+        # Not changed here: the commits of the cluster may need the zone that it has.
+        raise BadOption(
+            f"storage node {name} is one of the cluster's, in {f'zone {present}' if present else 'no zone'}: to tell "
+            f"the cluster of another zone, use `polonaise storage zone {name} {zone}`"
+        )
     for other, taken in description.nodes.items():
         if other == name and taken != address:
             raise BadOption(
@@ -144,12 +150,5 @@ def _unmarked(description: ClusterDescription, name: StorageId) -> ClusterDescri
 
 async def copies_on(edits: MemberEdits, name: StorageId, partitions: int) -> list[PartitionId]:
     """Return the partitions of which this storage node has a copy, or is to get one."""
-    reading = asyncio.Semaphore(16)
-
-    async def has(partition: PartitionId) -> bool:
-        async with reading:
-            value = await edits.partition(partition)
-        return name in value.members or name in (value.next or ())
-
-    held = await asyncio.gather(*(has(partition) for partition in range(partitions)))
-    return [partition for partition, holds in enumerate(held) if holds]
+    values = await values_of(edits.partition, range(partitions))
+    return [each for each, value in values.items() if name in value.members or name in (value.next or ())]

@@ -46,15 +46,18 @@ async def recover_storage(
     """Make `directory`, a storage directory for the node `name`, from the storage directory `source` of another node.
 
     All is read and verified by its checksums, written beside `directory`, and put into its place in one step at the
-    end. The source is not changed, and its node may run meanwhile. Raises, with `directory` as it was: `BadOption` for
-    a directory that is not empty, an interrupted recovery beside it, or a name that is invalid or the source's own;
-    `HistoryTrimmed` for a source whose oldest ids were trimmed; `SegmentDamaged` for one that lacks what it should
-    hold; and what `storage.files.find` and `storage.offline.batches_of` raise.
+    end; `tell` is called after each partition. The source is not changed, and its node may run meanwhile. Raises, with
+    `directory` as it was: `BadOption` for a directory that is not empty, an unfinished recovery beside it, a source
+    without partitions, or a name that is invalid or the source's own; `ControlFileMissing` for a source that is only a
+    part of a storage directory; `HistoryTrimmed` for one whose oldest ids were trimmed; `SegmentDamaged` for one that
+    lacks what it should hold; what `storage.files.find` and `storage.offline.batches_of` raise, and faults of the disk.
+    A recovery that fails on its way leaves what it has written beside `directory`.
     """
+    source = source.rstrip("/") or "/"
     staging = _checked(directory, source, name)
     found = find(source)
     for files in found:
-        if files.control is None or not files.whole or files.directory != source.rstrip("/"):
+        if files.control is None or not files.whole or files.directory != source:
             raise ControlFileMissing(
                 f"{redacted(source)} is not a whole storage directory: name one with its control file"
             )

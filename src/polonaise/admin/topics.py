@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polonaise.admin.asking import values_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import Assignment, ClusterDescription
+from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
@@ -18,8 +19,6 @@ from polonaise.terms import PartitionId, StorageId
 
 _TRIES_MAX: Final = 10
 """How often a change is tried while others change the same value at the same time."""
-_READS_MAX: Final = 16
-"""How many values are read from the coordinator at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,11 @@ class Topic:
 async def create_topic(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
     """Create a topic with this number of partitions.
 
-    Each wait for the coordinator ends after `timeout_s` seconds. Raises, with nothing changed, `BadOption` for an
-    invalid name or number or with too few storage nodes, `TopicExists`, `NotInitialized`, and `InsufficientReplicas` if
-    commits to its partitions would lack copies or zones that are required. Raises
-    `CoordinatorUnavailable`, after which the topic may have been created.
+    Each wait for the coordinator ends after `timeout_s` seconds; that for the partitions to be made gets a second more
+    for each hundred partitions of the cluster. Raises, with nothing changed, `BadOption` for an invalid name or number
+    or with too few storage nodes, `TopicExists`, `NotInitialized`, `CoordinatorDamaged`, and `InsufficientReplicas` if
+    commits to its partitions would lack copies or zones that are required. Raises `CoordinatorUnavailable`, after which
+    the topic may have been created.
     """
     check_topic_name(name)
 
@@ -75,24 +75,25 @@ async def add_partitions(coordinator: Coordinator, name: str, partitions: int, t
 
 async def list_topics(coordinator: Coordinator, timeout_s: float) -> list[Topic]:
     """Return the topics of the cluster, by name. Raises `CoordinatorUnavailable` after `timeout_s` seconds."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            description = await coordinator.describe()
-            assignment = (await coordinator.assignment()).value
-    except TimeoutError:
-        raise CoordinatorUnavailable(_silent(timeout_s, "")) from None
+    description, assignment = await _read(coordinator, timeout_s)
     return [_topic(description, name, assignment) for name in sorted(description.topics)]
 
 
 async def describe_topic(coordinator: Coordinator, name: str, timeout_s: float) -> Topic:
-    """Return one topic. Raises `UnknownTopic`, and what `list_topics` raises."""
+    """Return one topic. Raises `BadOption` for an invalid name, `UnknownTopic`, and what `list_topics` raises."""
     check_topic_name(name)
-    for topic in await list_topics(coordinator, timeout_s):
-        if topic.name == name:
-            return topic
-    async with asyncio.timeout(timeout_s):
-        (await coordinator.describe()).partitions_of(name, 0)
-    raise CoordinatorUnavailable(f"topic {name} was created this moment: repeat the command")
+    description, assignment = await _read(coordinator, timeout_s)
+    description.partitions_of(name, 0)  # raises if there is no such topic
+    return _topic(description, name, assignment)
+
+
+async def _read(coordinator: Coordinator, timeout_s: float) -> tuple[ClusterDescription, Assignment]:
+    """Return the description and the assignment. Raises `CoordinatorUnavailable` after `timeout_s` seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await coordinator.describe(), (await coordinator.assignment()).value
+    except TimeoutError:
+        raise CoordinatorUnavailable(_silent(timeout_s, "")) from None
 
 
 async def _grow(
@@ -122,11 +123,12 @@ async def _grow(
                     assignment = await _give_owners(coordinator, grown.total)
                     topic = _topic(grown, name, assignment)
                     return Topic(topic.name, topic.ids, topic.owners, count)
-            if not ready and (await coordinator.description()).version == current.version:
-                raise CoordinatorDamaged(
-                    f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but have "
-                    "values that are not those of new partitions: the description was restored from an older copy"
-                )
+                if not ready and (await coordinator.description()).version == current.version:
+                    raise CoordinatorDamaged(
+                        f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but "
+                        "have values that are not those of new partitions: the description was restored from an older "
+                        "copy. Restore the whole coordinator as it was last"
+                    )
     except TimeoutError:
         raise CoordinatorUnavailable(
             _silent(timeout_s, " The change may have been made: look with `polonaise topic list`")
@@ -154,14 +156,12 @@ async def _members(
     """Return the members of all partitions; none while each storage node gets a copy of everything anyway."""
     if description.replication_factor == len(usable_nodes(description)):
         return {}
-    reading = asyncio.Semaphore(_READS_MAX)
 
-    async def read(partition: PartitionId) -> tuple[StorageId, ...]:
-        async with reading:
-            value = (await coordinator.partition(partition)).value
-        return value.next or value.members
+    async def read(partition: PartitionId) -> PartitionValue:
+        return (await coordinator.partition(partition)).value
 
-    return dict(enumerate(await asyncio.gather(*map(read, range(description.total)))))
+    values = await values_of(read, range(description.total))
+    return {partition: value.next or value.members for partition, value in values.items()}
 
 
 async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:

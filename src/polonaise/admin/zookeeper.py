@@ -101,7 +101,7 @@ class ZooKeeperServer:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the group of processes that the server is; None before `start` and after its end."""
+        """The id of the group of processes that the server is; None before `start`, and after `stop` or `kill`."""
         return self._process.pid if self._process is not None else None
 
     @property
@@ -288,7 +288,8 @@ class ZooKeeperEnsemble:
     def start(self, deadline_s: float = 30.0) -> None:
         """Start all servers, and return when each serves.
 
-        Raises `AddressInUse`, `DirectoryInUse`, what the disk raises, and `ZooKeeperEnded`.
+        Raises `AddressInUse`, `BadOption` for an address of another machine, `DirectoryInUse`, what the disk raises,
+        and `ZooKeeperEnded` if one ends instead, or does not serve within `deadline_s` seconds.
         """
         if not self._is_elsewhere:
             for server in self.servers:

@@ -100,7 +100,7 @@ def run(
                 fragment_bytes=fragment_mib * 1024 * 1024,
                 rest=rest,
                 until=None if ends is None else ends[number],
-                tell_missing=partial(say_missing, number, as_json=as_json),
+                tell_missing=partial(say_missing, number, topic=log.topic, as_json=as_json),
             )
             count = 0
             async with aclosing(writing) as written:
@@ -115,7 +115,7 @@ def run(
                 _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
             elif not count and not as_json:
                 unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
-                say(f"{_named(log, number)}: nothing to write: all is archived{unfilled}", now=True)
+                say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
 
     with_log(address, work)
 
@@ -130,21 +130,22 @@ async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[Non
             await do(topic)
 
 
-def _named(log: Log, number: PartitionId) -> str:
-    return f"topic {log.topic}, partition {number}" if log.topic else f"partition {number}"
+def _named(topic: str, number: PartitionId) -> str:
+    return f"topic {topic}, partition {number}" if topic else f"partition {number}"
 
 
-def say_missing(number: PartitionId, span: Span, *, as_json: bool) -> None:
+def say_missing(number: PartitionId, span: Span, *, topic: str = "", as_json: bool) -> None:
     """Print ids that no fragment held before this run, although later ones were archived.
 
     One command prints it before it writes these ids, another one afterwards.
     """
     if as_json:
-        say_json({"partition": number, "missing": span._asdict()}, now=True)
+        say_json({**({"topic": topic} if topic else {}), "partition": number, "missing": span._asdict()}, now=True)
         return
     say(
-        f"partition {number}: no fragment held {span.first} to {span.last} when this run began, although later ids "
-        "were archived: a fragment had been removed, or another archiver was writing it; this run writes them again",
+        f"{_named(topic, number)}: no fragment held {span.first} to {span.last} when this run began, although later "
+        "ids were archived: a fragment had been removed, or another archiver was writing it; this run writes them "
+        "again",
         now=True,
     )
 
@@ -211,7 +212,10 @@ def trim(
                 say_json({**topic, **fields}, now=True)
             else:
                 why = "" if report.dropped else f"; nothing was dropped: no whole segment lies below {report.before:,}"
-                say(f"{_named(log, number)}: the storage nodes hold {report.first:,} and all after it{why}", now=True)
+                say(
+                    f"{_named(log.topic, number)}: the storage nodes hold {report.first:,} and all after it{why}",
+                    now=True,
+                )
 
     with_log(address, work)
 

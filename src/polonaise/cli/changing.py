@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
 from polonaise.cli import inputs, looking
-from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
@@ -32,20 +30,17 @@ StepTimeout = Annotated[
 Force = Annotated[bool, Option("--force", help="Even if fewer copies are left in sync than the partition is to have.")]
 
 
-def with_edits(coordinator: str | None, timeout_s: float, do: Callable[[Host, MemberEdits], Awaitable[None]]) -> None:
+def with_edits(
+    coordinator: str | None, timeout_s: float, do: Callable[[Host, MemberEdits], Coroutine[Any, Any, None]]
+) -> None:
     """Connect to the cluster's coordinator, run `do`, and close the connection."""
-    where = looking.required(coordinator)
 
-    async def run() -> None:
-        from polonaise.admin.asking import opened_coordinator
+    async def run(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.memberedits import MemberEdits
 
-        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(where)
-        async with opening as (host, opened):
-            await do(host, MemberEdits(opened, timeout_s))
+        await do(host, MemberEdits(opened, timeout_s))
 
-    with tidy():
-        asyncio.run(while_read(run()))
+    looking.with_coordinator(coordinator, run)
 
 
 def with_moves(

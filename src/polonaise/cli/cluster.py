@@ -46,8 +46,8 @@ def cluster_status(
 ) -> None:
     """Show a cluster on one screen: coordinator, servers, storage nodes, partitions, and what is wrong with each.
 
-    Every node is asked, all at the same time; one that does not answer is shown with the reason. Of many, those that
-    are not well come first, and the rest is counted.
+    Every node is asked, up to 64 at the same time; one that does not answer is shown with the reason. Of many, those
+    that are not well come first, and the rest is counted.
 
     Exit status 1 unless the coordinator is read and all partitions are ready; 3 if they are but something is wrong.
     """

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.looking import Json
 from polonaise.cli.output import print_table, say, say_json, tidy
 from polonaise.cli.running import Config
 from polonaise.errors import BadOption
@@ -29,7 +30,7 @@ def show(
     ] = None,
     file: Config = None,
     given: Annotated[bool, Option("--given", help="Only settings that the environment or the file gives.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show every setting with its value and where that is from: the environment, the file, or the default.
 

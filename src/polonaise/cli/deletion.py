@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -11,8 +10,12 @@ from typer import Option
 from polonaise.cli import looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.output import say, say_json
 from polonaise.cli.tlsoptions import with_tls
+
+if TYPE_CHECKING:
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
 
 
 @cluster.command("delete", epilog=EXIT_STATUS)
@@ -29,32 +32,24 @@ def cluster_delete(
     Shows what would be deleted, and asks for the cluster's key. The storage nodes' directories stay: the log is in
     them, and without the cluster nobody serves it; erase them to make a new cluster of these nodes.
     """
-    from polonaise.admin.asking import opened_coordinator
     from polonaise.errors import WrongClusterKey
 
-    where = looking.required(coordinator)
-
-    async def do() -> None:
-        async with opened_coordinator(where) as (_, opened):
-            description = await opened.describe()
-            key = description.key.hex()
-            topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
-            told = (
-                f"cluster {key}: {description.total} partitions{topics}, on storage nodes "
-                f"{', '.join(description.storage)}"
-            )
-            if not as_json:
-                say(told)
-            again = confirm
-            if again is None:
-                again = str(typer.prompt("Type the cluster's key to delete it", err=True))
-            if again.strip().lower() != key:
-                raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
-            await opened.delete(description.key)
+    async def do(_: Host, opened: Coordinator) -> None:
+        description = await opened.describe()
+        key = description.key.hex()
+        topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
+        if not as_json:
+            nodes = ", ".join(description.storage)
+            say(f"cluster {key}: {description.total} partitions{topics}, on storage nodes {nodes}")
+        again = confirm
+        if again is None:
+            again = str(typer.prompt("Type the cluster's key to delete it", err=True))
+        if again.strip().lower() != key:
+            raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
+        await opened.delete(description.key)
         if as_json:
             say_json({"cluster": key, "deleted": True})
         else:
             say("the cluster was deleted; the directories of its storage nodes may be erased")
 
-    with tidy():
-        asyncio.run(while_read(do()))
+    looking.with_coordinator(coordinator, do)

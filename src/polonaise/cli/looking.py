@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
 from typer import Option
@@ -14,6 +15,8 @@ from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
 
 T = TypeVar("T")
 
@@ -31,6 +34,15 @@ CoordinatorOption = Annotated[
 ]
 Timeout = Annotated[
     float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each node to answer.")
+]
+TimeoutOfAll = Annotated[
+    float,
+    Option(
+        "--timeout",
+        parser=inputs.seconds_of,
+        metavar="SECONDS",
+        help="How long to wait for each answer, and then for the change to be made.",
+    ),
 ]
 Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
@@ -51,6 +63,21 @@ def required(coordinator: str | None) -> str:
             "POLONAISE_COORDINATOR"
         )
     return coordinator
+
+
+def with_coordinator(coordinator: str | None, do: Callable[[Host, Coordinator], Coroutine[Any, Any, None]]) -> None:
+    """Run `do` with the cluster's coordinator, and with a host by which nodes are reached; close both at the end."""
+    address = required(coordinator)
+
+    async def run() -> None:
+        from polonaise.admin.asking import opened_coordinator
+
+        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(address)
+        async with opening as (host, opened):
+            await do(host, opened)
+
+    with tidy():
+        asyncio.run(while_read(run()))
 
 
 def with_observer(

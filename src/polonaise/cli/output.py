@@ -90,7 +90,7 @@ def judge(work: Coroutine[Any, Any, bool]) -> None:
         raise typer.Exit(ExitStatus.FAILED)
 
 
-async def while_read(work: Coroutine[Any, Any, None]) -> None:
+async def while_read(work: Coroutine[Any, Any, object]) -> None:
     """Do the work as long as the output has a reader: `… --follow | head` ends when `head` does.
 
     Raises `typer.Exit` as soon as the reader goes away, also while nothing is written.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +10,15 @@ from typer import Argument, Option
 
 from polonaise.cli import changing, inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import print_table, say, say_json, tidy, while_read
+from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import HeadNotReset
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
+    from polonaise.admin.headresets import HeadState
     from polonaise.admin.memberedits import MemberEdits
+    from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
 partition = typer.Typer(
@@ -49,7 +50,7 @@ def partition_list(
 @partition.command("describe", epilog=EXIT_STATUS)
 @with_tls
 def partition_describe(
-    number: Annotated[int, Argument(parser=inputs.partition_of, metavar="PARTITION", help="Number of the partition.")],
+    number: Number,
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
@@ -58,7 +59,8 @@ def partition_describe(
 
     A closing mark is missing while the end of that session is undecided, as that of the present one is.
     """
-    from polonaise.admin.cluster import ClusterObserver, describe_partition, partition_document
+    from polonaise.admin.cluster import ClusterObserver, partition_document
+    from polonaise.admin.partitiondescription import describe_partition
 
     async def do(observer: ClusterObserver) -> None:
         found = await describe_partition(observer, number)
@@ -168,7 +170,7 @@ def partition_reset_head(
         Option(metavar="ID", help="The same id again, in place of the question.", show_default=False),
     ] = None,
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 30.0,
+    timeout: looking.TimeoutOfAll = 30.0,
     as_json: looking.Json = False,
 ) -> None:
     """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
@@ -177,38 +179,30 @@ def partition_reset_head(
     asks for the id once more, and has the partition's owner cut the log there. The decision becomes a transaction of
     the log. A lost replica that comes back later is cut, and not believed.
     """
-    from polonaise.admin.asking import opened_coordinator
     from polonaise.admin.headresets import ask_reset, await_reset, decision, head_state
 
-    where = looking.required(coordinator)
-
-    async def do() -> None:
-        async with opened_coordinator(where) as (host, opened):
-            state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
+    async def do(host: Host, opened: Coordinator) -> None:
+        state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
+        if not as_json:
+            _show_head(state)
+        if to is None:
+            if as_json:
+                say_json(state.document())
+            return
+        reset = decision(state, to, source, host.clock.wall_us())
+        lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
+        silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
+        told = f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
+        if confirm is None:
+            again = typer.prompt(f"{told}. Type {to} once more to confirm", type=int, err=True)
+        else:
+            again = confirm
             if not as_json:
-                say(f"partition {number} is not open: {state.waits_for}")
-                rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
-                print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
-                if state.silent:
-                    say(f"no answer from {', '.join(state.silent)}")
-            if to is None:
-                if as_json:
-                    say_json(state.document())
-                return
-            reset = decision(state, to, source, host.clock.wall_us())
-            lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
-            silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
-            told = f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
-            if confirm is None:
-                again = typer.prompt(f"{told}. Type {to} once more to confirm", type=int, err=True)
-            else:
-                again = confirm
-                if not as_json:
-                    say(told)
-            if again != to:
-                raise HeadNotReset(f"{again} was given to confirm {to}: nothing was changed")
-            await ask_reset(opened, state, reset)
-            outcome = await await_reset(host, opened, state, reset, timeout)
+                say(told)
+        if again != to:
+            raise HeadNotReset(f"{again} was given to confirm {to}: nothing was changed")
+        await ask_reset(opened, state, reset, timeout)
+        outcome = await await_reset(host, opened, state, reset, timeout)
         if as_json:
             say_json({"partition": number, "to": to, **asdict(outcome)})
         elif outcome.carried_out:
@@ -216,8 +210,15 @@ def partition_reset_head(
         else:
             say(f"nothing was given up: the replicas that came back prove the log up to {outcome.committed}")
 
-    with tidy():
-        asyncio.run(while_read(do()))
+    looking.with_coordinator(coordinator, do)
+
+
+def _show_head(state: HeadState) -> None:
+    say(f"partition {state.partition} is not open: {state.waits_for}")
+    rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
+    print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
+    if state.silent:
+        say(f"no answer from {', '.join(state.silent)}")
 
 
 def _known(value: int | None) -> object:

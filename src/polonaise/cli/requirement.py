@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +10,13 @@ from typer import Option
 from polonaise.cli import looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.output import say, say_json
 from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:
     from polonaise.admin.requiring import RequirementChange
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
 
 
 @cluster.command("require", epilog=EXIT_STATUS)
@@ -24,7 +25,7 @@ def cluster_require(
     copies: Annotated[int, Option(min=0, help="Least number of storage nodes that have synced a commit.")],
     zones: Annotated[int, Option(min=0, help="Least number of zones that these nodes are in.")] = 0,
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 30.0,
+    timeout: looking.TimeoutOfAll = 30.0,
     as_json: looking.Json = False,
 ) -> None:
     """Require of every commit, beside a quorum, copies on so many storage nodes and in so many zones.
@@ -32,20 +33,15 @@ def cluster_require(
     While fewer can be had, appends are refused at once and nothing is written. Returns when every partition acts by it;
     exit status 1 if some do not in time, which it names: they will as soon as they can. `--copies 0` takes it back.
     """
-    from polonaise.admin.asking import opened_coordinator
     from polonaise.admin.requiring import require
 
-    where = looking.required(coordinator)
-
-    async def do() -> None:
-        async with opened_coordinator(where) as (host, opened):
-            change = await require(host, opened, copies, zones, timeout)
+    async def do(host: Host, opened: Coordinator) -> None:
+        change = await require(host, opened, copies, zones, timeout)
         if as_json:
             say_json(change.document())
         show_change(change, as_json=as_json)
 
-    with tidy():
-        asyncio.run(while_read(do()))
+    looking.with_coordinator(coordinator, do)
 
 
 def show_change(change: RequirementChange, *, as_json: bool) -> None:

@@ -42,7 +42,8 @@ def smoke(
     what each client was told and was fed is compared with the log, the replicas, the archive and the views. The report
     is in the directory: report.json and report.txt.
 
-    An interrupted run is resumed by the same command. Exit status 1 if a promise was broken.
+    An interrupted run is resumed by the same command. Exit status 1 if a promise was broken, or the run did not come to
+    its end; 130 if it was interrupted.
     """
     from polonaise.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
 

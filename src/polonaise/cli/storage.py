@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -31,6 +30,7 @@ from polonaise.cli.tlsoptions import with_tls
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
     from polonaise.admin.memberedits import MemberEdits
+    from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
 storage = typer.Typer(
@@ -121,13 +121,9 @@ def storage_recover(
             say(f"partition {copy.partition}: up to {copy.last}")
 
     with tidy():
-        asyncio.run(while_read(_recovered(recover_storage(directory, source, name, tell))))
+        asyncio.run(while_read(recover_storage(directory, source, name, tell)))
         if not as_json:
             say(f"{directory} is whole: start storage node {name} with it")
-
-
-async def _recovered(work: Coroutine[Any, Any, object]) -> None:
-    await work
 
 
 @storage.command("zone", epilog=EXIT_STATUS)
@@ -136,19 +132,15 @@ def storage_zone(
     name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
     zone: Annotated[str, Argument(help="Its zone: nodes of one zone may be lost together. Empty: none.")],
     coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = 10.0,
+    timeout: looking.TimeoutOfAll = 10.0,
     as_json: looking.Json = False,
 ) -> None:
     """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
-    from polonaise.admin.asking import opened_coordinator
     from polonaise.admin.requiring import set_zone
     from polonaise.cli.requirement import show_change
 
-    where = looking.required(coordinator)
-
-    async def do() -> None:
-        async with opened_coordinator(where) as (host, opened):
-            change = await set_zone(host, opened, name, zone, timeout)
+    async def do(host: Host, opened: Coordinator) -> None:
+        change = await set_zone(host, opened, name, zone, timeout)
         if as_json:
             say_json({"name": name, "zone": zone, "required": None if change is None else change.document()})
         else:
@@ -156,11 +148,11 @@ def storage_zone(
         if change is not None:
             show_change(change, as_json=as_json)
 
-    with tidy():
-        asyncio.run(while_read(do()))
+    looking.with_coordinator(coordinator, do)
 
 
 @storage.command("move", epilog=EXIT_STATUS)
+@with_tls
 def storage_move(
     name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
     address: Annotated[str, Argument(metavar="HOST:PORT", help="The address at which it is reached from now on.")],
@@ -174,14 +166,10 @@ def storage_move(
     order does not matter: the node may be moved before or after. What answers at the address is asked for its name
     first, and refused if it is another node.
     """
-    from polonaise.admin.asking import opened_coordinator
     from polonaise.admin.storagemoves import move_storage
 
-    where = looking.required(coordinator)
-
-    async def move() -> None:
-        async with opened_coordinator(where) as (host, opened):
-            moved = await move_storage(host, opened, name, address, timeout)
+    async def move(host: Host, opened: Coordinator) -> None:
+        moved = await move_storage(host, opened, name, address, timeout)
         if as_json:
             say_json(moved.document())
             return
@@ -189,8 +177,7 @@ def storage_move(
         say(f"storage node {moved.name}: {moved.after}{was}")
         say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
 
-    with tidy():
-        asyncio.run(while_read(move()))
+    looking.with_coordinator(coordinator, move)
 
 
 @storage.command("list", epilog=EXIT_STATUS)

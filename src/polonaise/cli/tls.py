@@ -9,13 +9,12 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.looking import Json
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
 
 tls = typer.Typer(help="Make certificates for development, and check TLS files.", no_args_is_help=True)
-
-Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
 
 @tls.command(epilog=EXIT_STATUS)

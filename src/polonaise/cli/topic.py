@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import print_table, say, say_json, tidy, while_read
+from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:
     from polonaise.admin.topics import Topic
     from polonaise.coordination import Coordinator
+    from polonaise.host import Host
 
 topic = typer.Typer(
     help="Create topics, which are named groups of partitions; let them grow, list and describe them.",
     no_args_is_help=True,
 )
 
-_Name = Annotated[str, Argument(metavar="NAME", help="Name of the topic: letters, digits, '.', '_' and '-'.")]
+_Name = Annotated[str, Argument(metavar="NAME", help="Name of the topic: a to z, digits, '.', '_' and '-'.")]
 _Partitions = Annotated[int, Option("--partitions", min=1, max=4096, help="Number of partitions.")]
 
 
@@ -38,13 +37,13 @@ def topic_create(
 ) -> None:
     """Create a topic. Clients address it by its name, and see its partitions as 0, 1, 2, …."""
 
-    async def do(opened: Coordinator) -> None:
+    async def do(_: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import create_topic
 
         made = await create_topic(opened, name, partitions, timeout)
         _say_grown(made, "created", as_json=as_json)
 
-    _with_coordinator(coordinator, do)
+    looking.with_coordinator(coordinator, do)
 
 
 @topic.command("add-partitions", epilog=EXIT_STATUS)
@@ -61,13 +60,13 @@ def topic_add_partitions(
     What a partitioner computes from the number of partitions changes with it: see the documentation of topics.
     """
 
-    async def do(opened: Coordinator) -> None:
+    async def do(_: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import add_partitions
 
         grown = await add_partitions(opened, name, partitions, timeout)
         _say_grown(grown, f"has {partitions} more", as_json=as_json)
 
-    _with_coordinator(coordinator, do)
+    looking.with_coordinator(coordinator, do)
 
 
 @topic.command("list", epilog=EXIT_STATUS)
@@ -82,7 +81,7 @@ def topic_list(
     The log's own partitions, which are in no topic, are not listed: `polonaise partition list` shows all.
     """
 
-    async def do(opened: Coordinator) -> None:
+    async def do(_: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import list_topics
 
         topics = await list_topics(opened, timeout)
@@ -93,7 +92,7 @@ def topic_list(
         rows = [(each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners))) for each in topics]
         print_table(["topic", "partitions", "ids", "owned"], rows, right=(1, 3))
 
-    _with_coordinator(coordinator, do)
+    looking.with_coordinator(coordinator, do)
 
 
 @topic.command("describe", epilog=EXIT_STATUS)
@@ -106,7 +105,7 @@ def topic_describe(
 ) -> None:
     """Describe one topic: for each of its partitions the id in the cluster, and the server that owns it."""
 
-    async def do(opened: Coordinator) -> None:
+    async def do(_: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import describe_topic
 
         found = await describe_topic(opened, name, timeout)
@@ -118,7 +117,7 @@ def topic_describe(
         ]
         print_table(["partition", "id", "owner"], rows, right=(0, 1))
 
-    _with_coordinator(coordinator, do)
+    looking.with_coordinator(coordinator, do)
 
 
 def _say_grown(grown: Topic, what: str, *, as_json: bool) -> None:
@@ -128,7 +127,7 @@ def _say_grown(grown: Topic, what: str, *, as_json: bool) -> None:
     say(f"topic {grown.name} {what}: {len(grown.ids)} partitions, ids {_shown(grown.ids)}")
     unowned = grown.owners.count("")
     if unowned:
-        say(f"{unowned} of them have no owner yet: a server takes them within a minute of its start")
+        say(f"{unowned} of them have no owner yet: a server that runs takes them within a minute")
 
 
 def _shown(ids: tuple[int, ...]) -> str:
@@ -140,17 +139,3 @@ def _shown(ids: tuple[int, ...]) -> str:
         else:
             runs.append([id, id])
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _with_coordinator(coordinator: str | None, do: Callable[[Coordinator], Coroutine[Any, Any, None]]) -> None:
-    """Open the cluster's coordinator, run `do` with it, and close it."""
-    from polonaise.admin.asking import opened_coordinator
-
-    where = looking.required(coordinator)
-
-    async def opened() -> None:
-        async with opened_coordinator(where) as (_, at):
-            await do(at)
-
-    with tidy():
-        asyncio.run(while_read(opened()))

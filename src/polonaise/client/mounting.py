@@ -60,8 +60,8 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
-mounted again."""
+"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error, but for those of
+`_HOPELESS_AT_FIRST`, the partition is mounted again."""
 _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
 """Errors that say that this side was set up wrongly, as long as it has never been let in."""
 
@@ -91,7 +91,7 @@ class FeedTaker(Protocol):
 _OF_APPENDS = (ProtocolError, BodyTooLarge, TooManyLocks)
 """Errors with which a server refuses appends for what they are, so that it would refuse them again."""
 _OF_THE_LINK = (FrameDamaged, FrameTooLarge)
-"""Those among them that bytes are refused with which changed on their way: a frame's checksum, or its length."""
+"""Those among them that are no fault of the appends: a frame changed on its way, as its checksum or length shows."""
 
 
 class _Ended(NamedTuple):

@@ -112,7 +112,7 @@ class ServerDiscovery:
     # ------------------------------------------------------------------ the port
 
     async def describe(self) -> ClusterShape:
-        """Return the cluster's key and the number of its partitions."""
+        """Return the cluster's key and the number of the log's own partitions."""
         _, partitions = await self._ask(DescribeCluster(), ClusterIs, _partitions_in, {})
         return ClusterShape(self._key, partitions)
 

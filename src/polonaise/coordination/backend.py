@@ -108,6 +108,16 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     )
 
 
+def deleted(place: str) -> CoordinatorDamaged:
+    """Return the error for a cluster that this process knew, and of which there is no description any more."""
+    return CoordinatorDamaged(
+        f"{place}: it is missing, and this process has read it before: somebody has deleted the cluster (polonaise "
+        "cluster delete), or its description was lost. Nothing was changed. If it was deleted, stop this process; "
+        "`polonaise server run` with --storage makes a new cluster, of storage nodes with empty directories. If nobody "
+        "deleted it, stop the cluster's processes and restore the whole coordinator as it was last"
+    )
+
+
 def unsupported(place: str, found: str, known: int) -> CoordinatorNewer:
     """Return the error for an entry of another format than this version reads."""
     return newer(place, f"it is of coordinator format {found}; this version of Polonaise reads format {known}")

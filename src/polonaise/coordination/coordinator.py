@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, missing, newer
+from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
@@ -137,7 +137,8 @@ class Coordinator:
         """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
 
         Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `ClusterInUse` while servers are
-        registered: nothing was deleted then.
+        registered: nothing was deleted then. A server that registers after that look finds no cluster any more, and is
+        told that it was deleted.
         """
         present = await self.description()
         if present.value.key != key:
@@ -172,7 +173,7 @@ class Coordinator:
         entry = await self._backend.read(DESCRIPTION)
         if entry is None:
             if self._description is not None:
-                raise damaged(place, "it is missing, and this process has read it before")
+                raise deleted(place)
             raise NotInitialized(
                 f"no cluster in {self._backend}: correct the path, or wait until the first server has made it "
                 "(polonaise server run --coordinator … --storage …)"
@@ -282,7 +283,7 @@ class Coordinator:
         floor = self._seen(UNIQUE_ID) + 1
         # The entry's version is the number. Nothing is compared, so that callers need not try again: each of them gets
         # a version of its own.
-        entry = await self._backend.compare_and_set(UNIQUE_ID, b"{}", None)
+        entry = await self._replaced(UNIQUE_ID, b"{}", None)
         assert entry is not None
         self._check(UNIQUE_ID, entry, floor)
         self._remember(UNIQUE_ID, entry, None)
@@ -412,7 +413,7 @@ class Coordinator:
         floor = self._seen(key)
         entry = await self._backend.read(key)
         if entry is None:
-            raise missing(self._backend.place(key))
+            raise await self._missing(key)
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
@@ -423,11 +424,26 @@ class Coordinator:
         present = self._known[key].entry
         if present.version != expected_version:
             return None
-        entry = await self._backend.compare_and_set(key, value.encode(), present)
+        entry = await self._replaced(key, value.encode(), present)
         if entry is None:
             return None
         self._remember(key, entry, value)
         return Versioned(entry.version, value)
+
+    async def _replaced(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+        """Replace an entry as the backend does; of one that is missing, the error says whether its cluster is, too."""
+        try:
+            return await self._backend.compare_and_set(key, contents, present)
+        except CoordinatorDamaged:
+            if await self._backend.read(key) is None:
+                raise await self._missing(key) from None
+            raise
+
+    async def _missing(self, key: str) -> CoordinatorDamaged:
+        """Return the error for a value that is missing: its whole cluster was deleted, or only the value was lost."""
+        if await self._backend.read(DESCRIPTION) is None:
+            return deleted(self._backend.place(DESCRIPTION))
+        return missing(self._backend.place(key))
 
     def _seen(self, key: str) -> int:
         """Return the latest version of a value that this process knows; -1 for none."""

@@ -28,7 +28,7 @@ VARIABLES: Final = {
 }
 """The environment variable of each file."""
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
-"""The last seconds of its certificate's life in which a process warns in its log, once a day."""
+"""The last seconds of its certificate's life in which a process warns, once a day, when it makes connections."""
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """Seconds after which files that could not be used are tried again even though they did not change."""
@@ -46,7 +46,8 @@ class TlsFiles:
     ::
 
         tls = TlsFiles(ca="tls/ca.pem", certificate="tls/client.pem", key="tls/client-key.pem")
-        log = await polonaise.connect("polonaise://server1:7000", tls=tls)
+        async with polonaise.connect("polonaise://server1:7000", tls=tls) as log:
+            ...
 
     The files are read again when they change; connections that are open stay. Relative paths are made absolute. Raises
     `BadOption` for a value that is no path.

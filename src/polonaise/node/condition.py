@@ -99,9 +99,9 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
-    if not_owning := health.get("not_owning", ""):
-        return [not_owning]
-    return _without_coordinator(health.get("coordinator", ""))
+    not_owning, tls = health.get("not_owning", ""), health.get("tls", "")
+    lines = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    return [*lines, tls] if tls else lines
 
 
 def _without_coordinator(why: str) -> list[str]:

@@ -60,7 +60,8 @@ class ChildNode:
         holding: Sequence[int] = (),
         prefix: Sequence[str] = (),
     ) -> None:
-        """`address` is where it is to listen; empty for a port that the system chooses at the first start.
+        """Start nothing yet. `address` is where the node is to listen; empty for a port that the system chooses at the
+        first start.
 
         With `apart` it is in a session of its own: Ctrl-C at a terminal does not reach it. It inherits the descriptors
         `holding`, such as those of locks that are to last until it has ended. `prefix` is a command that runs another
@@ -212,9 +213,10 @@ class LocalCluster:
         holding: Sequence[int] = (),
         tls: TlsFiles | None = None,
     ) -> None:
-        """With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator.
+        """Start nothing yet.
 
-        `config` is a file of settings for each node. For `apart` and `holding` see `ChildNode`.
+        With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator. `config`
+        is a file of settings for each node. For `apart` and `holding` see `ChildNode`.
         """
         self.directory = directory
         self._apart = apart

@@ -74,7 +74,7 @@ async def _until_cancelled() -> None:
 
 
 class Http(NamedTuple):
-    """Where a node serves `/health`, `/ready` and `/metrics`."""
+    """Where a node serves `/live`, `/ready`, `/health` and `/metrics`."""
 
     listen: str
     """The address to listen on."""
@@ -140,9 +140,9 @@ async def cluster_at(
 ) -> ClusterDescription:
     """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
 
-    `nodes` has the storage nodes' addresses by name, in order.
-    `fragments` is the address of the fragment store of a new cluster, which is marked as that cluster's; it is not
-    looked at if the cluster exists.
+    `nodes` has the storage nodes' addresses by name, in order. `fragments` is the address of the fragment store of a
+    new cluster, which is marked as that cluster's; it is not looked at if the cluster exists. Raises what the
+    coordinator raises, and what opening or marking the store raises.
     """
     try:
         return await coordinator.describe()

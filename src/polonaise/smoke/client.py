@@ -36,9 +36,9 @@ _TASKS: Final = 24
 _TRANSFERS: Final = 0.4
 """The share of transfers; the rest are notes."""
 _PATIENCE_S: Final = 60.0
-"""Seconds that one operation may take before it is given up: its fate is unknown then."""
+"""Seconds that a transfer may take, over all runs of its context, before the client gives it up."""
 _LAST_S: Final = 120.0
-"""Seconds that a client may take to learn the last fates, and to apply the last transactions."""
+"""Seconds within which the fate of an append has to be known, and each partition applied at the end."""
 _PAUSE_S: Final = 0.02
 
 
@@ -101,7 +101,11 @@ class Client:
             self._may_end.set()
 
     async def work(self) -> None:
-        """Append until told to end; then wait until the view has applied all of the log. Raises what is no fault."""
+        """Append until told to end; then wait until the view has applied all of the log.
+
+        Raises an error of an append that no fault of the cluster explains, `SmokeFailed` for one without an answer, and
+        `DeadlineExceeded` for a view that does not come to the end of the log.
+        """
         self._journal.write(LineKind.OPEN)
         async with asyncio.TaskGroup() as group:
             for _ in range(_TASKS):

@@ -15,7 +15,7 @@ from polonaise.smoke.leftovers import Notes, remove_namespaces
 from polonaise.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind
 
 _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in range(256)]
-"""Networks of 256 addresses that are meant for tests of networks: no machine has them in use."""
+"""Networks of 256 addresses out of 198.18.0.0/15, which is reserved for tests of networks."""
 _BRIDGE: Final = 1
 """The last number of the address at which the namespaces reach this machine."""
 _FIRST: Final = 11

@@ -37,7 +37,10 @@ class Notes:
     """The notes of one run, locked for as long as the run lives."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """Raises faults of the disk, and `BadOption` for a directory that others may have written to."""
+        """Begin the notes of a new run, under an id that no other run has.
+
+        Raises faults of the disk, and `BadOption` for a directory that others may have written to.
+        """
         self._directory = directory or notes_directory()
         _checked(self._directory)
         self.run = secrets.token_hex(2)

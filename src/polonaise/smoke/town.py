@@ -52,8 +52,9 @@ class Town:
     def __init__(
         self, directory: Path, hosts: Hosts, ports: Ports, lives: dict[str, int], seed: int, rate: float
     ) -> None:
-        """`lives` says how often each client was started before; `rate` is that of each client, in operations a second.
+        """Decide where everything runs and with which options, and start nothing yet.
 
+        `lives` says how often each client was started before; `rate` is that of each client, in operations a second.
         Raises `JavaMissing`, `ExtraMissing`, and what is wrong with the directory.
         """
         self.directory = directory

@@ -257,7 +257,7 @@ class Outstanding:
         return True
 
     def stop(self, cause: str = "") -> list[Pending]:
-        """Settle everything, because nothing more will be sent or heard, of this cause if it was no close.
+        """Settle everything, because nothing more will be sent or heard. `cause` says why; it is empty after a close.
 
         What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
         """

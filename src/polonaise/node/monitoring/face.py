@@ -81,12 +81,13 @@ class ObservedServer:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
         conditions = conditions_in(document)
         problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
-        if not conditions and (own := server_troubles(document)):
+        own = server_troubles(document)
+        if not conditions and own:
             problems["server"] = own
         status = health_status_of(conditions.values())
         if not self._server.followed:
             status = HealthStatus.NOT_READY
-        elif document["coordinator"] and status is HealthStatus.OK:
+        elif own and status is HealthStatus.OK:
             status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
         return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
 

@@ -114,12 +114,12 @@ def exactly_once(history: PartitionHistory) -> Iterator[str]:
 
 
 def replicas(history: PartitionHistory) -> Iterator[str]:
-    """All replicas hold the same bytes as the log, from its beginning, or from where it was trimmed, to its end."""
+    """All replicas hold the same bytes as the log, from its beginning to its end."""
     if len(history.replicas) != history.copies:
         yield f"{len(history.replicas)} replicas were found, and there are to be {history.copies}"
     for node, contents in history.replicas.items():
-        if contents.first > history.trimmed:
-            yield f"{node} begins with {contents.first}, and nothing from {history.trimmed} on was trimmed"
+        if contents.first > 0:
+            yield f"{node} begins with {contents.first}, and nothing was trimmed"
         yield from _compared(node, contents, history.contents)
 
 

@@ -7,7 +7,10 @@ from typing import Final, NamedTuple
 
 
 class NodeGroup(StrEnum):
-    """The kinds of nodes. At most one node of each group has a fault at a time, so the others remain a quorum."""
+    """The kinds of nodes.
+
+    At most one node of each group has a fault at a time, so a majority of those that decide by one is always left.
+    """
 
     ZOOKEEPER = "zookeeper"
     STORAGE = "storage"

@@ -76,8 +76,6 @@ class PartitionHistory:
     partition: int
     copies: int
     """How many replicas there are to be."""
-    trimmed: int = 0
-    """The first id that the run has left in the replicas; 0 if it trimmed nothing."""
     lines: list[Line] = field(default_factory=list)
     """The lines of all clients that are about this partition."""
     batches: list[BatchSeen] = field(default_factory=list)

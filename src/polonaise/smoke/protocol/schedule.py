@@ -36,9 +36,9 @@ class FaultStep(NamedTuple):
 def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> tuple[FaultStep, ...]:
     """Return the steps of a run, in order.
 
-    Faults are dealt like cards: each kind on each group comes once before any comes twice, so a long run has them all.
-    No step has two faults that touch one group, so a majority of each group is always left, and the next step begins
-    only when all is well again.
+    Faults are dealt like cards: each kind on each group comes once before any comes twice, but for the second fault of
+    a step when all cards that are left touch the group of its first one. So a long run has them all. No step has two
+    faults that touch one group: a majority of the ZooKeeper servers, storage nodes and servers is always left.
     """
     dice = _Dice(f"{seed}/{transactions}/{','.join(sorted(kinds))}")
     deck = _Deck(dice, kinds)

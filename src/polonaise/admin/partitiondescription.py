@@ -1,0 +1,72 @@
+"""Describe one partition: what its owner says of it, and what the coordinator keeps of each of its replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from polonaise.admin.cluster import ClusterObserver, PartitionStatus, partition_document
+from polonaise.coordination.values import PartitionValue
+from polonaise.terms import PartitionId, SessionId, TransactionId
+
+
+class ReplicaStatus(NamedTuple):
+    """The status of one replica, according to the partition's owner and to the coordinator."""
+
+    name: str
+    """The name of the replica's storage node."""
+    state: str
+    """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
+    session: SessionId | None
+    """The last session in which the replica was engaged; None if it never was."""
+    closing: TransactionId | None
+    """The closing mark of that session; None while it is undecided, or if there was no session."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """Everything that is known of one partition."""
+
+    status: PartitionStatus
+    value: PartitionValue
+    replicas: list[ReplicaStatus]
+
+    def document(self) -> dict[str, Any]:
+        """Return the description as a JSON-ready document."""
+        return {
+            **partition_document(self.status),
+            "coordinator": {
+                "generation": self.value.generation,
+                "session": self.value.session,
+                "members": list(self.value.members),
+                "next": None if self.value.next is None else list(self.value.next),
+            },
+            "replicas": [each._asdict() for each in self.replicas],
+            "counts": dict(self.status.counts),
+        }
+
+
+async def describe_partition(observer: ClusterObserver, partition: PartitionId) -> PartitionDescription:
+    """Return everything known of a partition. Raises `UnknownPartition`, and what reading the coordinator raises."""
+    value = await observer.partition_value(partition)
+    cluster = await observer.look()
+    if cluster.coordinator_error is not None:
+        raise cluster.coordinator_error
+    status = cluster.partitions[partition]
+    return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
+
+
+def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:
+    """Return the status of the replica on the storage node `name`."""
+    condition, engagement = status.condition, value.engagements.get(name)
+    state = "unknown"
+    if condition is not None:
+        if name in condition.engaged:
+            state = "engaged"
+        elif name in condition.left_out:
+            state = f"{'out' if name in condition.unreachable else 'behind'}: {condition.left_out[name]}"
+        else:
+            state = "not engaged: the partition is not ready"
+    if engagement is None:
+        return ReplicaStatus(name, state, None, None)
+    return ReplicaStatus(name, state, engagement.session, None if engagement.unresolved else engagement.closing)
