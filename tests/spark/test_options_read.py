@@ -60,7 +60,7 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"topic": "x"}, "has no topics that could be read by name"),
         ({"cluster": "file:/c", "topic": "a b"}, "invalid name of a topic 'a b'"),
         ({"cluster": "file:/c?topic=y", "topic": "x"}, "names topic 'y': name one topic"),
-        ({"cluster": "polonaise://a:1/x", "fragments": "store"}, "topics are not archived"),
+        ({"cluster": "polonaise://a:1/x", "fragments": "store"}, "names partitions by their ids in the cluster"),
         ({"cluster": "embedded:/c?topic=x"}, "an embedded log has no topics"),
         ({"cluster": "zookeeper://a:1/r?topic=x&topic=y"}, "names two topics"),
         ({"path": "/x"}, "name it with"),

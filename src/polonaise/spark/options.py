@@ -344,7 +344,8 @@ def _topic(texts: _GivenOptions, cluster: str, fragments: str | None) -> str:
     topic = option or named
     if topic and fragments is not None:
         raise BadOption(
-            f"fragments: topics are not archived, and the store can't hold topic {topic!r}: leave fragments out"
+            f"fragments: the store names partitions by their ids in the cluster, and topic {topic!r} numbers its own: "
+            "leave fragments out, or read the store alone, cluster=fragments:URL with partitions=IDS"
         )
     return topic
 
