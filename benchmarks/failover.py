@@ -5,8 +5,8 @@
 Three storage nodes, two servers that share four partitions, and ZooKeeper (with `--file` a coordinator in a directory),
 all processes of their own. A client appends to each partition, one after the other, all the time. Each round of each
 scenario does something to one process, and measures the longest time between two commits of one partition from then on
-until all is well again. At the end the log is compared with what the client was told: each acknowledged append is in it
-once, and no append has failed.
+until all is well again. No append may fail. At the end the length of each partition is compared with the number of
+appends that were acknowledged there: it may be longer by one, the last append, whose answer was not waited for.
 
 With `--write` the table replaces the one in docs/performance.md.
 """
@@ -209,17 +209,17 @@ async def measure(root: Path, scenarios: list[Scenario], rounds: int, *, in_file
 
 
 async def check(log: polonaise.Log, appender: Appender) -> None:
-    """Compare the log with what the appender was told. Its last append of each partition was given up: it may be in."""
+    """Compare lengths with what the appender was told. Its last append of each partition was given up: it may be in."""
     for partition, told in enumerate(appender.committed):
         there = await log.flush(partition) + 1
         if not told <= there <= told + 1:
             raise AssertionError(f"partition {partition}: {told} appends were acknowledged, and {there} are in the log")
 
 
-def page(waits: dict[str, list[float]], rounds: int) -> list[str]:
+def page(waits: dict[str, list[float]], rounds: int, *, in_file: bool) -> list[str]:
     what = {scenario.name: scenario.what for scenario in SCENARIOS}
     return [
-        f"{command('failover.py', rounds=rounds)}; {rounds} rounds each.",
+        f"{command('failover.py', rounds=rounds, file=in_file)}; {rounds} rounds each.",
         "",
         *table(
             ["what happens", "median ms", "worst ms"],
@@ -238,7 +238,7 @@ def main() -> None:
         raise SystemExit(f"--only is one of {', '.join(scenario.name for scenario in SCENARIOS)}")
     with tempfile.TemporaryDirectory() as scratch, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         waits = runner.run(measure(Path(scratch), scenarios, options.rounds, in_file=options.file))
-    lines = page(waits, options.rounds)
+    lines = page(waits, options.rounds, in_file=options.file)
     print("\n".join(lines))
     if options.write:
         write_figures("failover.py", lines)

@@ -140,7 +140,10 @@ class FragmentHistory:
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing."""
+        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing.
+
+        Lists the partition if that was never done.
+        """
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
@@ -171,9 +174,9 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Returns at most `bytes_max` bytes, but the first batch even if it is larger. With `after_time_us` (microseconds
-        UTC), batches before the first one with that commit time or a later one are left out; the list is empty if the
-        fragments have no such batch.
+        Returns at most `bytes_max` bytes, but the first batch even if it is larger; nothing if that one ends above
+        `last`. With `after_time_us` (microseconds UTC), batches before the first one with that commit time or a later
+        one are left out; the list is empty if the fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
         fragment that holds the id is damaged or can't be read by this version: the error names one of them, and nothing
@@ -202,7 +205,9 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """Return the fragment to read an id from, and its size. The listing is renewed if it has no such fragment.
+        """Return the fragment to read an id from, and its size.
+
+        If the listing has no such fragment, it is renewed, unless it is younger than `listing_s`.
 
         `refused` are fragments not to read from, each with the error that was met in it. If one of them holds the id,
         and is not merely gone, raises that error; otherwise `FragmentMissing`.
@@ -254,7 +259,8 @@ class FragmentHistory:
             else:
                 high = middle
         if low == len(pieces):
-            # The batch that is sought may be among the missing ids: raise, unless a new listing has them.
+            # The batch that is sought may be among the missing ids: raise, unless a new listing has them. Then the
+            # reader, which goes on behind what is archived without a gap by the old listing, meets them there.
             if hole is not None:
                 await self._holding(partition, hole, refused)
             return None
