@@ -111,6 +111,11 @@ def test_what_spark_says_beside_the_user_is_passed_over(name: str) -> None:
     assert write_options({**there, name: "x"}, is_stream=True) == write_options(there, is_stream=True)
 
 
+def test_a_write_refuses_what_only_a_decoder_would_read() -> None:
+    with pytest.raises(BadOption, match=r"no option is named 'decoder\.schemafile'"):
+        write_options({"cluster": "embedded:/x", "decoder.schemaFile": "a.avsc"}, is_stream=False)
+
+
 def test_a_query_of_no_log_asks_for_one() -> None:
     with pytest.raises(BadOption, match="no option cluster"):
         read_options({})
