@@ -19,16 +19,20 @@ def arguments(description: str | None, **defaults: float | str) -> argparse.Name
             parser.add_argument(f"--{name}", action="store_true")
         else:
             parser.add_argument(f"--{name}", type=type(default), default=default)
-    parser.add_argument("--write", action="store_true", help="write the figures into docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="write the figures into their page of docs/")
     return parser.parse_args()
 
 
 def command(benchmark: str, **options: float | str) -> str:
-    """Return the command that makes the figures, and what machine it ran on."""
-    words = [
-        f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}" for name, value in options.items()
-    ]
+    """Return the command that makes the figures, and what machine it ran on. True stands for a flag, False for none."""
+    words = [_option(name, value) for name, value in options.items() if value is not False]
     return f"`python benchmarks/{benchmark} {' '.join(words)} --write` {machine()}"
+
+
+def _option(name: str, value: float | str) -> str:
+    if value is True:
+        return f"--{name}"
+    return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
 
 
 def machine() -> str:

@@ -272,7 +272,7 @@ def main() -> None:
             idle = uvloop.run(beside(cluster, options.clients, options.rounds, options.seconds))
         one = rest(root / "one", 1, options.idle, in_file=options.file)
         many = rest(root / "many", options.partitions, options.idle, in_file=options.file)
-    asked = {name: getattr(options, name) for name in ("clients", "partitions", "rounds", "seconds", "idle")}
+    asked = {name: getattr(options, name) for name in ("clients", "partitions", "rounds", "seconds", "idle", "file")}
     made = command("idle_clients.py", **asked)
     how = f"{made}, load {os.getloadavg()[1]:.0f} over the last minutes."
     lines = page(idle, options.clients, one, many, how=how)

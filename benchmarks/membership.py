@@ -6,8 +6,9 @@ Three storage nodes, two servers that share four partitions, and ZooKeeper (with
 all processes of their own. The log is filled with `--megabytes` first. Then a client keeps two appends unanswered in
 each partition, all the time, while each change is made with the command that an operator would type. Every round makes
 them all: a storage node is added and given its share of the copies; another one is drained and removed; a server joins
-and takes its share of the partitions; a server is stopped, and hands its partitions over. At the end the log is
-compared with what the client was told: each acknowledged append is in it once, and no append has failed.
+and takes its share of the partitions; a server is stopped, and hands its partitions over. No append may fail. At the
+end the length of each partition is compared with the number of appends that were acknowledged there: it may be longer
+by the last ones, whose answers were not waited for.
 
 With `--write` the table replaces the one in docs/performance.md.
 """
@@ -219,7 +220,7 @@ async def measure(root: Path, megabytes: int, seconds: float, rounds: int, *, in
 
 
 async def check(log: polonaise.Log, appender: Appender) -> None:
-    """Compare the log with what the appender was told. Its last appends of each partition were given up: may be in."""
+    """Compare lengths with what the appender was told. Its last appends of each partition were given up: may be in."""
     for partition, told in enumerate(appender.committed):
         there = await log.flush(partition) + 1
         if not told <= there <= told + TASKS:
@@ -251,7 +252,7 @@ def main() -> None:
         waits = runner.run(
             measure(Path(scratch), options.megabytes, options.seconds, options.rounds, in_file=options.file)
         )
-    lines = page(waits, megabytes=options.megabytes, seconds=options.seconds, rounds=options.rounds)
+    lines = page(waits, megabytes=options.megabytes, seconds=options.seconds, rounds=options.rounds, file=options.file)
     print("\n".join(lines))
     if options.write:
         write_figures("membership.py", lines)

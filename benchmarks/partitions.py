@@ -46,8 +46,9 @@ class Cost:
     idle: float = 0.0
     """The share of a core used while nothing is asked for and the client has mounted all partitions."""
     reopened_s: float = 0.0
-    """From connecting to the same log again to the first commit. `ready_s`: until all partitions are ready."""
+    """From connecting to the same log again to the first commit."""
     ready_s: float = 0.0
+    """From connecting to the same log again until all partitions are ready."""
 
 
 def descriptors() -> int:

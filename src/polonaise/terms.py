@@ -87,7 +87,8 @@ class OwnKind(enum.IntEnum):
     ONCE = 1
     """The transactions before this one in its group were appended under a key of `log.once`."""
     BATCH = 2
-    """A named batch of the Spark sink had no rows: the register that changed says which. Without a body."""
+    """A named batch of the Spark sink had no rows, or the number of partitions was agreed that it is divided by: the
+    register that changed says which. Without a body."""
     RESET_HEAD = 3
     """An operator has reset the log's head to the id before this one: the body says in JSON what was given up."""
 

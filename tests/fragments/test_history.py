@@ -189,13 +189,13 @@ async def test_what_is_kept_is_bounded(store: Store) -> None:
 
 async def test_hashing_and_decoding_are_not_the_event_loop_s(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
-    decode = histories._decode
+    decode = histories.decoded_group
 
     def noted(*arguments: Any) -> Any:
         threads.add(threading.get_ident())
         return decode(*arguments)
 
-    monkeypatch.setattr(histories, "_decode", noted)
+    monkeypatch.setattr(histories, "decoded_group", noted)
     await all_from(history_of(store))
     assert threads
     assert threading.get_ident() not in threads

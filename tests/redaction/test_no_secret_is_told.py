@@ -22,7 +22,7 @@ from sqlalchemy.engine import make_url
 import polonaise
 from polonaise.cli import main
 from polonaise.cli.application import application
-from polonaise.errors import BadOption, PolonaiseError
+from polonaise.errors import BadOption, NotInitialized, PolonaiseError
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
 from polonaise.node.embedded import check_fragments, parse_embedded
@@ -353,6 +353,13 @@ def test_a_command_that_fails_tells_no_secret(
 
 
 @pytest.mark.slow
+async def test_a_coordinator_s_directory_that_is_not_there_is_named_without_a_secret() -> None:
+    with pytest.raises(NotInitialized) as refused:
+        await connected(f"file://user:{SECRET}@no.such.host/coordinator")
+    assert SECRET not in told_by(refused.value)
+    assert "user:***@no.such.host/coordinator" in str(refused.value)
+
+
 def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> None:
     """It goes on, and says in its log why it waits."""
     server = [

@@ -60,7 +60,7 @@ def test_places_are_made_absolute_because_workers_run_elsewhere(
         ({"topic": "x"}, "has no topics that could be read by name"),
         ({"cluster": "file:/c", "topic": "a b"}, "invalid name of a topic 'a b'"),
         ({"cluster": "file:/c?topic=y", "topic": "x"}, "names topic 'y': name one topic"),
-        ({"cluster": "polonaise://a:1/x", "fragments": "store"}, "topics are not archived"),
+        ({"cluster": "polonaise://a:1/x", "fragments": "store"}, "names partitions by their ids in the cluster"),
         ({"cluster": "embedded:/c?topic=x"}, "an embedded log has no topics"),
         ({"cluster": "zookeeper://a:1/r?topic=x&topic=y"}, "names two topics"),
         ({"path": "/x"}, "name it with"),
@@ -109,6 +109,11 @@ def test_what_spark_says_beside_the_user_is_passed_over(name: str) -> None:
     assert said(**{name: "x"}) == said()
     there = {"cluster": "embedded:/x"}
     assert write_options({**there, name: "x"}, is_stream=True) == write_options(there, is_stream=True)
+
+
+def test_a_write_refuses_what_only_a_decoder_would_read() -> None:
+    with pytest.raises(BadOption, match=r"no option is named 'decoder\.schemafile'"):
+        write_options({"cluster": "embedded:/x", "decoder.schemaFile": "a.avsc"}, is_stream=False)
 
 
 def test_a_query_of_no_log_asks_for_one() -> None:

@@ -18,7 +18,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View, close_view, takes_own, tell_cluster
+from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
 from polonaise.client.waiting import check_loop, own_loop
 from polonaise.coordination.topics import log_key_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
@@ -121,7 +121,7 @@ class Connected:
         self.partition_count = description.partitions if topic is None else len(topic.ids)
         if self._view is not None:
             # Before the first mark is read: a view kept from another log refuses to tell it.
-            tell_cluster(self._view, self.log_key)
+            tell_log(self._view, self.log_key)
         self.client_id = await self._discovery.unique_id()
         self._routes = Routes(self._host, self._discovery, self._settings, lambda: self.whereabouts(), topic)
         self._routes.grown = self._grow

@@ -41,7 +41,7 @@ class View(Protocol):
     store can't be reached: the client tries again until it can, reports nothing to `failed`, and says so in
     `Log.trouble`) and `ViewUnfit` (the store is not what the view needs: the partition stops).
 
-    A view that outlives its process may have a plain method `belongs_to(cluster_key)`, which the client calls before
+    A view that outlives its process may have a plain method `belongs_to(log_key)`, which the client calls before
     any other. With it the view can refuse, in `high_water_mark`, state that was kept from another log: ids alone don't
     tell two logs apart.
 
@@ -102,11 +102,11 @@ def takes_own(view: View | RunView) -> bool:
     return bool(getattr(view, "takes_own", False))
 
 
-def tell_cluster(view: View | RunView, cluster_key: bytes) -> None:
-    """Tell the view which cluster the log is of, by its `belongs_to`, if it has one."""
+def tell_log(view: View | RunView, log_key: bytes) -> None:
+    """Tell the view which log it follows, by its `belongs_to`, if it has one: a topic's key is its own."""
     belongs_to = getattr(view, "belongs_to", None)
     if belongs_to is not None:
-        belongs_to(cluster_key)
+        belongs_to(log_key)
 
 
 async def close_view(view: View | RunView) -> None:

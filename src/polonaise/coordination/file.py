@@ -54,6 +54,7 @@ from polonaise.errors import (
 )
 from polonaise.host import DirectoryLock, Host
 from polonaise.host.wholefiles import opened_file
+from polonaise.redaction import redacted
 
 _SYNC_TRIES: Final = 3
 """How often a value is put in place at most until a sync of the directory succeeds."""
@@ -116,7 +117,7 @@ class FileBackend:
         """The names, `members/<server id>`, that this process has registered and not given up."""
 
     def __str__(self) -> str:
-        return self._directory
+        return redacted(self._directory)  # an address of another kind, given with file: by mistake, may have a password
 
     def place(self, key: str) -> str:
         """Return the path of the entry's file."""

@@ -14,9 +14,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
-
-import pyarrow as pa
+from typing import Final, NamedTuple, TypeVar
 
 from polonaise.errors import (
     FragmentDamaged,
@@ -26,15 +24,13 @@ from polonaise.errors import (
     PolonaiseError,
     StoreUnavailable,
     UnsupportedFormat,
-    WrongClusterKey,
 )
-from polonaise.fragments.format import open_fragment
-from polonaise.fragments.groups import first_of_group, group_batches, last_time_us_of_group, parts_for_group
+from polonaise.fragments.groups import last_time_us_of_group, parts_for_group
 from polonaise.fragments.mark import INIT, MARK, is_marked
 from polonaise.fragments.objects import MEND, fragments_of, made_again
+from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.ranges import Parts
 from polonaise.fragments.store import LateStore, MendableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -76,21 +72,6 @@ class _Listing(NamedTuple):
     """When the listing was made, on the event loop's clock."""
 
 
-@dataclass(slots=True)
-class _Opened:
-    """A fragment whose footer was read."""
-
-    name: FragmentName
-    size: int
-    """Bytes of the whole fragment."""
-    metadata: Any
-    """The metadata of its Parquet file."""
-    firsts: list[TransactionId]
-    """The first id of each row group."""
-    verified: bool = False
-    """Whether all its bytes were read, and have the digest in its name."""
-
-
 class _Refused(Exception):
     """A fragment can't be used, and is among the refused ones from now on."""
 
@@ -108,7 +89,7 @@ class FragmentHistory:
         self._cluster_key = cluster_key
         self._settings = settings or HistorySettings()
         self._listings: dict[PartitionId, _Listing] = {}
-        self._opened: OrderedDict[FragmentName, _Opened] = OrderedDict()
+        self._opened: OrderedDict[FragmentName, OpenFragment] = OrderedDict()
         self._groups: OrderedDict[tuple[FragmentName, int], list[Batch]] = OrderedDict()
         self._groups_bytes = 0
         self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
@@ -140,7 +121,10 @@ class FragmentHistory:
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing."""
+        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing.
+
+        Lists the partition if that was never done.
+        """
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
@@ -171,9 +155,9 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Returns at most `bytes_max` bytes, but the first batch even if it is larger. With `after_time_us` (microseconds
-        UTC), batches before the first one with that commit time or a later one are left out; the list is empty if the
-        fragments have no such batch.
+        Returns at most `bytes_max` bytes, but the first batch even if it is larger; nothing if that one ends above
+        `last`. With `after_time_us` (microseconds UTC), batches before the first one with that commit time or a later
+        one are left out; the list is empty if the fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
         fragment that holds the id is damaged or can't be read by this version: the error names one of them, and nothing
@@ -202,7 +186,9 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """Return the fragment to read an id from, and its size. The listing is renewed if it has no such fragment.
+        """Return the fragment to read an id from, and its size.
+
+        If the listing has no such fragment, it is renewed, unless it is younger than `listing_s`.
 
         `refused` are fragments not to read from, each with the error that was met in it. If one of them holds the id,
         and is not merely gone, raises that error; otherwise `FragmentMissing`.
@@ -254,7 +240,8 @@ class FragmentHistory:
             else:
                 high = middle
         if low == len(pieces):
-            # The batch that is sought may be among the missing ids: raise, unless a new listing has them.
+            # The batch that is sought may be among the missing ids: raise, unless a new listing has them. Then the
+            # reader, which goes on behind what is archived without a gap by the old listing, meets them there.
             if hole is not None:
                 await self._holding(partition, hole, refused)
             return None
@@ -339,12 +326,12 @@ class FragmentHistory:
         for key in [key for key in self._groups if key[0] == name]:
             self._groups_bytes -= _bytes(self._groups.pop(key))
 
-    async def _open(self, name: FragmentName, size: int) -> _Opened:
+    async def _open(self, name: FragmentName, size: int) -> OpenFragment:
         """Return the fragment with its footer, which is read if it is not among those that are kept."""
         opened = self._opened.get(name)
         if opened is None:
             end = await self._end_of(name, size)
-            opened = await asyncio.to_thread(_opened, name, size, end, self._cluster_key)
+            opened = await asyncio.to_thread(opened_by_end, name, size, end, self._cluster_key)
             self._opened[name] = opened
             if len(self._opened) > _OPENED_MAX:
                 self._opened.popitem(last=False)
@@ -358,7 +345,7 @@ class FragmentHistory:
         needed = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
         return end if needed <= length or needed > size else await self._get(name, size - needed, needed)
 
-    async def _verified(self, name: FragmentName, size: int) -> _Opened:
+    async def _verified(self, name: FragmentName, size: int) -> OpenFragment:
         """Return an open fragment whose bytes have the digest in its name. Reads them through the first time."""
         opened = await self._open(name, size)
         if opened.verified:
@@ -383,7 +370,7 @@ class FragmentHistory:
         if digest.hexdigest() != name.digest:
             raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
 
-    async def _group(self, opened: _Opened, number: int) -> list[Batch]:
+    async def _group(self, opened: OpenFragment, number: int) -> list[Batch]:
         """Return the batches of one row group, from memory or from the store."""
         key = opened.name, number
         batches = self._groups.get(key)
@@ -394,14 +381,14 @@ class FragmentHistory:
         self._groups.move_to_end(key)
         return batches
 
-    async def _decoded(self, opened: _Opened, number: int) -> list[Batch]:
+    async def _decoded(self, opened: OpenFragment, number: int) -> list[Batch]:
         """Fetch a row group, and make its batches again."""
         parts = {
             part.start: await self._get(opened.name, part.start, part.stop - part.start)
             for part in parts_for_group(opened.metadata, number)
         }
         try:
-            return await asyncio.to_thread(_decode, opened, number, parts)
+            return await asyncio.to_thread(decoded_group, opened, number, parts)
         except FragmentDamaged as error:
             raise FragmentDamaged(f"{opened.name.path}: {error.text}: {MEND}") from error
 
@@ -463,29 +450,6 @@ class FragmentHistory:
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
     """Return the history in the store at this URL, which need not exist yet: see `LateStore`. Raises `BadOption`."""
     return FragmentHistory(LateStore(url), cluster_key)
-
-
-def _opened(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> _Opened:
-    """Return the fragment whose end this is. Raises `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`."""
-    try:
-        footer, file = open_fragment(end, cluster_key)
-        if footer[1:4] != name[:3]:
-            raise FragmentDamaged(
-                f"it holds other ids than its name says: {footer.first} to {footer.last} of partition "
-                f"{footer.partition}"
-            )
-        metadata = file.metadata
-        return _Opened(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
-    except (UnsupportedFormat, WrongClusterKey) as error:
-        raise type(error)(f"{name.path}: {error.text}") from error
-
-
-def _decode(opened: _Opened, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
-    """Decode a row group from parts of its fragment, keyed by offset. Making the batches compares each with its CRC."""
-    source = pa.PythonFile(Parts(parts, opened.size), mode="r")
-    return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
 
 
 def _bytes(batches: list[Batch]) -> int:

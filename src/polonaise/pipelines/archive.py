@@ -46,7 +46,7 @@ class HowToArchive:
     """Options of the job: what to archive, and up to where."""
 
     partitions: str = "all"
-    """Partitions to archive: `all`, `3` or `0-6,9`."""
+    """Partitions of the log itself to archive, none of topics: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
     """Bytes of batches in a fragment, before Parquet makes them smaller. Most fragments have between half of this and
     all of it. A task holds one or two fragments in memory."""
@@ -134,7 +134,8 @@ def archive(
     before holds exactly the history up to there afterwards, except a batch that begins at or below the id in `until`
     and ends above it.
 
-    Raises `BadOption` and `UnknownPartition` for invalid options, `BeyondLog` for an `until` that is not committed,
+    Raises `BadOption` and `UnknownPartition` for invalid options, `BadOption` for the address of a topic, whose
+    partitions only `polonaise archive run` archives, `BeyondLog` for an `until` that is not committed,
     `NotInitialized` for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what
     `own_fragments_of` raises, such as for a store of another log, and what reading, Spark and the store raise.
     """

@@ -122,9 +122,9 @@ def audit_log(
     request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
-    exist, `NotFound` for a store or directory that does not exist, `BadOption` for a store without fragments and for
-    segments that do not say their partition, what `find` raises for a directory, and what reading and Spark raise,
-    except damage.
+    exist, `NotFound` for a store or directory that does not exist, `BadOption` for the address of a topic, for a store
+    without fragments and for segments that do not say their partition, what `find` raises for a directory, and what
+    reading and Spark raise, except damage.
     """
     progress, full = progress or Silence(), full_address(address)
     url = None if fragments is None else absolute_store(fragments)

@@ -9,11 +9,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
-from polonaise.fragments.objects import footer_of
 from polonaise.node.addresses import absolute_store
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.redaction import redacted_repr
-from polonaise.spark import clusters
 from polonaise.spark.options import FRAGMENTS, read_options
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.terms import PartitionId, TransactionId
@@ -53,7 +51,8 @@ class LogSource(NamedTuple):
     options: Mapping[str, str]
     """Other options of these queries: the store of fragments, if one was given beside a log."""
     cluster: str
-    """The log's key in hexadecimal: the cluster's key, or that of a topic in it (`Log.log_key`)."""
+    """The log's key in hexadecimal: the cluster's key, or that of a topic in it (`Log.log_key`). For a store alone, the
+    cluster's, whichever of its partitions are read."""
 
 
 def check_address(address: str) -> None:
@@ -64,8 +63,7 @@ def check_address(address: str) -> None:
 
 @contextmanager
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
-    """Open the log at an address (`embedded:PATH`, `polonaise://HOST:PORT,…`, `file:PATH`), with or without a
-    store of its fragments, or a store alone (`fragments:URL`).
+    """Open a log, with or without a store of its fragments, or such a store alone (`fragments:URL`).
 
     An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
     `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if
@@ -84,7 +82,7 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
 
 
 def _cluster_of(url: str) -> str:
-    store = clusters.store_at(url)
     history = QueryHistory(read_options({"cluster": FRAGMENTS + url}))
-    name, size = next(iter(history.fragments(history.partitions[0]).items()))
-    return clusters.wait(lambda: footer_of(store, name, size)).cluster_key.hex()
+    if history.cluster_key is None:
+        raise BadOption(f"{history.store} holds no fragments: check its address")
+    return history.cluster_key.hex()

@@ -122,9 +122,11 @@ class Knobs:
         )
 
     def widened(self, world: World) -> Knobs:
-        """Return these settings with rare ones drawn: leases, sessions, closing append windows, listings, askers.
+        """Return these settings with those that came later: two that each seed has, and the rare ones.
 
-        Each is drawn from a generator of its own, so that it changes nothing in the seeds that do not get it.
+        Each seed has a size of listings and a time in which servers settle. Few have leases, sessions, closing append
+        windows, throttled copying, clients that ask servers, or spare storage nodes. Each is drawn from a generator of
+        its own, so that it changes nothing in the seeds that do not get it.
         """
         listing_count_max = world.random("listings").choice((1, 2, 3, 1_000))
         settle_s = world.random("settle").choice((0.3, 2.0, 10.0))
@@ -330,7 +332,8 @@ class Cluster:
         self.store: SimulatedStore | None = None
         """The object store to which the log is archived; None in most seeds."""
         self.others: list[Node] = []
-        """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`)."""
+        """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`), and
+        operators (`storagemoving`, `memberschanging`, `requirementchanges`)."""
         self.open_history: Callable[[bytes], ArchivedHistory] | None = None
         """A function that returns a server's view of the archive, given the cluster key; None without an archive."""
         names = tuple(self.storage_id(node) for node in self.storage)

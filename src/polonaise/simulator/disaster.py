@@ -170,7 +170,7 @@ class Disaster:
         ]
 
     def _forget_sessions(self) -> None:
-        """Put back the coordinator's values of a cluster that was never used."""
+        """Put the partitions' values at the coordinator back to those of a cluster that was never used."""
         service = self._cluster.service
         snapshot = service.snapshot()
         initial = PartitionValue.initial(self._cluster.description.storage).encode()

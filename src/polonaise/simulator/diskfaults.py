@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
-from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES
+from polonaise.log.control import CONTROL_FILE, offset_of
 from polonaise.log.promises import SECTOR_BYTES, PromiseSector
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
@@ -166,7 +166,7 @@ class DiskFaults:
         if first is None or first != second:
             return
         self.spoil(node)
-        offset = SECTOR_BYTES * (1 + self._random.randrange(2)) + self._random.randrange(SECTOR_BYTES)
+        offset = offset_of(0) + SECTOR_BYTES * self._random.randrange(2) + self._random.randrange(SECTOR_BYTES)
         disk.flip_bit(_CONTROL, offset, self._random.randrange(8))
 
     def spoil_control_file(self, node: Node) -> None:
@@ -256,7 +256,7 @@ def _claimed(raw: bytes, seed: int) -> int:
 
 
 def _copies(control: bytes, partition: PartitionId = 0) -> list[PromiseSector | None]:
-    start = SECTOR_BYTES + partition * PARTITION_BYTES
+    start = offset_of(partition)
     sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
     return [PromiseSector.decode(sector, partition) for sector in sectors]
 

@@ -34,7 +34,7 @@ FAULTS: Final = (
     "store_unmounted",
     "damaged_object",
     # What one part of a schedule did: the nemesis, clean stops, the archive, an owner with two connections, moves of
-    # storage nodes, trials, and the disaster.
+    # storage nodes, trials, the disaster, changes of members, and requirements.
     "majority_failed_append",
     "stop",
     "server_stop",

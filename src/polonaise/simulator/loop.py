@@ -37,10 +37,7 @@ _graveyard: list[object] = []
 
 
 class Killed(BaseException):
-    """Raised in the code of a dead process when it calls its machine, or has just ended its own process.
-
-    No code of a node is meant to catch it.
-    """
+    """Raised in a dead process that calls its machine, or has just ended itself. No code of a node may catch it."""
 
 
 class ScheduleFailed(Exception):

@@ -18,14 +18,16 @@ from polonaise.terms import PartitionId, StorageId
 
 _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 1.0
+"""Virtual seconds in which the coordinator has to answer a step of an edit."""
 _PROMISE: Final = "P1 durability"
 
 
 class MemberChanges:
     """Two operators of a cluster that has more storage nodes than copies, and the check of what they bring about.
 
-    They never leave a partition with fewer copies in sync than one below what it is to have, for which the atlas of
-    faults is made. In the end each partition has its first members again, whose disks the checkers look at.
+    They add copies, remove them while enough others are in sync, and take changes back. By `force` they remove one
+    while others are late, too, but only where the partition has as many members as it is to have, or more. In the end
+    each partition has its first members again, whose disks the checkers look at.
     """
 
     def __init__(self, cluster: Cluster, history: History) -> None:
@@ -35,9 +37,10 @@ class MemberChanges:
         self._spares = [cluster.storage_id(node) for node in cluster.spares]
         self._names = [*cluster.description.storage, *self._spares]
         self._forced: set[tuple[PartitionId, StorageId]] = set()
+        """The copies that were ever to be removed by `force`: the check asks less of their removals."""
         self.resting = False
         """Whether nothing is to be changed any more. The operators then bring back the first members."""
-        cluster.named_nodes = True  # or a spare that is reached at a wrong address would take another node's name
+        cluster.named_nodes = True  # as an operator names a node that is to be added (`storage run --name`)
         cluster.service.on_written.append(self._written)
 
     async def run(self, node: Node, host: Host) -> None:
@@ -108,7 +111,8 @@ class MemberChanges:
     def _written(self, key: str, before: bytes, after: bytes) -> None:
         """Check each change of a partition's value: members change by one, when it was asked for, and none is needed.
 
-        A copy is needed if without it fewer than the cluster is to have are in sync, and nobody has insisted.
+        A copy is needed if without it fewer are in sync than the partition is to have; or none, where it is to be
+        removed by `force`.
         """
         if not key.startswith("partition-") or not is_key(key):
             return

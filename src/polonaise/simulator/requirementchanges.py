@@ -19,6 +19,7 @@ from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId
 
 _TIMEOUT_S: Final = 1.0
+"""Virtual seconds that the operator's commands wait, for an answer and for the partitions to follow."""
 _AGAIN_S: Final = 0.2
 _PROMISE: Final = "P1 durability"
 
@@ -61,7 +62,10 @@ class RequirementChanges:
         await asyncio.get_running_loop().create_future()
 
     async def _require_blindly(self, coordinator: Coordinator, copies: int) -> None:
-        """Write a requirement without the command's look at who is there: nodes may as well go down right after it."""
+        """Write a requirement of copies without the command's look at who is there, as if nodes went down after it.
+
+        Without a requirement of zones: with one that no zones can meet, nothing would ever be committed again.
+        """
         current = await coordinator.description()
         await coordinator.set_description(current.value.requiring(copies, 0), current.version)
 

@@ -15,7 +15,7 @@ from polonaise.simulator.cluster import Cluster, Node
 from polonaise.terms import StorageId
 
 _PORT: Final = 9100
-"""The first port that a storage node moves to."""
+"""The port below those that storage nodes move to: each move takes the next one."""
 _AGAIN_S: Final = 0.2
 """Virtual seconds between two tries to tell the cluster something."""
 

@@ -7,7 +7,8 @@ Writing: `rows` are checked and divided among partitions, `staging` keeps them, 
 log, each exactly once. `protocol/` decides, without I/O, what each task reads and what is published. `sessions` makes
 a Spark session without set-up, on a Java that `java` finds.
 
-Change with care: the layout of a block, a plan and the register `spark/<appId>` outlives a process (`protocol/`).
+Change with care: the layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of
+`agreedcount`) outlive a process.
 In the library this package and `pipelines` are the only ones that import pyspark, which
 `pip install 'polonaise[spark]'` brings.
 """

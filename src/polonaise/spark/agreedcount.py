@@ -28,6 +28,7 @@ from polonaise.errors import (
 from polonaise.terms import OwnKind
 
 PARTITION: Final = 0
+"""The partition whose register holds the numbers: each log, and each topic, has it from the beginning."""
 _PREFIX: Final = b"spark/\0partitions/"
 """The beginning of the register's key. The zero byte tells it from an application's register, `spark/<txnAppId>`."""
 _PAUSE_S_MIN: Final = 0.05

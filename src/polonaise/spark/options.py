@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.client.protocol.arguments import INT64_MAX, partitions_named
@@ -30,6 +29,7 @@ from polonaise.node.addresses import (
     with_topic,
 )
 from polonaise.redaction import redacted, redacted_repr
+from polonaise.spark.givenoptions import GivenOptions
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
 
@@ -156,7 +156,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
     Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
     """
-    texts = _GivenOptions(given, _READ)
+    texts = GivenOptions(given, _READ)
     cluster, fragments = _where(texts)
     options = ReadOptions(
         cluster=cluster,
@@ -200,7 +200,7 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 
     Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
     """
-    texts = _GivenOptions(given, _WRITE)
+    texts = GivenOptions(given, _WRITE)
     cluster, _ = _where(texts)
     if cluster.startswith(FRAGMENTS):
         raise BadOption(f"cluster: a fragment store can't be appended to: name the log, {LOG_FORMS}")
@@ -233,76 +233,14 @@ _WRITE: Final = (
     "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout", "topic",
     "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
-_KAFKAS: Final = {
-    "startingoffsets": "startingTransactions",
-    "endingoffsets": "endingTransactions",
-    "maxoffsetspertrigger": "maxTransactionsPerTrigger",
-}
-"""Options that may be given by the names, here in lower case, that Spark's Kafka source has for them."""
-_SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
-"""Options that Spark adds by itself."""
-_TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
-"""Options that Spark adds for a table in a catalog."""
 
 
-class _GivenOptions:
-    """The given options, under their canonical names."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        by_name = {name.lower(): name for name in known}
-        self._values: dict[str, str] = {}
-        self._given = {key.lower(): value for key, value in given.items()}
-        for key, value in self._given.items():
-            name = by_name.get(key) or by_name.get(_KAFKAS.get(key, "").lower())
-            if name is None:
-                _check_foreign(key, value, by_name)
-            elif name in self._values:
-                raise BadOption(f"{name} is given twice, once under the name that Spark's Kafka source gives it")
-            else:
-                self._values[name] = value
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        if value is not None and not value.strip():
-            raise BadOption(f"{name} is empty: leave it out, or give it a value")
-        return value
-
-    def value(self, name: str, parse: Callable[[str], T], default: T) -> T:
-        text = self.text(name)
-        if text is None:
-            return default
-        try:
-            return parse(text)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise BadOption(f"{name}={redacted(text)!r}: {redacted(error)}") from None
-
-    def with_prefix(self, prefix: str) -> dict[str, str]:
-        return {key.removeprefix(prefix): value for key, value in self._given.items() if key.startswith(prefix)}
-
-
-def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
-    if key == "path" and value:
-        raise BadOption(
-            f"a log has no path {redacted(value)!r}: name it with .option('cluster', 'embedded:PATH'), then .load()"
-        )
-    if key in _TABLES:
-        raise BadOption(
-            "a table: Spark does not hand on a table's options when it is read; write CREATE TEMPORARY VIEW name USING "
-            "polonaise OPTIONS (cluster '…')"
-        )
-    if key in _SPARKS or key.startswith("decoder."):
-        return
-    close = get_close_matches(key, by_name, 1)
-    hint = f": did you mean {by_name[close[0]]}?" if close else f": there are {', '.join(by_name.values())}"
-    raise BadOption(f"no option is named {key!r}{hint}")
-
-
-def _tls(texts: _GivenOptions) -> TlsFiles | None:
+def _tls(texts: GivenOptions) -> TlsFiles | None:
     """Return the TLS files; None without any. Raises `BadOption` for a part of them."""
     return files_of({name: texts.text(f"tls.{name}") for name in VARIABLES})
 
 
-def _where(texts: _GivenOptions) -> tuple[str, str | None]:
+def _where(texts: GivenOptions) -> tuple[str, str | None]:
     cluster = texts.text("cluster")
     if cluster is None:
         raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, or as fragments:URL")
@@ -326,7 +264,7 @@ def _where(texts: _GivenOptions) -> tuple[str, str | None]:
     return with_topic(absolute_address(cluster), topic), None if fragments is None else absolute_store(fragments)
 
 
-def _topic(texts: _GivenOptions, cluster: str, fragments: str | None) -> str:
+def _topic(texts: GivenOptions, cluster: str, fragments: str | None) -> str:
     """Return the topic that the address or the option `topic` names; empty for none.
 
     Raises `BadOption` for an invalid name, for two different ones, and where no topic can be read.
@@ -344,12 +282,13 @@ def _topic(texts: _GivenOptions, cluster: str, fragments: str | None) -> str:
     topic = option or named
     if topic and fragments is not None:
         raise BadOption(
-            f"fragments: topics are not archived, and the store can't hold topic {topic!r}: leave fragments out"
+            f"fragments: the store names partitions by their ids in the cluster, and topic {topic!r} numbers its own: "
+            "leave fragments out, or read the store alone, cluster=fragments:URL with partitions=IDS"
         )
     return topic
 
 
-def _undecodable_in(texts: _GivenOptions) -> OnUndecodable:
+def _undecodable_in(texts: GivenOptions) -> OnUndecodable:
     """Return the value of `onUndecodable`, or of its older form `failOnDecodeError`."""
     policy = texts.value("onUndecodable", _on_undecodable, None)
     fails = texts.value("failOnDecodeError", _flag, None)

@@ -27,6 +27,7 @@ from polonaise.errors import (
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
+from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from
@@ -34,6 +35,7 @@ from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positi
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.terms import PartitionId, TransactionId
+from polonaise.topics import ClusterTopics
 
 _log = logging.getLogger("polonaise.spark")
 
@@ -104,7 +106,7 @@ class QueryHistory:
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """The partitions that the query names.
+        """The partitions that the query names: all of a replica, or those of a store that are in no topic, by default.
 
         Raises `UnknownPartition`; `BadOption` for an invalid option, and for a store or replica without any partition.
         """
@@ -116,7 +118,33 @@ class QueryHistory:
         archived = {name.partition for name in self._listing}
         if not archived:
             raise BadOption(f"{self.store} holds no fragments: check its address")
+        if named.strip() == "all":
+            archived = self._in_no_topic(archived)
         return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
+
+    def _in_no_topic(self, archived: set[PartitionId]) -> set[PartitionId]:
+        """Return those of a store's partitions that are the log's own, as an address without a topic means them.
+
+        A fragment names its partition by an id and no topic: only the store's record tells which ids are in one. Raises
+        `BadOption` if all are, and `FragmentDamaged` for a record that can't be read.
+        """
+        topics = self._topics
+        own = archived if topics is None else {partition for partition in archived if partition < topics.partitions}
+        if not own and topics is not None:
+            named = "; ".join(f"{name}: {', '.join(map(str, ids))}" for name, ids in sorted(topics.topics.items()))
+            raise BadOption(
+                f"{self.store} holds fragments of topics only: name their partitions by ids, such as "
+                f"partitions={min(archived)}. The ids of its topics' partitions, in order: {named}"
+            )
+        return own
+
+    @cached_property
+    def _topics(self) -> ClusterTopics | None:
+        """The topics that a store which is read alone has on record; None if it has none."""
+        store, key = self.store, self.cluster_key
+        assert store is not None
+        assert key is not None
+        return clusters.wait(lambda: recorded_topics(store, key))
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
         """Return the partition's fragments, with their sizes in bytes; none if the query names no store."""

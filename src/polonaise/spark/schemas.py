@@ -77,7 +77,8 @@ KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
     "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
     "timestampType": Column("int", ("partition",), _log_append_time),
 }
-"""The columns of Spark's Kafka source. A transaction has no key, and a log has no topics."""
+"""The columns of Spark's Kafka source. `key` is null, as a transaction has none, and so is `topic`: of which topic the
+rows are, the query's address says."""
 
 STANDING: Final = "standing"
 """Column of a row's standing, in the words of `storage.protocol.standing`, when one replica is read."""

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from polonaise.errors import BadOption, BeyondLog, PolonaiseError, WrongClusterKey, fresh
 from polonaise.fragments.protocol.coverage import Span
+from polonaise.node.addresses import LOG_FORMS
 from polonaise.spark.options import STORAGE, UP_TO_LATEST, ReadOptions
 from polonaise.spark.protocol.admission import admitted
 from polonaise.spark.queryhistory import QueryHistory
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from polonaise.blocking.log import Log
-
 _log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
@@ -37,7 +36,7 @@ Long enough to be cheap. A store that is read alone is listed after each wait: s
 """
 
 _LOG: Final = "log"
-"""Key of the entry of an offset that names its log, by the cluster key in hexadecimal."""
+"""Key of the entry of an offset that names its log, by the log's key (`Log.log_key`) in hexadecimal."""
 
 Offset: TypeAlias = dict[str, Any]
 """The next id of each partition, by the partition as text; and the log's key under `_LOG`, if it is known."""
@@ -47,8 +46,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition.
 
     Promises that an offset, once planned, always reads the same transactions, whatever happens to the cluster, unless
-    `failOnDataLoss` is false.
-    Passing faults are waited out; one that outlasts the option `timeout` ends the query with its reason.
+    `failOnDataLoss` is false. Passing faults are waited out; one that outlasts the option `timeout` ends the query with
+    its reason.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -65,6 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._warned_holes: Mapping[PartitionId, Span] = {}
         """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
+        self._store_key: bytes | None = None
+        """The key of a store that is read alone, once it is known: a footer has it, and each query would read one."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and has to get the same answer
@@ -83,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         next_ids = _next_ids(start)
         history = QueryHistory(self._options)
-        _check_log(start, history.log)
+        self._check_log(start, history)
         if self._target is None:
             self._ends = self._ends_after(next_ids, history)
         _check_grown(next_ids, self._ends)
@@ -138,11 +139,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if stop > next_ids.get(partition, 0)
         }
         history = QueryHistory(self._options, in_a_hurry=True)
-        _check_log(end, history.log)
+        self._check_log(end, history)
         return input_partitions(history.splits(spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
+
+    def _check_log(self, offset: Offset, history: QueryHistory) -> None:
+        """Raise `WrongClusterKey` for an offset of another log, or of a topic that is not the one that is read."""
+        if history.log is not None:
+            key: bytes | None = history.log.log_key
+        else:
+            key = self._store_key = self._store_key or history.cluster_key
+        if key is not None and _LOG in offset and _key_in(offset) != key:
+            raise WrongClusterKey(
+                "the checkpoint is of another log than the one at this address: correct the address, or begin with a "
+                "new checkpoint"
+            )
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the log keeps everything, and nothing is to be released."""
@@ -165,14 +178,6 @@ def _key_in(offset: Mapping[str, Any]) -> bytes | None:
     return bytes.fromhex(offset[_LOG]) if _LOG in offset else None
 
 
-def _check_log(offset: Mapping[str, Any], log: Log | None) -> None:
-    if log is not None and _LOG in offset and _key_in(offset) != log.log_key:
-        raise WrongClusterKey(
-            "the checkpoint is of another log than the one at this address: correct the address, or begin with a new "
-            "checkpoint"
-        )
-
-
 def _check_grown(next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[PartitionId, TransactionId]) -> None:
     for partition, next_id in next_ids.items():
         if partition not in ends:
@@ -192,7 +197,7 @@ def _check_endless(options: ReadOptions) -> None:
     if options.cluster.startswith(STORAGE):
         raise BadOption(
             "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "
-            "stream from the log, embedded:PATH, file:PATH or polonaise://HOST:PORT,…"
+            f"stream from the log, {LOG_FORMS}"
         )
     if options.ending is not UP_TO_LATEST or options.ending_time_us is not None:
         raise BadOption(

@@ -45,8 +45,8 @@ class Marks:
     def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
         """Return the partition's mark; None if the partition has no row.
 
-        Raises `ViewUnfit` if the row names another log than `cluster`, the cluster key in hexadecimal. Where either is
-        empty, they are not compared.
+        Raises `ViewUnfit` if the row names another log than `cluster`, which is the log's key in hexadecimal: that of
+        its cluster, or of a topic. Where either is empty, they are not compared.
         """
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:

@@ -236,12 +236,12 @@ class SqlView:
 
     # ------------------------------------------------------------------ what the client calls
 
-    def belongs_to(self, cluster_key: bytes) -> None:
-        """Set the cluster whose log is applied from now on.
+    def belongs_to(self, log_key: bytes) -> None:
+        """Set the log that is applied from now on, by its key (`Log.log_key`), which tells topics apart, too.
 
-        `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another cluster.
+        `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another log.
         """
-        self._cluster = cluster_key.hex()
+        self._cluster = log_key.hex()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """Return the last id of the partition that is applied in the database; -1 for none."""

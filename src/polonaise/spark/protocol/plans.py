@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     inline: bytes
     """The bytes of the blocks that lie in the plan itself, one block after the other."""
     cluster: str = ""
-    """The cluster key of the log, hexadecimal: several logs may share a staging store."""
+    """The log's key (`Log.log_key`), hexadecimal: several logs, or topics, may share a staging store."""
 
     def pack(self) -> bytes:
         fields = {

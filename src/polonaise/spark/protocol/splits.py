@@ -21,7 +21,8 @@ class Split(NamedTuple):
     fragment_bytes: int = 0
     """Size of the whole fragment, in bytes; 0 without one."""
     cluster_key: bytes | None = None
-    """Cluster key that the fragment or log must carry; None if unknown."""
+    """The key that the fragment or the log must have: the cluster's, or that of a topic (`Log.log_key`); None if
+    unknown."""
     bounds: Bounds | None = None
     """What the replica whose files are read proves of its transactions; None to read from servers or a fragment."""
 

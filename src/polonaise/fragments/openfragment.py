@@ -1,0 +1,56 @@
+"""A fragment whose footer was read: what it holds, and the batches of its row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from polonaise.errors import FragmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.fragments.format import open_fragment
+from polonaise.fragments.groups import first_of_group, group_batches
+from polonaise.fragments.objects import MEND
+from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.ranges import Parts
+from polonaise.log.batch import Batch
+from polonaise.terms import TransactionId
+
+
+@dataclass(slots=True)
+class OpenFragment:
+    """A fragment whose footer was read."""
+
+    name: FragmentName
+    size: int
+    """Bytes of the whole fragment."""
+    metadata: Any
+    """The metadata of its Parquet file."""
+    firsts: list[TransactionId]
+    """The first id of each row group."""
+    verified: bool = False
+    """Whether all its bytes were read, and have the digest in its name."""
+
+
+def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> OpenFragment:
+    """Return the fragment whose end this is. Raises `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`."""
+    try:
+        footer, file = open_fragment(end, cluster_key)
+        if footer[1:4] != name[:3]:
+            raise FragmentDamaged(
+                f"it holds other ids than its name says: {footer.first} to {footer.last} of partition "
+                f"{footer.partition}"
+            )
+        metadata = file.metadata
+        return OpenFragment(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
+    except (UnsupportedFormat, WrongClusterKey) as error:
+        raise type(error)(f"{name.path}: {error.text}") from error
+
+
+def decoded_group(opened: OpenFragment, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
+    """Decode a row group from parts of its fragment, keyed by offset. Making the batches compares each with its CRC."""
+    source = pa.PythonFile(Parts(parts, opened.size), mode="r")
+    return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
