@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,3 +233,22 @@ async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town:
     assert await town.log() == [b"1", b"2", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["source"], told["given_up"]) == (2, name, [2, 2])
+
+
+@in_a_town
+async def test_an_operator_whose_decision_was_replaced_is_not_told_that_it_was_carried_out(town: Town) -> None:
+    await lost_majority(town)
+
+    async def do(host: Any, coordinator: Any) -> None:
+        found = await head_state(host, coordinator, 0, 2.0)
+        mine = decision(found, 0, None, host.clock.wall_us())
+        await ask_reset(coordinator, found, mine)
+        # Before the owner has read it, a second operator decides otherwise.
+        current = await coordinator.partition(0)
+        again = replace(found, value=current.value, version=current.version)
+        await ask_reset(coordinator, again, decision(again, 2, None, host.clock.wall_us()))
+        await await_reset(host, coordinator, found, mine, 60.0)
+
+    with pytest.raises(HeadNotReset, match="another operator has replaced it, and the log goes on from 2"):
+        await town.operator(do)
+    assert await town.log() == [b"1", b"2", b"3"]

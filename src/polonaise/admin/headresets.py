@@ -182,6 +182,7 @@ async def await_reset(
     """Wait until the decision was carried out and is recorded in the log, or was withdrawn.
 
     Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays, and is carried out as soon as it can be.
+    Raises `HeadNotReset` when another one was carried out, with which somebody has replaced it.
     """
     why = "its owner has not looked yet"
     until_s = host.clock.monotonic_s() + timeout_s
@@ -202,11 +203,22 @@ async def await_reset(
             why = health["waits_for"]
             if health["session"] is not None and len(resets) == done:
                 return HeadOutcome(False, health["committed"])
-            if health["session"] is not None and not resets[-1].is_pending and health["committed"] > reset.to:
-                return HeadOutcome(True, health["committed"])
+            if health["session"] is not None and len(resets) > done and not resets[done].is_pending:
+                _check_same(state, reset, resets[done])
+                if health["committed"] > reset.to:
+                    return HeadOutcome(True, health["committed"])
         await asyncio.sleep(_LOOK_S)
     raise DeadlineExceeded(
         f"the reset of partition {state.partition} to {reset.to} was written down, and not carried out within "
         f"{timeout_s:g} s: it is as soon as a quorum of its members answers, among them {reset.source}. It waits for: "
         f"{why}"
     )
+
+
+def _check_same(state: HeadState, asked: HeadReset, done: HeadReset) -> None:
+    """Raise `HeadNotReset` if the reset that was carried out is not the one that was asked for."""
+    if (asked.to, asked.source, asked.known) != (done.to, done.source, done.known):
+        raise HeadNotReset(
+            f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has replaced "
+            f"it, and the log goes on from {done.to}, as {done.source} held it"
+        )
