@@ -19,7 +19,7 @@ from polonaise.simulator.diskaudit import FinalLog, durable_last
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.simulator.headresetcheck import HeadResetCheck
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import Violation
+from polonaise.simulator.observations import Fate, Violation
 from polonaise.simulator.observer import REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.resetoperators import ResetOperators
 from polonaise.terms import PartitionId, TransactionId
@@ -61,7 +61,8 @@ class HeadResets:
         """By name of a lost node: its disk as it was when it was lost, if it can be found again."""
         self._live: Node | None = None
         """The client that lives through the loss and the reset, if one does."""
-        self._must_be_told = False
+        self._ahead: dict[PartitionId, TransactionId] = {}
+        """By partition: the id of the reset, where that client is ahead of the log."""
 
     async def run(self) -> None:
         """Play the rounds. Raises `Violation`."""
@@ -116,7 +117,7 @@ class HeadResets:
         # Not one that has finished: it has closed its log.
         working = [node for node in self._cluster.clients if not self._applications[node.name].finished]
         self._live = random.choice(working) if working and random.random() < 0.8 else None
-        self._must_be_told = False
+        self._ahead.clear()
         self._down([node for node in self._cluster.clients if node is not self._live])
         for node in self._lost:
             node.hold_down()
@@ -250,7 +251,7 @@ class HeadResets:
             self._down([self._live])
             self._live = None
         elif received > reset.to + 1 and not self._applications[self._live.name].finished:
-            self._must_be_told = True
+            self._ahead[partition] = reset.to
 
     def _received(self, partition: PartitionId) -> TransactionId:
         """Return the last id that the living client was fed or has applied."""
@@ -261,14 +262,21 @@ class HeadResets:
         return applied if used is None else max(applied, used.mounting._subscription.received)
 
     async def _live_is_told(self, node: Node) -> None:
-        """Wait until the client that lived through the reset goes on, or was told that it is ahead of the log."""
-        told, application = self._history.ahead_told, self._applications[node.name]
-        if self._must_be_told:
-            await self._observer.until(_TOLD_S, lambda: self._history.ahead_told > 0, "P6 fate")
+        """Wait until the client that lived through the reset goes on, or was told that it is ahead of the log.
+
+        It may be ahead and finish: then it was about to, and had nothing more to ask for. But it must append nothing.
+        """
+        application, history = self._applications[node.name], self._history
+        seconds = _TOLD_S if self._ahead else SETTLE_S
+        await self._observer.until(seconds, lambda: history.ahead_told > 0 or application.finished, "P6 fate")
+        if self._ahead and history.ahead_told:
             self._faults.count("client_ahead")
-        else:
-            await self._observer.until(SETTLE_S, lambda: application.finished or self._history.ahead_told > told)
-        self._history.ahead_told = 0
+        history.ahead_told = 0
+        for attempt in history.tries:
+            to = self._ahead.get(attempt.partition)
+            # What was told before the reset does not count as committed any more.
+            if attempt.client == node.name and to is not None and attempt.fate is Fate.COMMITTED and attempt.id > to:
+                raise Violation("P6 fate", "a client that is ahead of the log to append nothing", str(attempt))
 
     # ------------------------------------------------------------------ afterwards
 

@@ -293,7 +293,15 @@ class History:
                 f"{who} was given {describe(transaction)}",
             )
 
+    def still_known(self, partition: PartitionId, floor: TransactionId) -> TransactionId:
+        """Return what of the ids up to `floor`, which were known to be committed, no reset has given up since then."""
+        return min(floor, self.told[partition])
+
+    def listed(self, listing: Listing) -> None:
+        self.listings.append(listing._replace(floor=self.still_known(listing.partition, listing.floor)))
+
     def answered(self, answer: ProvedAnswer) -> None:
+        answer = answer._replace(floor=self.still_known(answer.partition, answer.floor))
         if answer.mark is not None and answer.mark < answer.floor:
             self.violated(
                 "P2 agreement",

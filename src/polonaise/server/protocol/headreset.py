@@ -52,6 +52,15 @@ def carried_out(value: PartitionValue) -> tuple[HeadReset, ...]:
     return tuple(reset for reset in value.resets if not reset.is_pending)
 
 
+def carried_out_since(value: PartitionValue, session: SessionId) -> HeadReset | None:
+    """Return the last reset that a later session than this one has carried out; None if there is none.
+
+    None as well for NO_SESSION: an owner that has written in no session has told nobody what a reset has given up.
+    """
+    done = carried_out(value)
+    return done[-1] if done and NO_SESSION != session < done[-1].session else None
+
+
 def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
     """Return the session of the last reset for which this copy was not cut yet; NO_SESSION if there is none.
 
