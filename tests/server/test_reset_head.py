@@ -18,8 +18,10 @@ from polonaise.admin.headresets import (
     head_state,
 )
 from polonaise.client.log import Log
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.errors import HeadNotReset
+from polonaise.server.protocol.recovery import Decided
+from polonaise.server.sessionstart import SessionStart
 from polonaise.simulator.cluster import Node
 from polonaise.terms import OwnKind
 from rigs.town import Town, in_a_town
@@ -251,4 +253,28 @@ async def test_an_operator_whose_decision_was_replaced_is_not_told_that_it_was_c
 
     with pytest.raises(HeadNotReset, match="another operator has replaced it, and the log goes on from 2"):
         await town.operator(do)
+    assert await town.log() == [b"1", b"2", b"3"]
+
+
+@in_a_town
+async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_that_came_back_in_time(
+    town: Town,
+) -> None:
+    await appended(town, b"1", b"2", b"3")
+    _, wiped, late = town.cluster.storage
+    for node in (wiped, late):
+        held_down(node, wiped=node is wiped)
+    wiped.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 2)
+    decided_by = SessionStart._decided_by
+
+    async def decided_late(start: SessionStart, reset: HeadReset) -> Decided:
+        decided = await decided_by(start, reset)
+        late.let_up()
+        await wait_until(lambda: town.cluster.storage_id(late) in start._answers)
+        return decided
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(SessionStart, "_decided_by", decided_late)
+        assert not (await reset(town, 0)).carried_out
     assert await town.log() == [b"1", b"2", b"3"]

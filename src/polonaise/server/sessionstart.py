@@ -233,8 +233,14 @@ class SessionStart:
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
             # them may hold more, or contradict. More answers never make it undecided again.
             outcome = await self._until_decided(value)
-            if isinstance(outcome, CarryOut):
-                return await self._decided_by(outcome.reset)
+            while isinstance(outcome, CarryOut):
+                decided = await self._decided_by(outcome.reset)
+                # Once more, for the same reason: one that has answered meanwhile may prove the end of the log, or know
+                # of more than the operator was shown, and would be cut.
+                again = await self._until_decided(value)
+                if again == outcome:
+                    return decided
+                self._carrying, outcome = None, again
             self._certain = outcome.closing
             return outcome
         finally:
