@@ -219,6 +219,6 @@ def _check_same(state: HeadState, asked: HeadReset, done: HeadReset) -> None:
     """Raise `HeadNotReset` if the reset that was carried out is not the one that was asked for."""
     if (asked.to, asked.source, asked.known) != (done.to, done.source, done.known):
         raise HeadNotReset(
-            f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has replaced "
-            f"it, and the log goes on from {done.to}, as {done.source} held it"
+            f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has "
+            f"replaced it, and the log goes on from {done.to}, as {done.source} held it"
         )

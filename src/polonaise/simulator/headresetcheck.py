@@ -81,7 +81,7 @@ class HeadResetCheck:
     def _carried_out(self, partition: PartitionId, old: PartitionValue, new: PartitionValue, reset: HeadReset) -> None:
         asked = replace(reset, session=NO_SESSION, certain=NO_TRANSACTION)
         decided = [each for each in self.decisions[partition] if each.reset == asked]
-        if not decided or old.resets[-1:] != (asked,) or reset.session != new.session:
+        if not decided or old.resets[-1:] != (asked,) or reset.session != new.session or reset != new.resets[-1]:
             expected = f"the reset {old.resets[-1:]} that an operator has decided on, in session {new.session}"
             self._history.violated(_FAIL_SAFE, expected, f"partition {partition}: {reset}")
             return

@@ -222,9 +222,11 @@ class HeadResets:
 
     async def _race(self, operators: ResetOperators, gone: list[Node]) -> None:
         """Do what this round has drawn to happen while the operators decide."""
-        if gone and self._random.random() < 0.3:
+        if gone and self._random.random() < 0.5:
             # Believed lost, and back in time: what it proves counts, or the operator is shown more.
-            await asyncio.sleep(self._random.uniform(0.0, 1.5))
+            if self._random.random() < 0.7:
+                await operators.asked.wait()
+            await asyncio.sleep(self._random.choice((0.0, 0.3, 1.0)) * self._random.random())
             for node in gone:
                 self._comes_back(node)
         if self._random.random() < 0.6:

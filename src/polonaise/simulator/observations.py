@@ -328,9 +328,9 @@ class History:
         """
         for transaction in given_up:
             self.given_up[partition].setdefault(transaction.id, []).append(transaction)
-        for notes in (self.seen[partition], self.left_out[partition]):
-            for transaction in [each for each in notes if each > kept]:
-                del notes[transaction]
+        seen, left_out = self.seen[partition], self.left_out[partition]
+        self.seen[partition] = {id: transaction for id, transaction in seen.items() if id <= kept}
+        self.left_out[partition] = {id: who for id, who in left_out.items() if id <= kept}
         for attempt in self.tries:
             if attempt.partition == partition:
                 self._reset_try(attempt, to, kept, attempt.number in revived)

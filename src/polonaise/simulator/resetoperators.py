@@ -38,6 +38,8 @@ class ResetOperators:
         self._at_engagement = False
         """Whether that is the write that carries one out, and not the one that asks for it."""
         self._struck = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Set once a decision was written."""
         self._ended = False
         self.settled: set[PartitionId] = set()
         """The partitions of which an operator was told that all is decided, or that there is nothing to decide."""
@@ -129,10 +131,14 @@ class ResetOperators:
                 node.process.crash_on_call = None
 
     def _written(self, key: str, before: bytes, after: bytes) -> None:
-        if self._strike is None or key not in map(partition_key, self._partitions):
+        if key not in map(partition_key, self._partitions):
             return
         old, new = PartitionValue.decode(before).resets, PartitionValue.decode(after).resets
-        if old != new and new and new[-1].is_pending is not self._at_engagement:
+        if old == new or not new:
+            return
+        if new[-1].is_pending:
+            self.asked.set()
+        if self._strike is not None and new[-1].is_pending is not self._at_engagement:
             strike, self._strike = self._strike, None
             # Not now: this is called amid the write.
             self._cluster.world.loop.call_later(self._random.choice((0.0, 0.0, 0.003, 0.02)), strike)
@@ -152,7 +158,11 @@ class ResetOperators:
         return [] if server is None else list(server.partitions)
 
     async def _owner_crashes(self) -> None:
-        await self._at_write(lambda: [node.crash() for node in self._owners()] and None)
+        def strike() -> None:
+            for node in self._owners():
+                node.crash()
+
+        await self._at_write(strike)
 
     async def _owner_crashes_at_a_call(self) -> None:
         """Kill the owner before one of its next calls to its machine, somewhere in the session's start."""

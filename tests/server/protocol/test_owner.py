@@ -226,7 +226,9 @@ def test_a_mount_that_claims_more_than_there_is_is_told_so_and_fed_nothing() -> 
 # ------------------------------------------------------------------ members that are to change
 
 
-RESET = READY + """
+RESET = (
+    READY
+    + """
     > x appends 1
     send 2: 0..0
     > turn
@@ -242,6 +244,7 @@ RESET = READY + """
     > ends
     end: asked to
 """
+)
 """The client x was fed the ids 0 and 1, of which 1 is given up."""
 
 
