@@ -17,7 +17,7 @@ from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
-from polonaise.terms import NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER
 
 _LOOK_S: Final = 0.2
@@ -126,6 +126,9 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
     engagement, lost = value.engagements.get(name), answer["lost_above"]
     last = answer["last"] if lost is None else min(answer["last"], lost)
     took_part = engagement is not None and engagement.unresolved and answer["joined"] >= engagement.session
+    # One that was made clean for a reset that was not carried out yet took part in nothing that was engaged.
+    if value.resets and NO_SESSION != value.resets[-1].begun <= answer["joined"]:
+        took_part = False
     return HeldCopy(name, last, answer["confirmed"], answer["joined"], took_part)
 
 
@@ -156,7 +159,12 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
         source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
     if len(carried_out(state.value)) >= RESETS_MAX:
         raise HeadNotReset(f"the head of partition {state.partition} was reset {RESETS_MAX} times: restore the log")
-    return HeadReset(to, source, max(state.known, to), asked_us)
+    reset = HeadReset(to, source, max(state.known, to), asked_us)
+    asked = state.value.resets[-1] if state.value.resets else None
+    if asked is None or not asked.is_pending or asked.begun == NO_SESSION:
+        return reset
+    # Copies were cut for it already, so what its operator was shown is given up as well.
+    return replace(reset, known=max(reset.known, asked.known), begun=asked.begun, certain=asked.certain)
 
 
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset) -> None:

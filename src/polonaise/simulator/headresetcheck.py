@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.headresets import HeadOutcome
@@ -79,9 +78,9 @@ class HeadResetCheck:
             self._cluster.world.faults.count("reset_withdrawn")
 
     def _carried_out(self, partition: PartitionId, old: PartitionValue, new: PartitionValue, reset: HeadReset) -> None:
-        asked = replace(reset, session=NO_SESSION, certain=NO_TRANSACTION)
-        decided = [each for each in self.decisions[partition] if each.reset == asked]
-        if not decided or old.resets[-1:] != (asked,) or reset.session != new.session or reset != new.resets[-1]:
+        decided = [each for each in self.decisions[partition] if _is_same(each.reset, reset)]
+        was_asked = len(old.resets) == len(new.resets) and _is_same(old.resets[-1], reset)
+        if not decided or not was_asked or reset.session != new.session or reset != new.resets[-1]:
             expected = f"the reset {old.resets[-1:]} that an operator has decided on, in session {new.session}"
             self._history.violated(_FAIL_SAFE, expected, f"partition {partition}: {reset}")
             return
@@ -178,6 +177,11 @@ class HeadResetCheck:
             elif json.loads(record.data) != expected.get(id):
                 wanted = f"the record {expected.get(id)} at {id} of partition {log.partition}"
                 yield Violation(_FAIL_SAFE, wanted, bytes(record.data).decode())
+
+
+def _is_same(one: HeadReset, other: HeadReset) -> bool:
+    """Whether two resets are the same decision, whatever has come of it."""
+    return (one.to, one.source, one.known, one.asked_us) == (other.to, other.source, other.known, other.asked_us)
 
 
 def _done(value: PartitionValue) -> list[HeadReset]:

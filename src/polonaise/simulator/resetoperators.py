@@ -16,7 +16,7 @@ from polonaise.host import Host
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.diskaudit import read_replica
 from polonaise.simulator.headresetcheck import Decision, HeadResetCheck
-from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _LOOK_S: Final = 1.0
 """Virtual seconds within which an operator wants to be shown what replicas hold."""
@@ -89,7 +89,9 @@ class ResetOperators:
         """Choose where the log is to end: mostly as far as it can be proved, else earlier, or by a copy in doubt."""
         best = max(state.copies, key=lambda copy: copy.proved)
         kind = self._random.random()
-        if kind < 0.15:
+        # Copies that were cut already, for a decision that was not carried out, prove nothing: one has to be named.
+        begun = any(each.begun != NO_SESSION for each in state.value.resets)
+        if kind < 0.15 or (begun and kind < 0.8):
             doubtful = max(state.copies, key=lambda copy: copy.last)
             return doubtful.last, doubtful.name
         if kind < 0.5:

@@ -76,8 +76,14 @@ def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: Transaction
 
 
 def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
-    """Return a copy's answer without what resets have taken back: its older confirmations count up to them only."""
+    """Return a copy's answer without what resets have taken back: its older confirmations count up to them only.
+
+    A copy that was made clean for a reset which was not carried out after all counts as one that took part in nothing.
+    """
     missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
+    asked = pending(value)
+    if asked is not None and NO_SESSION != asked.begun <= answer.joined:
+        answer = replace(answer, joined=NO_SESSION)
     return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer
 
 
@@ -96,12 +102,14 @@ def decide(
     decision counts, and the reset is withdrawn. And it gives up no more than its operator was shown.
     """
     known = corrected_known(value, known)
+    # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
+    # resets can't be believed then.
+    if any(answer.joined > value.session for answer in answers.values()):
+        return recovery.decide(value, answers, known)
     answers = {name: corrected(value, answer) for name, answer in answers.items()}
     normal = recovery.decide(value, answers, known)
     reset = pending(value)
-    # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
-    # resets can't be believed then.
-    if reset is None or any(answer.joined > value.session for answer in answers.values()):
+    if reset is None:
         return normal
     if isinstance(normal, Decided):
         return normal
@@ -126,12 +134,25 @@ def decide(
     return CarryOut(reset)
 
 
+def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
+    """Return the value with its pending reset begun in its session, to be written before any copy is cut for it.
+
+    From then on copies lack what they may have held, and so prove nothing any more: neither to the next attempt, nor to
+    another decision that replaces this one. `certain` is what the source of the reset can share with other copies.
+    """
+    reset = value.resets[-1]
+    if reset.begun == NO_SESSION:
+        reset = replace(reset, begun=value.session, certain=certain)
+    return replace(value, resets=(*value.resets[:-1], replace(reset, certain=min(reset.certain, certain))))
+
+
 def certain_of(reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
     """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
 
     Only what was confirmed to the source: above that its tail may be another one than theirs.
     """
-    return min(source.confirmed, reset.to)
+    shared = min(source.confirmed, reset.to)
+    return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
 
 
 def is_confirmed_at(value: PartitionValue, reset: HeadReset | None, decided: Decided) -> bool:
@@ -169,14 +190,18 @@ def engaged(
     """Return an engaged value with its pending reset carried out in its session, or withdrawn if `carried` is None."""
     if pending(value) is None:
         return value
-    done = carried_out(value)
-    if carried is None:
+    done, asked = carried_out(value), value.resets[-1]
+    if asked.begun != NO_SESSION:
+        certain = min(certain, asked.certain)
+    elif carried is None:
         return replace(value, resets=done)
     engagements = {
         name: engagement if name in clean else replace(engagement, closing=min(engagement.closing, certain))
         for name, engagement in value.engagements.items()
     }
-    reset = replace(carried, session=value.session, certain=certain)
+    if carried is None:
+        return replace(value, engagements=engagements, resets=done)
+    reset = replace(carried, session=value.session, certain=certain, begun=NO_SESSION)
     return replace(value, engagements=engagements, resets=(*done, reset))
 
 
