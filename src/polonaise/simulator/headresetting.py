@@ -72,9 +72,9 @@ class HeadResets:
             late = await self._work()
             struck = await self._lose(late)
             gone = self._gone(struck)
-            if struck:
-                await self._nothing_is_accepted(struck)
-                await self._decide(struck, gone)
+            closed = await self._nothing_is_accepted(struck)
+            if closed:
+                await self._decide(closed, gone)
             await self._go_on(gone)
             await self._find_again()
             await self._verdict()
@@ -168,20 +168,27 @@ class HeadResets:
 
     # ------------------------------------------------------------------ closed, until operators have decided
 
-    async def _nothing_is_accepted(self, struck: list[PartitionId]) -> None:
-        """Check that the partitions are closed, and that their owners say why. Raises `Violation`."""
+    async def _nothing_is_accepted(self, struck: list[PartitionId]) -> list[PartitionId]:
+        """Check that the partitions are closed, and that their owners say why; return those. Raises `Violation`.
+
+        One may be open: its owner was about to start a session, and had heard by then what the lost disks held.
+        """
         await asyncio.sleep(self._random.uniform(1.0, 2.0))
-        told = {partition: self._history.told[partition] for partition in struck}
+        closed = [partition for partition in struck if not self._open([partition])]
+        told = {partition: self._history.told[partition] for partition in closed}
         lost = {self._cluster.storage_id(node) for node in self._lost}
 
         def named() -> bool:
-            return all(any(name in self._waits_for(partition) for name in lost) for partition in struck)
+            still = [partition for partition in closed if not self._open([partition])]
+            return all(any(name in self._waits_for(partition) for name in lost) for partition in still)
 
         await self._observer.until(_NAMED_S, named, _PROMISE)
-        for partition, before in told.items():
-            if self._history.told[partition] != before:
+        closed = [partition for partition in closed if not self._open([partition])]
+        for partition in closed:
+            if self._history.told[partition] != told[partition]:
                 seen = f"ids up to {self._history.told[partition]} were told"
-                raise Violation(_PROMISE, f"nothing above {before} in partition {partition}", seen)
+                raise Violation(_PROMISE, f"nothing above {told[partition]} in partition {partition}", seen)
+        return closed
 
     def _waits_for(self, partition: PartitionId) -> str:
         """Return why the partition is closed, as the server says that owns it; empty if it is open or nobody says."""

@@ -34,6 +34,12 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return answer\n",
         "P4, P11: the marks of a replica that comes back are believed above the reset",
     ),
+    "copies-cut-for-a-replaced-reset-believed": Mutation(
+        _DECISIONS,
+        "    if asked is not None and NO_SESSION != asked.begun <= answer.joined:\n",
+        "    if asked is not None and answer.joined < asked.begun < answer.joined:\n",
+        "P1: what copies lack that were cut for a decision is given up without a record, when another replaces it",
+    ),
     "cut-for-a-reset-not-noted": Mutation(
         "polonaise.storage.protocol.replica",
         "            joined=max(promises.joined, since),\n",

@@ -399,9 +399,11 @@ class ReadCheck:
 
     def ended(self, last: TransactionId) -> None:
         """Note that the reader is given nothing more up to the id `last`."""
-        left_out = self._history.left_out[self._partition]
-        for transaction in range(self.last + 1, last + 1):
-            left_out.setdefault(transaction, self._who)
+        # A reader that goes on from before a reset of the head was given others, or none, under the ids above it.
+        if self._partition not in self._history.lingering:
+            left_out = self._history.left_out[self._partition]
+            for transaction in range(self.last + 1, last + 1):
+                left_out.setdefault(transaction, self._who)
         self.last = max(self.last, last)
 
 
