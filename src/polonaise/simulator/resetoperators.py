@@ -88,6 +88,11 @@ class ResetOperators:
     def _choose(self, state: HeadState) -> tuple[TransactionId, StorageId | None]:
         """Choose where the log is to end: mostly as far as it can be proved, else earlier, or by a copy in doubt."""
         best = max(state.copies, key=lambda copy: copy.proved)
+        done = [each.to for each in state.value.resets if not each.is_pending]
+        if done and self._random.random() < 0.5:
+            # Below an earlier reset, whose record is given up by that.
+            ends = [end for end in self._batch_ends(best.name, state.partition) if end <= min(done[-1], best.proved)]
+            return [NO_TRANSACTION, *ends][-1], best.name
         kind = self._random.random()
         # Copies that were cut already, for a decision that was not carried out, prove nothing: one has to be named.
         begun = any(each.begun != NO_SESSION for each in state.value.resets)
