@@ -89,6 +89,7 @@ FOUND_BY = {
     "cut-for-a-reset-not-noted": 20,
     "reset-not-recorded": 20,
     "reset-carried-out-twice": 20,
+    "second-reset-forgets-the-first": 32,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

@@ -22,23 +22,11 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P1: what a replica brings back in time is given up",
     ),
-    "reset-gives-up-more-than-was-shown": Mutation(
-        _DECISIONS,
-        "    if most > reset.known:\n",
-        "    if most > reset.known + 1_000_000:\n",
-        "P1: a replica that comes back with more than the operator was shown is cut all the same",
-    ),
     "given-up-tail-believed": Mutation(
         _DECISIONS,
         "    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer\n",
         "    return answer\n",
         "P4, P11: the marks of a replica that comes back are believed above the reset",
-    ),
-    "copies-cut-for-a-replaced-reset-believed": Mutation(
-        _DECISIONS,
-        "    if asked is not None and NO_SESSION != asked.begun <= answer.joined:\n",
-        "    if asked is not None and answer.joined < asked.begun < answer.joined:\n",
-        "P1: what copies lack that were cut for a decision is given up without a record, when another replaces it",
     ),
     "cut-for-a-reset-not-noted": Mutation(
         "polonaise.storage.protocol.replica",
@@ -69,11 +57,5 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return replace(value, engagements=engagements, resets=(*done, reset))\n",
         "    return replace(value, engagements=engagements, resets=(*done, reset, carried))\n",
         "P13: a decision that was carried out stays pending, and is carried out again",
-    ),
-    "mounts-outlive-a-reset": Mutation(
-        _OWNER,
-        "        if was_reset is not None:\n",
-        "        if was_reset is not None and was_reset.is_pending:\n",
-        "P6: a client that is ahead of the log goes on, and its appends rest on what was given up",
     ),
 }
