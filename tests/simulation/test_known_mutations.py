@@ -90,6 +90,7 @@ FOUND_BY = {
     "reset-not-recorded": 20,
     "reset-carried-out-twice": 20,
     "second-reset-forgets-the-first": 32,
+    "reset-recorded-by-its-own-session-only": 70048,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

@@ -16,12 +16,6 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return CarryOut(replace(reset, to=min(reset.to, held.confirmed)))\n",
         "P1: what the survivors prove, and the operator has kept, is cut down to what was confirmed to one of them",
     ),
-    "reset-overrides-what-replicas-prove": Mutation(
-        _DECISIONS,
-        "    if isinstance(normal, Decided):\n        return normal\n",
-        "",
-        "P1: what a replica brings back in time is given up",
-    ),
     "given-up-tail-believed": Mutation(
         _DECISIONS,
         "    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer\n",

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.values import Assignment
-from polonaise.errors import ClientAhead, PolonaiseError
+from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
@@ -33,6 +33,9 @@ _CONTRADICTIONS: Final = frozenset(
         "fragment_missing",
     )
 )
+_AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
+"""What a client is told of a log whose head was reset, if it knows more of it, or has numbered more appends than it has.
+"""
 _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 """Stands in the text of an error for which the owner gave no reason."""
 _NOT_TAKEN: Final = "too many appends wait at the owner"
@@ -259,7 +262,7 @@ class History:
 
     def contradicted(self, error: PolonaiseError, where: str) -> None:
         """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
-        if error.code == ClientAhead.code and any(self.given_up[partition] for partition in self.lingering):
+        if error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering):
             self.ahead_told += 1
         elif error.code in _CONTRADICTIONS and not self.refusal_is_right:
             self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
