@@ -34,8 +34,7 @@ _CONTRADICTIONS: Final = frozenset(
     )
 )
 _AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
-"""What a client is told of a log whose head was reset, if it knows more of it, or has numbered more appends than it has.
-"""
+"""What a client is told of a log whose head was reset, if it knows of more, or has numbered more appends."""
 _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 """Stands in the text of an error for which the owner gave no reason."""
 _NOT_TAKEN: Final = "too many appends wait at the owner"
@@ -301,6 +300,8 @@ class History:
         return min(floor, self.told[partition])
 
     def listed(self, listing: Listing) -> None:
+        if listing.partition in self.lingering:
+            return  # its pages may be of both logs
         self.listings.append(listing._replace(floor=self.still_known(listing.partition, listing.floor)))
 
     def answered(self, answer: ProvedAnswer) -> None:
@@ -311,7 +312,8 @@ class History:
                 f"an answer at {answer.floor} or later, which was told before it was asked for",
                 f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
             )
-        self.answers.append(answer)
+        if answer.partition not in self.lingering:
+            self.answers.append(answer)
 
     # ------------------------------------------------------------------ resets of the head
 
