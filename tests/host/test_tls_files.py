@@ -306,7 +306,9 @@ def test_a_ca_that_is_taken_out_is_not_believed_though_this_certificate_is_of_it
     assert {each["serialNumber"] for each in identity.dialling().get_ca_certs()}.isdisjoint(before)
     assert identity.own.name == "node", "its certificate is shown on"
     assert "the CAs are taken as they are now" in caplog.text
-    assert "is not of a CA that this process trusts" in identity.warning()
+    warning = identity.warning()
+    assert "is not of a CA that this process trusts" in warning
+    assert "the CAs are taken as they are now" in warning, "no earlier file is in use"
 
 
 def test_what_is_wrong_with_the_files_is_said_for_health(ours: Authority) -> None:

@@ -52,6 +52,7 @@ def test_what_decides_on_the_rows_is_of_the_definition(given: dict[str, Any]) ->
         {"merge": {"largest": "max", "balance": "sum"}},
         {"read": {"HEADERS": "1,2", "decoderschema": READ["decoderSchema"], "Decoder": "json"}},
         {"read": {**READ, "minPartitions": "7", "maxBytesPerSplit": "1m", "timeout": "5", "fragments": "./archive"}},
+        {"read": {**READ, "tls.ca": "ca.pem", "tls.certificate": "job.pem", "tls.key": "job-key.pem"}},
     ],
 )
 def test_how_it_is_read_and_in_what_order_it_is_said_is_not(given: dict[str, Any]) -> None:

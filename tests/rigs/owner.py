@@ -3,6 +3,7 @@
 ::
 
     > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`
+    > session 3 at 0 by 2      the same, where session 2 has carried out a reset of the head to 0
     > x mounts at -1           x and y are clients; credit and generation may follow: `credit 100`, `knows 3`
     > x appends 1 2:k 3@0:k    sequences, with a WRITE lock on k, with a client high-water mark (else -1); `big` bodies
     > A B store 1              replicas have synced the session's message 1
@@ -20,7 +21,7 @@ import re
 import sys
 from typing import Any
 
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.errors import ConnectionLost, NotOwner, PolonaiseError
 from polonaise.log import registers
 from polonaise.server.protocol.effects import (
@@ -120,8 +121,10 @@ class Talk:
         engaged = [word for word in words if word in MEMBERS] or MEMBERS
         self._sessions = number
         last = self.sealed.get(closing)
+        carried_out = int(_after(words, "by", "-1"))
+        resets = (HeadReset(closing, "A", closing, 0, carried_out, closing),) if carried_out >= 0 else ()
         started = StartedSession(
-            PartitionValue(1, number, MEMBERS), closing, last.crc if last else 0, 0,
+            PartitionValue(1, number, MEMBERS, resets=resets), closing, last.crc if last else 0, 0,
             dict(self.owner.registers.values), {name: _connection(name, number) for name in engaged},
         )  # fmt: skip
         return self.owner.session_started(started, self.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from polonaise.admin.headresets import (
 )
 from polonaise.client.log import Log
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
-from polonaise.errors import HeadNotReset
+from polonaise.errors import DeadlineExceeded, HeadNotReset
 from polonaise.server.protocol import headreset
-from polonaise.server.protocol.recovery import NOTHING_KNOWN, Undecided
+from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, Undecided
+from polonaise.server.sessionstart import SessionStart
 from polonaise.simulator.cluster import Node
 from polonaise.terms import OwnKind
 from rigs.town import Town, in_a_town
@@ -57,12 +59,12 @@ def health(town: Town) -> dict[str, Any]:
     return told[0] or {} if told else {}
 
 
-async def reset(town: Town, to: int, source: str | None = None) -> HeadOutcome:
+async def reset(town: Town, to: int, source: str | None = None, seconds: float = 60.0) -> HeadOutcome:
     async def do(host: Any, coordinator: Any) -> HeadOutcome:
         state = await head_state(host, coordinator, 0, 2.0)
         decided = decision(state, to, source, host.clock.wall_us())
         await ask_reset(coordinator, state, decided, 20.0)
-        return await await_reset(host, coordinator, state, decided, 60.0)
+        return await await_reset(host, coordinator, state, decided, seconds)
 
     return await town.operator(do)
 
@@ -243,3 +245,75 @@ async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town:
     assert await town.log() == [b"1", b"2", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["source"], told["given_up"]) == (2, name, [2, 2])
+
+
+@in_a_town
+async def test_an_operator_whose_decision_was_replaced_is_not_told_that_it_was_carried_out(town: Town) -> None:
+    await lost_majority(town)
+
+    async def do(host: Any, coordinator: Any) -> None:
+        found = await head_state(host, coordinator, 0, 2.0)
+        mine = decision(found, 0, None, host.clock.wall_us())
+        await ask_reset(coordinator, found, mine, 20.0)
+        # Before the owner has read it, a second operator decides otherwise.
+        current = await coordinator.partition(0)
+        again = replace(found, value=current.value, version=current.version)
+        await ask_reset(coordinator, again, decision(again, 2, None, host.clock.wall_us()), 20.0)
+        await await_reset(host, coordinator, found, mine, 60.0)
+
+    with pytest.raises(HeadNotReset, match="another operator has replaced it, and the log goes on from 2"):
+        await town.operator(do)
+    assert await town.log() == [b"1", b"2", b"3"]
+
+
+@in_a_town
+async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_that_came_back_in_time(
+    town: Town,
+) -> None:
+    await appended(town, b"1", b"2", b"3")
+    _, wiped, late = town.cluster.storage
+    for node in (wiped, late):
+        held_down(node, wiped=node is wiped)
+    wiped.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 2)
+    decided_by = SessionStart._decided_by
+
+    async def decided_late(start: SessionStart, reset: HeadReset) -> Decided:
+        decided = await decided_by(start, reset)
+        late.let_up()
+        await wait_until(lambda: town.cluster.storage_id(late) in start._answers)
+        return decided
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(SessionStart, "_decided_by", decided_late)
+        assert not (await reset(town, 0)).carried_out
+    assert await town.log() == [b"1", b"2", b"3"]
+
+
+@in_a_town
+async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(town: Town) -> None:
+    await lost_majority(town)
+    engage, replaced = SessionStart._engage, []
+
+    async def engage_late(start: SessionStart, value: PartitionValue, version: int) -> None:
+        """Let a second operator decide otherwise, before the engagement that carries the first decision out."""
+        if not replaced:
+            now = await start._coordinator.partition(0)
+            copies = [HeldCopy(value.resets[-1].source, 2, 2, 1, True)]  # as it was shown before the cut
+            found = HeadState(0, "", copies, [], 2, now.value, now.version)
+            replaced.append(decision(found, 2, None, 7))
+            await ask_reset(start._coordinator, found, replaced[0], 20.0)
+        await engage(start, value, version)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(SessionStart, "_engage", engage_late)
+        with pytest.raises((HeadNotReset, DeadlineExceeded)):
+            await reset(town, 0, seconds=20.0)
+        # 2 and 3 are gone, and nobody may take that for the log until an operator has decided on it.
+        assert health(town)["session"] is None
+        assert "choose one of these" in health(town)["waits_for"]
+        assert (await reset(town, 0, town.cluster.storage_id(town.cluster.storage[0]))).carried_out
+    await appended(town, b"4")
+    assert await town.log() == [b"1", b"4"]
+    ((id, told),) = await records(town)
+    assert (id, told["given_up"]) == (1, [1, 2])

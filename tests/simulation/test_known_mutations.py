@@ -84,6 +84,13 @@ FOUND_BY = {
     "generation-ignored": 4,
     "assignment-that-drops-a-partition": 2,
     "two-servers-assign-at-once": 4,
+    "reset-takes-less-than-was-decided": 29,
+    "given-up-tail-believed": 29,
+    "cut-for-a-reset-not-noted": 20,
+    "reset-not-recorded": 20,
+    "reset-carried-out-twice": 20,
+    "second-reset-forgets-the-first": 32,
+    "reset-recorded-by-its-own-session-only": 70048,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

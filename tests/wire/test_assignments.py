@@ -39,6 +39,11 @@ def test_an_address_is_told_once_however_many_partitions_its_server_owns() -> No
     assert len(many.payload[0]) < 10_000 * 12 + 100
 
 
+def test_an_address_that_would_move_a_terminals_cursor_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="no address"):
+        parse_assignment(told([AssignedPartition(0, 7, "10.0.0.1\x1b[2J:7000", 1)]))
+
+
 def test_a_flipped_bit_is_noticed() -> None:
     whole = bytes(told().payload[0])
     for at in range(len(whole)):

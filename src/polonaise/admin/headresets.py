@@ -17,7 +17,7 @@ from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
-from polonaise.terms import NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER
 
 _LOOK_S: Final = 0.2
@@ -126,6 +126,9 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
     engagement, lost = value.engagements.get(name), answer["lost_above"]
     last = answer["last"] if lost is None else min(answer["last"], lost)
     took_part = engagement is not None and engagement.unresolved and answer["joined"] >= engagement.session
+    # One that was made clean for a reset that was not carried out yet took part in nothing that was engaged.
+    if value.resets and NO_SESSION != value.resets[-1].begun <= answer["joined"]:
+        took_part = False
     return HeldCopy(name, last, answer["confirmed"], answer["joined"], took_part)
 
 
@@ -159,7 +162,12 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
             f"the head of partition {state.partition} was reset {RESETS_MAX} times, and no more is kept of it: restore "
             "the log from its fragments (polonaise archive restore)"
         )
-    return HeadReset(to, source, max(state.known, to), asked_us)
+    reset = HeadReset(to, source, max(state.known, to), asked_us)
+    asked = state.value.resets[-1] if state.value.resets else None
+    if asked is None or not asked.is_pending or asked.begun == NO_SESSION:
+        return reset
+    # Copies were cut for it already, so what its operator was shown is given up as well.
+    return replace(reset, known=max(reset.known, asked.known), begun=asked.begun, certain=asked.certain)
 
 
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
@@ -194,6 +202,7 @@ async def await_reset(
     """Wait until the decision was carried out and is recorded in the log, or was withdrawn.
 
     Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays, and is carried out as soon as it can be.
+    Raises `HeadNotReset` when another one was carried out, with which somebody has replaced it.
     """
     why = "its owner has not looked yet"
     until_s = host.clock.monotonic_s() + timeout_s
@@ -214,11 +223,22 @@ async def await_reset(
             why = health["waits_for"]
             if health["session"] is not None and len(resets) == done:
                 return HeadOutcome(False, health["committed"])
-            if health["session"] is not None and not resets[-1].is_pending and health["committed"] > reset.to:
-                return HeadOutcome(True, health["committed"])
+            if health["session"] is not None and len(resets) > done and not resets[done].is_pending:
+                _check_same(state, reset, resets[done])
+                if health["committed"] > reset.to:
+                    return HeadOutcome(True, health["committed"])
         await asyncio.sleep(_LOOK_S)
     raise DeadlineExceeded(
         f"the reset of partition {state.partition} to {reset.to} was written down, and not carried out within "
         f"{timeout_s:g} s: it is as soon as a quorum of its members answers, among them {reset.source}. It waits for: "
         f"{why}"
     )
+
+
+def _check_same(state: HeadState, asked: HeadReset, done: HeadReset) -> None:
+    """Raise `HeadNotReset` if the reset that was carried out is not the one that was asked for."""
+    if (asked.to, asked.source, asked.known) != (done.to, done.source, done.known):
+        raise HeadNotReset(
+            f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has "
+            f"replaced it, and the log goes on from {done.to}, as {done.source} held it"
+        )

@@ -377,7 +377,7 @@ def _id_in(answer: UniqueIdIs) -> int:
 
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
-    """Return the assignment in an answer, with its text made printable. Raises `ProtocolError` for invalid rows."""
+    """Return the assignment in an answer, its `trouble` made printable. Raises `ProtocolError` for invalid rows."""
     return _ToldAssignment(
         answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
     )

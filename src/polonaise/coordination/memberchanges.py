@@ -21,7 +21,7 @@ COPIES_MAX: Final = 9
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session: while it lasts, their copies have what it commits."""
+    """Return the members that are engaged in the last session: they are sent every append, and may lag a little."""
     return tuple(n for n in value.members if n in value.engagements and value.engagements[n].unresolved)
 
 

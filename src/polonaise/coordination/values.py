@@ -128,6 +128,9 @@ class HeadReset:
     """The session that carried the decision out; NO_SESSION until one has."""
     certain: TransactionId = NO_TRANSACTION
     """Once it was carried out, the id up to which older copies hold the same log: what they hold above is cut."""
+    begun: SessionId = NO_SESSION
+    """The first session whose start has begun to cut copies for this decision, or for one that it replaces; NO_SESSION,
+    and not written, before that and once it was carried out. What copies lack that joined since, they may have held."""
 
     @property
     def is_pending(self) -> bool:
@@ -187,7 +190,10 @@ class PartitionValue(CoordinatorValue):
         if self.required is not None:
             each = self.required
             more["required"] = [each.version, each.copies, each.zones, dict(each.zone_of)]
-        resets = [[r.to, r.source, r.known, r.asked_us, r.session, r.certain] for r in self.resets]
+        resets = [
+            [r.to, r.source, r.known, r.asked_us, r.session, r.certain, *([r.begun] if r.begun != NO_SESSION else [])]
+            for r in self.resets
+        ]
         return _encode(
             **({"resets": resets} if resets else {}),
             **more,
@@ -207,8 +213,8 @@ class PartitionValue(CoordinatorValue):
             next=None if fields["next"] is None else _names(fields, "next"),
             engagements={name: Engagement(int(s), int(c)) for name, (s, c) in fields["engagements"].items()},
             resets=tuple(
-                HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain))
-                for to, source, known, asked_us, session, certain in fields.get("resets", ())
+                HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain), *map(int, begun))
+                for to, source, known, asked_us, session, certain, *begun in fields.get("resets", ())
             ),
             required=_requirement(fields["required"]) if "required" in fields else None,
         )

@@ -81,8 +81,8 @@ class Footer(NamedTuple):
             raise FragmentDamaged("a Parquet file, but not a fragment: its footer does not describe a log") from None
         if values[0] != FORMAT:
             raise UnsupportedFormat(
-                f"fragment format {values[0]!r}; this version of Polonaise reads format {FORMAT.decode()}: "
-                "run the version that wrote it, or a newer one"
+                f"fragment format {values[0].decode(errors='replace')!r}; this version of Polonaise reads format "
+                f"{FORMAT.decode()}: run the version that wrote it, or a newer one"
             )
         try:
             return cls(bytes.fromhex(values[1].decode()), *(int(value) for value in values[2:]))

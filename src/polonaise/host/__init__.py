@@ -50,7 +50,9 @@ class File(Protocol):
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write the buffers one after the other from `offset`; with `sync`, durable on return (one thread hop).
+        """Write the buffers one after the other from `offset`; with `sync`, they are durable on return.
+
+        That is cheaper than a `write` and then a `sync`.
 
         Raises `DiskFull` or `DiskFailed`; any part may then have been written. A failed sync means that whatever was
         not synced before may be gone, although it may still read back.

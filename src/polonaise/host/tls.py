@@ -136,7 +136,7 @@ class TlsIdentity:
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
-        """Why the present version of the files can't be used; None if it is in use."""
+        """What is wrong with the files as they are now; None if nothing is. `_kept` says what is in use then."""
         self._warned_s = -_DAY_S
         self._warn_of_expiry()
 
@@ -169,38 +169,41 @@ class TlsIdentity:
         try:
             self._contexts, self._used = _contexts(self.files, self._role), version
         except CertificateUnusable as error:
-            kept = "those before stay in use"
-            if self._take_authorities(version):
-                kept = "the CAs are taken as they are now, and this process's certificate stays in use"
+            self._take_authorities(version)
             if changed or self.trouble is None or not 0 <= now_s - self._told_s < _DAY_S:
                 self._told_s = now_s
-                _log.warning("the TLS files have changed and can't be used; %s: %s", kept, error)
+                _log.warning("the TLS files have changed and can't be used; %s: %s", self._kept(), error)
             self.trouble = error
         else:
             self.trouble = None
             _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
 
-    def _take_authorities(self, version: _Version) -> bool:
+    def _kept(self) -> str:
+        """Return what is in use while the files as they are now can't be."""
+        if self._used == self._seen:
+            return "the CAs are taken as they are now, and this process's certificate stays in use"
+        return "those before stay in use"
+
+    def _take_authorities(self, version: _Version) -> None:
         """Trust the CAs of a changed CA file, even if this process's own certificate was issued by none of them.
 
         Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate. It is
-        done only if certificate and key are those in use. Return whether it was done.
+        done only if certificate and key are those in use.
         """
         if version[0] == self._used[0] or version[1:] != self._used[1:]:
-            return False
+            return
         try:
             accepting = _loaded(self.files, ssl.PROTOCOL_TLS_SERVER)
             dialling = _loaded(self.files, ssl.PROTOCOL_TLS_CLIENT)
         except CertificateUnusable:
-            return False
+            return
         self._contexts, self._used = _Contexts(accepting, dialling, self.own), version
-        return True
 
     def warning(self) -> str:
         """Return what is wrong with the files, or soon will be, for health documents; empty if nothing is."""
         self._current()
         if self.trouble is not None:
-            return f"the TLS files can't be used, and earlier ones are in use: {self.trouble}"
+            return f"the TLS files can't be used; {self._kept()}: {self.trouble}"
         return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
 
     def _expiry(self) -> str:

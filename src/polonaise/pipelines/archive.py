@@ -207,7 +207,10 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
     check_no_topic(log.topic, "an archive")
     numbers = partitions_named(how.partitions, log.partition_count)
     if how.until is not None and set(how.until) != set(numbers):
-        raise BadOption(f"until names partitions {sorted(how.until)}, but {numbers} are archived: give an id of each")
+        raise BadOption(
+            f"until names partitions {sorted(how.until)}, but this job archives partitions {numbers}: give a last id "
+            "for each of these, and for no other"
+        )
     limits = {number: log.high_water_mark(number, timeout=how.timeout_s) for number in numbers}
     for number, committed in limits.items():
         if how.until is not None and how.until[number] > committed:

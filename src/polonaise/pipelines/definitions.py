@@ -29,9 +29,13 @@ DIGITS: Final = 15
 """Hexadecimal digits of a digest: as many as fit the version of a Delta application transaction, a signed 64-bit long.
 """
 _HOW: Final = frozenset(
-    {"fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions", "timeout"}
-)
-"""Options of the source that do not change the rows: where they are read from, in how many parts, and how patiently."""
+    {
+        "fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions",
+        "timeout", "tls.ca", "tls.certificate", "tls.key",
+    }
+)  # fmt: skip
+"""Options of the source that do not change the rows: where they are read from, in how many parts, how patiently, and
+with which TLS files."""
 
 
 class Definition(NamedTuple):

@@ -221,8 +221,8 @@ class ClusterAnswers:
                 ids.append(await self._coordinator.unique_id())
         except TimeoutError:
             raise CoordinatorUnavailable(
-                f"the coordinator gave server {self.server} no unique id within "
-                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
+                f"server {self.server} got no unique id from the coordinator within "
+                f"{self._settings.coordinator_s_max:g} s, its turn for it included: ask another server, or ask later"
             ) from None
         except Overloaded:
             raise

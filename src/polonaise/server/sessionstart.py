@@ -157,6 +157,8 @@ class SessionStart:
         if self._first and self._history is not None:
             self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
             await check_not_ahead(self._history, self._partition, decided.closing)
+        if self._carrying is not None:
+            claimed = await self._begin_reset(claimed)
         clean = await self._clean(claimed.value, decided)
         # What the session starts from is read from clean replicas, so that it is of the log that was decided; and
         # before the engagement, so that no session is engaged that can't start.
@@ -232,8 +234,14 @@ class SessionStart:
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
             # them may hold more, or contradict. More answers never make it undecided again.
             outcome = await self._until_decided(value)
-            if isinstance(outcome, CarryOut):
-                return await self._decided_by(outcome.reset)
+            while isinstance(outcome, CarryOut):
+                decided = await self._decided_by(outcome.reset)
+                # Once more, for the same reason: one that has answered meanwhile may prove the end of the log, or know
+                # of more than the operator was shown, and would be cut.
+                again = await self._until_decided(value)
+                if again == outcome:
+                    return decided
+                self._carrying, outcome = None, again
             self._certain = outcome.closing
             return outcome
         finally:
@@ -364,6 +372,19 @@ class SessionStart:
                 self._report(f"{name} does not answer: {error}")
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
+
+    async def _begin_reset(self, claimed: Versioned[PartitionValue]) -> Versioned[PartitionValue]:
+        """Write that copies are being cut for the pending reset; return the claimed value with that.
+
+        Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
+        """
+        async with self._coordinating():
+            current = await self._coordinator.partition(self._partition)
+            begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
+            written = await self._coordinator.set_partition(self._partition, begun, claimed.version) if begun else None
+        if written is None or begun is None:
+            raise PartitionNotReady("the partition's value was changed while its reset was prepared: it is read again")
+        return Versioned(written.version, replace(claimed.value, resets=begun.resets))
 
     # ------------------------------------------------------------------ 5 clean
 

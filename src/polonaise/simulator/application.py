@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from polonaise.client.log import Log
 from polonaise.simulator.checkers import ACCOUNT_START
 from polonaise.simulator.observations import MOVE, History, Kind, ReadCheck, Try, parse_body
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -84,6 +85,8 @@ class Application:
         """By partition: the number of the next append of this application's idempotent producer."""
         self.producing: list[Try | None] = [None] * partitions
         """By partition: the producer's last append, numbered one below `next_number`; None once its fate is known."""
+        self.log: Log | None = None
+        """The log object that it works with, or has worked with last."""
         self.following = 0
         """The number of receipts of undecided appends that are still awaited."""
         self.finished = False

@@ -310,7 +310,7 @@ def _reasons(log: FinalLog, history: History) -> Iterator[Violation]:
 
 
 def _fate(log: FinalLog, attempt: Try, ids: list[TransactionId]) -> Iterator[Violation]:
-    if attempt.fate is Fate.FAILED and ids:
+    if attempt.fate in (Fate.FAILED, Fate.GIVEN_UP) and ids:
         yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")
     if attempt.fate is Fate.COMMITTED and ids[:1] != [attempt.id]:
         yield Violation("P6 fate", str(attempt), f"it is in the log as {ids}")

@@ -61,6 +61,14 @@ FAULTS: Final = (
     "change_cancelled",
     "members_changed",
     "requirement_changed",
+    # Resets of the head: carried out, with ids that were given up, withdrawn because the end of the log could be proved
+    # after all; replicas that came back with what they held, faults meanwhile, and clients that were told to be ahead.
+    "head_reset",
+    "reset_gave_up",
+    "reset_withdrawn",
+    "reset_returned",
+    "reset_raced",
+    "client_ahead",
 )
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
+from polonaise.simulator.mutations_resets import RESET_MUTATIONS
 
 
 class MutationDoesNotApply(Exception):
@@ -486,4 +487,5 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
     **OWNERSHIP_MUTATIONS,
+    **RESET_MUTATIONS,
 }

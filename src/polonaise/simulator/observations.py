@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.values import Assignment
-from polonaise.errors import PolonaiseError
+from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
@@ -33,6 +33,8 @@ _CONTRADICTIONS: Final = frozenset(
         "fragment_missing",
     )
 )
+_AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
+"""What a client is told of a log whose head was reset, if it knows of more, or has numbered more appends."""
 _UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
 """Stands in the text of an error for which the owner gave no reason."""
 _NOT_TAKEN: Final = "too many appends wait at the owner"
@@ -75,6 +77,8 @@ class Fate(enum.Enum):
     FAILED = "failed"
     UNKNOWN = "unknown"
     """The application died, or was told that the append may still commit."""
+    GIVEN_UP = "given up"
+    """It was committed, and an operator has given it up by a reset of the log's head: it is in the log no more."""
 
 
 @dataclass(slots=True)
@@ -181,6 +185,12 @@ class History:
         self.client_ids: dict[int, str] = {}
         """By client id: the client that was given it."""
         self.reads = 0
+        self.given_up: list[dict[TransactionId, list[Transaction]]] = [{} for _ in range(partitions)]
+        """By partition and id: the transactions that resets of the head have given up there."""
+        self.lingering: set[PartitionId] = set()
+        """The partitions of which clients may still have messages that were sent before the last reset of the head."""
+        self.ahead_told = 0
+        """How often a client was told that it is ahead of a log whose head was reset."""
         self.refusal_is_right = False
         """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
         self.window_is_kept = False
@@ -221,8 +231,15 @@ class History:
                 "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
             )
             return
+        if attempt.partition in self.lingering and self._was_given_up(attempt, transaction):
+            attempt.fate, attempt.why = Fate.UNKNOWN, "told late of what a reset has given up"
+            return
         attempt.fate, attempt.id = Fate.COMMITTED, transaction
         self._is_committed(attempt.partition, transaction + attempt.count - 1)
+
+    def _was_given_up(self, attempt: Try, transaction: TransactionId) -> bool:
+        given_up = self.given_up[attempt.partition].get(transaction, ())
+        return any(each.data == attempt.bodies[0] for each in given_up)
 
     def _is_committed(self, partition: PartitionId, last: TransactionId) -> None:
         if last > self.told[partition]:
@@ -244,7 +261,9 @@ class History:
 
     def contradicted(self, error: PolonaiseError, where: str) -> None:
         """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
-        if error.code in _CONTRADICTIONS and not self.refusal_is_right:
+        if error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering):
+            self.ahead_told += 1
+        elif error.code in _CONTRADICTIONS and not self.refusal_is_right:
             self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
 
     def unknown(self, attempt: Try, why: str) -> None:
@@ -262,6 +281,11 @@ class History:
     def saw(self, who: str, transaction: Transaction) -> None:
         """Note that a client was given a transaction, which must be the one that all others see under its id."""
         partition = transaction.partition
+        if transaction in self.given_up[partition].get(transaction.id, ()):
+            if partition not in self.lingering:
+                expected = f"id {transaction.id} of partition {partition}, given up by a reset, to be given to nobody"
+                self.violated("P4 no dirty read", expected, f"{who} was given {describe(transaction)}")
+            return
         first = self.seen[partition].setdefault(transaction.id, transaction)
         self._is_committed(partition, transaction.id)
         if first is not transaction and first != transaction:
@@ -271,14 +295,65 @@ class History:
                 f"{who} was given {describe(transaction)}",
             )
 
+    def still_known(self, partition: PartitionId, floor: TransactionId) -> TransactionId:
+        """Return what of the ids up to `floor`, which were known to be committed, no reset has given up since then."""
+        return min(floor, self.told[partition])
+
+    def listed(self, listing: Listing) -> None:
+        if listing.partition in self.lingering:
+            return  # its pages may be of both logs
+        self.listings.append(listing._replace(floor=self.still_known(listing.partition, listing.floor)))
+
     def answered(self, answer: ProvedAnswer) -> None:
+        answer = answer._replace(floor=self.still_known(answer.partition, answer.floor))
         if answer.mark is not None and answer.mark < answer.floor:
             self.violated(
                 "P2 agreement",
                 f"an answer at {answer.floor} or later, which was told before it was asked for",
                 f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
             )
-        self.answers.append(answer)
+        if answer.partition not in self.lingering:
+            self.answers.append(answer)
+
+    # ------------------------------------------------------------------ resets of the head
+
+    def head_reset(
+        self,
+        partition: PartitionId,
+        to: TransactionId,
+        kept: TransactionId,
+        given_up: Sequence[Transaction],
+        revived: Collection[int],
+    ) -> None:
+        """Note that an operator's reset of the head to `to` was carried out.
+
+        Up to `kept` everything stays as clients know it; `given_up` is what was in the log above that and is not any
+        more. Above `kept` and up to `to` nobody knows: an operator has taken the copy of a replica in doubt, which may
+        hold tries that had failed (`revived`, their numbers).
+        """
+        for transaction in given_up:
+            self.given_up[partition].setdefault(transaction.id, []).append(transaction)
+        seen, left_out = self.seen[partition], self.left_out[partition]
+        self.seen[partition] = {id: transaction for id, transaction in seen.items() if id <= kept}
+        self.left_out[partition] = {id: who for id, who in left_out.items() if id <= kept}
+        for attempt in self.tries:
+            if attempt.partition == partition:
+                self._reset_try(attempt, to, kept, attempt.number in revived)
+        self.told[partition] = min(self.told[partition], kept)
+        # They were compared with the log that was there before: they say nothing about the one that goes on.
+        self.answers = [answer for answer in self.answers if answer.partition != partition]
+        self.listings = [listing for listing in self.listings if listing.partition != partition]
+
+    @staticmethod
+    def _reset_try(attempt: Try, to: TransactionId, kept: TransactionId, revived: bool) -> None:
+        attempt.floor = min(attempt.floor, kept)
+        if attempt.rests_on is not None and attempt.rests_on > kept:
+            attempt.rests_on = None
+        if attempt.fate is Fate.COMMITTED and attempt.id + attempt.count - 1 > kept:
+            # A copy in doubt may hold it under another id.
+            attempt.fate = Fate.GIVEN_UP if attempt.id > to == kept else Fate.UNKNOWN
+        elif attempt.fate is Fate.FAILED and revived:
+            attempt.fate = Fate.UNKNOWN
 
 
 class AssignmentCheck:
@@ -329,9 +404,11 @@ class ReadCheck:
 
     def ended(self, last: TransactionId) -> None:
         """Note that the reader is given nothing more up to the id `last`."""
-        left_out = self._history.left_out[self._partition]
-        for transaction in range(self.last + 1, last + 1):
-            left_out.setdefault(transaction, self._who)
+        # A reader that goes on from before a reset of the head was given others, or none, under the ids above it.
+        if self._partition not in self._history.lingering:
+            left_out = self._history.left_out[self._partition]
+            for transaction in range(self.last + 1, last + 1):
+                left_out.setdefault(transaction, self._who)
         self.last = max(self.last, last)
 
 

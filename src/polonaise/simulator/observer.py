@@ -95,7 +95,10 @@ class Observer:
         return any(len(set(each)) > 1 for each in lasts)
 
     async def repaired(self, node: Node | None = None) -> None:
-        """Wait until all replicas are engaged and level, and `node`, if given, holds all. Raises `Violation`."""
+        """Wait until all replicas are engaged, and `node`, if given, holds all that is known to be committed.
+
+        Raises `Violation` if that takes longer than `REPAIR_S` seconds. Then gives the replicas time to become `level`.
+        """
         await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
         await self.level()
 

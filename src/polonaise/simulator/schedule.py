@@ -29,6 +29,7 @@ from polonaise.simulator.configuration import Configuration, DiskConfiguration, 
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
+from polonaise.simulator.headresetting import HeadResets
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.memberschanging import MemberChanges
 from polonaise.simulator.nemesis import Nemesis
@@ -63,6 +64,9 @@ _MOVES_SHARE: Final = 0.12
 """The share of seeds in which storage nodes come back at other addresses."""
 _REQUIREMENT_SHARE: Final = 0.12
 """Among the seeds with three or more replicas, the share of those in which commits need more than a quorum at times."""
+_RESETS_SHARE: Final = 0.15
+"""Among the seeds with three or more replicas, and without an archive and a disaster, the share of those that end with
+disks that are lost for good and operators who reset the heads of logs."""
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
@@ -270,6 +274,14 @@ class Schedule:
             await self.disaster.strike(overtake)
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
             await self.disaster.go_back()
+        elif self.resets_drawn:
+            await HeadResets(self._observer, self.nemesis, self.applications, self._client).run()
+
+    @property
+    def resets_drawn(self) -> bool:
+        """Whether this seed may end with resets of the head. Drawn from a generator of its own, as all that is rare."""
+        drawn = self.world.random("head resets drawn").random() < _RESETS_SHARE
+        return drawn and self.knobs.storage >= 3 and self._archiving is None
 
     async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
         """Check that everything can be read after the replicas dropped all they may and one got an empty disk.
@@ -408,6 +420,7 @@ class Schedule:
                 host, discovery, view=ledger, settings=self.knobs.client,
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
+            application.log = log
             try:
                 async with log:
                     self.history.connected(node.name, log.client_id)

@@ -211,7 +211,7 @@ async def list_registers(session: ClientLife, partition: PartitionId) -> None:
 async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
     floor = session.history.told[partition]
     listed = await session.log.list_registers(prefix, partition, timeout=timeout_s)
-    session.history.listings.append(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
+    session.history.listed(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
 
 
 async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
@@ -343,7 +343,7 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
                 return
             if pause_s:
                 await asyncio.sleep(pause_s)
-    if reading.last < known:
+    if reading.last < session.history.still_known(partition, known):
         seen = f"the reading of {session.application.who} ended at {reading.last}"
         session.history.violated("P2 agreement", f"the log up to {known}, which was committed before", seen)
 

@@ -43,7 +43,10 @@ _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
         {types.DateType, types.TimestampType, types.TimestampNTZType, types.TimeType, types.DayTimeIntervalType}
     ),
 }
-"""By decoder, the types that its format has no values for, or that its library turns into another type."""
+"""By decoder, the types that it makes no columns of.
+
+A type that is not listed is in the format, or made without loss of a value that is: with JSON, a date of a text.
+"""
 
 _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 

@@ -19,7 +19,8 @@ from polonaise.spark.decodable import fields_inside, holds
 from polonaise.spark.rowvalues import object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
-"""The end of an object and a comma. Only a body with these can hold several objects, and has to be checked for that."""
+"""The end of an object and a comma. Only in a body with these may Arrow take what follows the object for a field of the
+object around it, and read one row; several objects without them are refused, or change the number of rows."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
 """The beginnings of NaN and Infinity, which are not JSON. Inside of texts they are harmless."""
 

@@ -44,7 +44,9 @@ def encode_assignment(version: int, assigned: Iterable[AssignedPartition]) -> As
 
 
 def parse_assignment(message: AssignmentIs) -> list[AssignedPartition]:
-    """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged."""
+    """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged, or that name
+    what can be no address.
+    """
     payload = memoryview(message.payload[0] if message.payload else b"")
     if crc32(payload) != message.crc:
         raise ProtocolError("an assignment arrived damaged: its checksum does not match")
@@ -54,7 +56,10 @@ def parse_assignment(message: AssignmentIs) -> list[AssignedPartition]:
         for _ in range(message.servers):
             server, length = _SERVER.unpack_from(payload, offset)
             offset += _SERVER.size
-            servers.append((server, bytes(payload[offset : offset + length]).decode()))
+            address = bytes(payload[offset : offset + length]).decode()
+            if not address.isprintable():  # it is shown in messages, and in terminals
+                raise ProtocolError(f"an assignment names a server at {address!r}, which is no address")
+            servers.append((server, address))
             offset += length
         if len(payload) - offset != message.partitions * _PARTITION.size:
             raise ProtocolError(

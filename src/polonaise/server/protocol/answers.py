@@ -90,7 +90,7 @@ class Answers:
             case PendingMark(_, request, connection):
                 self._out.answer(RefuseRequest(connection, request, error))
             case PendingRegisters(_, request, connection, asked):
-                self._registers.give_up(asked)
+                self._registers.release(asked)
                 self._out.answer(RefuseRequest(connection, request, error))
             case Pulse():
                 pass

@@ -69,13 +69,13 @@ class CommittedRegisters:
         if isinstance(asked, GetRegister):
             value = self.values.get(asked.key)
             return RegisterIs(value is not None, committed, value or b"")
-        self.give_up(asked)
+        self.release(asked)
         if self._keys is None:
             self._keys = sorted(self.values)
         page = registers.page(self.values, self._keys, asked.prefix, asked.first, self._listing_count_max)
         return RegistersListed(committed, page.more, registers.encode(page.changes))
 
-    def give_up(self, asked: AskedRegisters) -> None:
-        """Note that an admitted request will not be answered."""
+    def release(self, asked: AskedRegisters) -> None:
+        """Let another listing be admitted in place of this one, which is answered or given up now."""
         if isinstance(asked, ListRegisters):
             self._listings -= 1

@@ -52,6 +52,15 @@ def carried_out(value: PartitionValue) -> tuple[HeadReset, ...]:
     return tuple(reset for reset in value.resets if not reset.is_pending)
 
 
+def carried_out_since(value: PartitionValue, session: SessionId) -> HeadReset | None:
+    """Return the last reset that a later session than this one has carried out; None if there is none.
+
+    None as well for NO_SESSION: an owner that has written in no session has told nobody what a reset has given up.
+    """
+    done = carried_out(value)
+    return done[-1] if done and NO_SESSION != session < done[-1].session else None
+
+
 def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
     """Return the session of the last reset for which this copy was not cut yet; NO_SESSION if there is none.
 
@@ -70,11 +79,16 @@ def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: Transaction
 
 
 def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
-    """Return a copy's answer with its confirmed mark lowered by each reset that it was not cut for yet.
+    """Return a copy's answer without what resets have taken back.
 
-    What was confirmed to it before such a reset is certain only up to the reset's `certain` id.
+    Its confirmed mark is lowered by each reset that it was not cut for yet: what was confirmed to it before is certain
+    only up to the reset's `certain` id. A copy that was made clean for a reset which was not carried out after all
+    counts as one that took part in nothing.
     """
     missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
+    asked = pending(value)
+    if asked is not None and NO_SESSION != asked.begun <= answer.joined:
+        answer = replace(answer, joined=NO_SESSION)
     return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer
 
 
@@ -93,12 +107,14 @@ def decide(
     decision counts, and the reset is withdrawn. And it gives up no more than its operator was shown.
     """
     known = corrected_known(value, known)
+    # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
+    # resets can't be believed then.
+    if any(answer.joined > value.session for answer in answers.values()):
+        return recovery.decide(value, answers, known)
     answers = {name: corrected(value, answer) for name, answer in answers.items()}
     normal = recovery.decide(value, answers, known)
     reset = pending(value)
-    # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
-    # resets can't be believed then.
-    if reset is None or any(answer.joined > value.session for answer in answers.values()):
+    if reset is None:
         return normal
     if isinstance(normal, Decided):
         return normal
@@ -123,12 +139,25 @@ def decide(
     return CarryOut(reset)
 
 
+def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
+    """Return the value with its pending reset begun in its session, to be written before any copy is cut for it.
+
+    From then on copies lack what they may have held, and so prove nothing any more: neither to the next attempt, nor to
+    another decision that replaces this one. `certain` is what the source of the reset can share with other copies.
+    """
+    reset = value.resets[-1]
+    if reset.begun == NO_SESSION:
+        reset = replace(reset, begun=value.session, certain=certain)
+    return replace(value, resets=(*value.resets[:-1], replace(reset, certain=min(reset.certain, certain))))
+
+
 def certain_of(reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
     """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
 
     Only what was confirmed to the source: above that its tail may be another one than theirs.
     """
-    return min(source.confirmed, reset.to)
+    shared = min(source.confirmed, reset.to)
+    return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
 
 
 def is_confirmed_at(reset: HeadReset | None, decided: Decided) -> bool:
@@ -166,14 +195,18 @@ def engaged(
     """Return an engaged value with its pending reset carried out in its session, or withdrawn if `carried` is None."""
     if pending(value) is None:
         return value
-    done = carried_out(value)
-    if carried is None:
+    done, asked = carried_out(value), value.resets[-1]
+    if asked.begun != NO_SESSION:
+        certain = min(certain, asked.certain)
+    elif carried is None:
         return replace(value, resets=done)
     engagements = {
         name: engagement if name in clean else replace(engagement, closing=min(engagement.closing, certain))
         for name, engagement in value.engagements.items()
     }
-    reset = replace(carried, session=value.session, certain=certain)
+    if carried is None:
+        return replace(value, engagements=engagements, resets=done)
+    reset = replace(carried, session=value.session, certain=certain, begun=NO_SESSION)
     return replace(value, engagements=engagements, resets=(*done, reset))
 
 

@@ -151,6 +151,8 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
+        reset = headreset.unrecorded(started.value, started.closing)
+        was_reset = headreset.carried_out_since(started.value, self._last_session)
         self._last_session, self._lacking = self.session.id, ""
         self.counts["sessions"] += 1
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
@@ -159,11 +161,11 @@ class PartitionOwner:
         self._out.send(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
         # by then.
-        reset = headreset.unrecorded(started.value, started.closing)
-        if reset is not None and reset.session == self.session.id:
+        if was_reset is not None:
+            # Perhaps not by this session: the engagement that did may have been written without this owner's hearing.
             # Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next
             # mounts they learn both: that they are ahead of the log, and which of their appends it holds.
-            self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {reset.to}"))
+            self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {was_reset.to}"))
             self._undecided = []
         self._settle(started)
         if reset is not None:

@@ -1,7 +1,7 @@
-"""The requests that an owner answers once everything that came before them is decided: those of clients, and pulses.
+"""What an owner's next message to the replicas has to prove: requests of clients, and the pulse of an idle partition.
 
-In each class `until_s` is the deadline of the request in monotonic seconds, and `request` the number under which it is
-answered.
+A request is answered once everything that came before it is decided; `until_s` is its deadline in monotonic seconds,
+and `request` the number under which it is answered. Nobody waits for a pulse.
 """
 
 from __future__ import annotations

@@ -1,0 +1,373 @@
+"""Resets of the head: a majority of disks is lost for good, and operators decide where the logs of partitions go on.
+
+The scene comes last in its schedule, when all is well and all checks have been made, and in rounds: work, the loss, the
+decision amid faults, work again, and lost disks that are found again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Final
+
+from polonaise.coordination.values import HeadReset
+from polonaise.host import Host
+from polonaise.simulator.application import Application
+from polonaise.simulator.checkers import check, check_replicas
+from polonaise.simulator.cluster import DIRECTORY, Node
+from polonaise.simulator.diskaudit import FinalLog, durable_last
+from polonaise.simulator.diskimages import DirectoryImage
+from polonaise.simulator.headresetcheck import HeadResetCheck
+from polonaise.simulator.nemesis import Nemesis
+from polonaise.simulator.observations import Fate, Violation
+from polonaise.simulator.observer import REPAIR_S, SETTLE_S, Observer
+from polonaise.simulator.resetoperators import ResetOperators
+from polonaise.terms import PartitionId, TransactionId
+
+_PROMISE: Final = "P13 fail-safe"
+_STEPS: Final = 400_000
+"""Additional handles that the schedule may run for each round."""
+_NAMED_S: Final = 20.0
+"""Virtual seconds within which health must name what is lost."""
+_TOLD_S: Final = 30.0
+"""Virtual seconds within which a client that is ahead must be told so."""
+
+
+class HeadResets:
+    """The scene of one schedule."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        nemesis: Nemesis,
+        applications: MutableMapping[str, Application],
+        client: Callable[[Node, Host], Awaitable[None]],
+    ) -> None:
+        """`client` is what a client's process runs, whose application is in `applications`."""
+        self._observer = observer
+        self._cluster = observer.cluster
+        self._history = observer.history
+        self._nemesis = nemesis
+        self._applications = applications
+        self._client = client
+        self._random = self._cluster.world.random("head resets")
+        self._faults = self._cluster.world.faults
+        self._check = HeadResetCheck(self._cluster, self._history)
+        self._check.on_reset = self._reset
+        self._names = len(applications)
+        self._survivors: list[Node] = []
+        self._lost: list[Node] = []
+        self._images: dict[str, DirectoryImage] = {}
+        """By name of a lost node: its disk as it was when it was lost, if it can be found again."""
+        self._live: Node | None = None
+        """The client that lives through the loss and the reset, if one does."""
+        self._ahead: dict[PartitionId, TransactionId] = {}
+        """By partition: the id of the reset, where that client is ahead of the log."""
+
+    async def run(self) -> None:
+        """Play the rounds. Raises `Violation`."""
+        rounds = self._random.choice((1, 1, 2))
+        for _ in range(rounds):
+            self._cluster.world.loop.grant(_STEPS)
+            late = await self._work()
+            struck = await self._lose(late)
+            gone = self._gone(struck)
+            closed = await self._nothing_is_accepted(struck)
+            if closed:
+                await self._decide(closed, gone)
+            await self._go_on(gone)
+            await self._find_again()
+            await self._verdict()
+
+    # ------------------------------------------------------------------ work, and the loss
+
+    async def _work(self) -> Node | None:
+        """Let clients work; return a replica that misses the end of that, if one does. It is still down."""
+        sound = [node for node in self._cluster.storage if node.name not in self._nemesis.spoilt]
+        late = self._random.choice(sound) if self._random.random() < 0.3 else None
+        steps = self._random.choice((3, 8, 15))
+        self._begin_work(steps)
+        # In the midst of it, or after it.
+        if late is not None:
+            await asyncio.sleep(self._random.uniform(0.0, 0.5))
+            late.hold_down()
+            late.crash()
+        if self._random.random() < 0.5:
+            await self._observer.until(SETTLE_S, self._finished)
+        else:
+            await asyncio.sleep(self._random.uniform(0.1, 1.5))
+        return late
+
+    def _begin_work(self, steps: int) -> None:
+        for node in self._cluster.clients:
+            self._applications[node.name].start_again(steps)
+            node.crash()
+
+    def _finished(self) -> bool:
+        return all(application.finished for application in self._applications.values())
+
+    async def _lose(self, late: Node | None) -> list[PartitionId]:
+        """Lose the disks of a majority; return the partitions whose logs may have lost something by that."""
+        storage, random = self._cluster.storage, self._random
+        nodes = random.sample(storage, len(storage))
+        # First those that may have rot which nobody has met: what is left has to be whole. A late one is left.
+        nodes.sort(key=lambda node: (node is late, node.name not in self._nemesis.spoilt))
+        count = random.randrange(len(storage) // 2 + 1, len(storage))
+        self._lost, self._survivors = nodes[:count], nodes[count:]
+        # Not one that has finished: it has closed its log.
+        working = [node for node in self._cluster.clients if not self._applications[node.name].finished]
+        self._live = random.choice(working) if working and random.random() < 0.8 else None
+        self._ahead.clear()
+        self._down([node for node in self._cluster.clients if node is not self._live])
+        for node in self._lost:
+            node.hold_down()
+            self._nemesis_strikes(node)
+        await asyncio.sleep(0)  # until the processes are put away: a disk can't be replaced under a living one
+        self._observer.stop_if_violated()
+        self._check.came_back.clear()
+        self._check.before = [self._held_by_most(partition) for partition in range(self._cluster.knobs.partitions)]
+        # What was told, seen and answered until now is judged by this log, as strictly as without a loss.
+        self._judge(self._check.before)
+        whole = [node for node in self._lost if node.name not in self._nemesis.spoilt]
+        self._images = {node.name: node.machine.disk.snapshot() for node in whole}
+        quorum, names = len(storage) // 2 + 1, {self._cluster.storage_id(node) for node in self._lost}
+        return [
+            partition
+            for partition, value in enumerate(self._cluster.partition_values())
+            if sum(name in names and each.unresolved for name, each in value.engagements.items()) >= quorum
+        ]
+
+    def _nemesis_strikes(self, node: Node) -> None:
+        if self._random.random() < 0.5:
+            node.lose_power()
+        node.crash()
+
+    def _gone(self, struck: list[PartitionId]) -> list[Node]:
+        """Wipe lost disks; return the lost nodes that stay away with what they hold, and may come back."""
+        quorum = len(self._cluster.storage) // 2 + 1
+        spare = len(self._cluster.storage) - quorum if struck else 0
+        may_come_back = [node for node in self._lost if node.name in self._images]
+        gone = self._random.sample(may_come_back, min(len(may_come_back), self._random.randint(0, spare)))
+        for node in self._lost:
+            if node not in gone:
+                node.machine.disk.wipe()
+                node.let_up()
+        for node in self._survivors:
+            node.let_up()
+        return gone
+
+    def _held_by_most(self, partition: PartitionId) -> FinalLog:
+        """Return the log as far as most replicas hold it, where a spoilt disk counts as holding it."""
+        sound = [node for node in self._cluster.storage if node.name not in self._nemesis.spoilt]
+        needed = len(self._cluster.storage) // 2 + 1 - (len(self._cluster.storage) - len(sound))
+        lasts = sorted((durable_last(node.machine.disk, DIRECTORY, partition) for node in sound), reverse=True)
+        last = lasts[needed - 1]
+        replicas = [each for each in self._observer.replicas(partition) if each.name not in self._nemesis.spoilt]
+        longest = next(each for each in replicas if each.last >= last)
+        return FinalLog(partition, [batch for batch in longest.batches if batch.last <= last])
+
+    # ------------------------------------------------------------------ closed, until operators have decided
+
+    async def _nothing_is_accepted(self, struck: list[PartitionId]) -> list[PartitionId]:
+        """Check that the partitions are closed, and that their owners say why; return those. Raises `Violation`.
+
+        One may be open: its owner was about to start a session, and had heard by then what the lost disks held.
+        """
+        await asyncio.sleep(self._random.uniform(1.0, 2.0))
+        closed = [partition for partition in struck if not self._open([partition])]
+        told = {partition: self._history.told[partition] for partition in closed}
+        lost = {self._cluster.storage_id(node) for node in self._lost}
+
+        def named() -> bool:
+            still = [partition for partition in closed if not self._open([partition])]
+            return all(any(name in self._waits_for(partition) for name in lost) for partition in still)
+
+        await self._observer.until(_NAMED_S, named, _PROMISE)
+        closed = [partition for partition in closed if not self._open([partition])]
+        for partition in closed:
+            if self._history.told[partition] != told[partition]:
+                seen = f"ids up to {self._history.told[partition]} were told"
+                raise Violation(_PROMISE, f"nothing above {told[partition]} in partition {partition}", seen)
+        return closed
+
+    def _waits_for(self, partition: PartitionId) -> str:
+        """Return why the partition is closed, as the server says that owns it; empty if it is open or nobody says."""
+        told = [server.health()["partitions"].get(str(partition)) for server in self._cluster.running_servers]
+        return next((each["waits_for"] for each in told if each is not None), "")
+
+    async def _decide(self, struck: list[PartitionId], gone: list[Node]) -> None:
+        """Have operators reset the heads amid a fault, until all partitions are open. Raises `Violation`."""
+        operators = ResetOperators(self._cluster, self._check, struck, self._random)
+        loop = asyncio.get_running_loop()
+        race = loop.create_task(self._race(operators, gone), name="race with the reset")
+        nodes = operators.start()
+        try:
+            await self._observer.until(3 * SETTLE_S, lambda: operators.done and self._open(struck))
+            if self._live is not None:
+                await self._live_is_told(self._live)
+        finally:
+            race.cancel()
+            operators.end_faults()
+            for node in nodes:
+                node.hold_down()
+                node.crash()
+        if self._live is not None:
+            self._down([self._live])
+            await asyncio.sleep(0)
+            self._live = None
+        self._history.lingering.clear()
+
+    def _open(self, struck: list[PartitionId]) -> bool:
+        """Whether each partition has a session that is the latest at the coordinator."""
+        sessions = {
+            (partition, served.owner.session.id)
+            for server in self._cluster.running_servers
+            for partition, served in server.partitions.items()
+            if served.owner.session is not None
+        }
+        return all((partition, self._cluster.partition_value(partition).session) in sessions for partition in struck)
+
+    async def _race(self, operators: ResetOperators, gone: list[Node]) -> None:
+        """Do what this round has drawn to happen while the operators decide."""
+        if gone and self._random.random() < 0.5:
+            # Believed lost, and back in time: what it proves counts, or the operator is shown more.
+            if self._random.random() < 0.7:
+                await operators.asked.wait()
+            await asyncio.sleep(self._random.choice((0.0, 0.3, 1.0)) * self._random.random())
+            for node in gone:
+                self._comes_back(node)
+        if self._random.random() < 0.6:
+            self._faults.count("reset_raced")
+            await operators.fault()
+
+    def _comes_back(self, node: Node) -> None:
+        if node.held_down:
+            self._check.notes_what_came_back(node.name, self._cluster.storage_id(node))
+            self._faults.count("reset_returned")
+            node.let_up()
+
+    # ------------------------------------------------------------------ the client that lives through it
+
+    def _reset(self, partition: PartitionId, reset: HeadReset) -> None:
+        """Note that a reset was carried out just now: what the living client may still be sent, and must be told."""
+        if self._live is None:
+            return
+        self._history.lingering.add(partition)
+        received = self._received(partition)
+        if received == reset.to + 1:
+            # The record has the id of what was given up, so the log does not end below the client's mark, and nobody
+            # can tell: such a client has to be made again (docs/operations.md), which is done here.
+            self._down([self._live])
+            self._live = None
+        elif received > reset.to + 1 and not self._applications[self._live.name].finished:
+            self._ahead[partition] = reset.to
+
+    def _received(self, partition: PartitionId) -> TransactionId:
+        """Return the last id that the living client was fed or has applied."""
+        assert self._live is not None
+        application = self._applications[self._live.name]
+        applied = application.ledger.high_water_mark(partition)
+        used = application.log._partitions.get(partition) if application.log is not None else None
+        return applied if used is None else max(applied, used.mounting._subscription.received)
+
+    async def _live_is_told(self, node: Node) -> None:
+        """Wait until the client that lived through the reset goes on, or was told that it is ahead of the log.
+
+        It may be ahead and finish: then it was about to, and had nothing more to ask for. But it must append nothing.
+        """
+        application, history = self._applications[node.name], self._history
+        seconds = _TOLD_S if self._ahead else SETTLE_S
+        await self._observer.until(seconds, lambda: history.ahead_told > 0 or application.finished, "P6 fate")
+        if self._ahead and history.ahead_told:
+            self._faults.count("client_ahead")
+        history.ahead_told = 0
+        for attempt in history.tries:
+            to = self._ahead.get(attempt.partition)
+            # What was told before the reset does not count as committed any more.
+            if attempt.client == node.name and to is not None and attempt.fate is Fate.COMMITTED and attempt.id > to:
+                raise Violation("P6 fate", "a client that is ahead of the log to append nothing", str(attempt))
+
+    # ------------------------------------------------------------------ afterwards
+
+    async def _go_on(self, gone: list[Node]) -> None:
+        """Let new clients work; nodes that were believed lost come back before that or after it."""
+        later = gone if self._random.random() < 0.5 else []
+        for node in gone:
+            if node not in later:
+                self._comes_back(node)
+        if not any(node.held_down for node in gone):
+            await self._observer.until(REPAIR_S, self._observer.all_engaged)
+        await self._new_clients()
+        await self._observer.until(SETTLE_S, self._finished)
+        for node in later:
+            self._comes_back(node)
+        await self._observer.repaired()
+        for node in self._cluster.storage:
+            self._nemesis.is_whole(node)
+
+    async def _new_clients(self) -> None:
+        """Put new clients in the place of those that are down: what these have applied may have been given up."""
+        before, loop = list(self._cluster.clients), asyncio.get_running_loop()
+        self._down(before)
+        await asyncio.sleep(0)
+        for node in before:
+            del self._applications[node.name]
+        self._cluster.clients.clear()
+        for _ in range(self._random.choice((1, 2))):
+            name, self._names = f"client-{self._names}", self._names + 1
+            steps = self._random.choice((2, 6, 12))
+            source = self._cluster.world.random(f"application/{name}")
+            node = Node(self._cluster, name, self._client)
+            self._applications[name] = Application(self._history, name, self._cluster.knobs.partitions, steps, source)
+            self._cluster.clients.append(node)
+            loop.create_task(node.keep_running(), name=f"keeper of {name}")
+
+    async def _find_again(self) -> None:
+        """Put lost disks back as they were, and have the log read from them: what was given up must not be told."""
+        names = [name for name in self._images if self._random.random() < 0.5]
+        for node in [node for node in self._cluster.storage if node.name in names]:
+            node.hold_down()
+            self._nemesis_strikes(node)
+            await asyncio.sleep(0)
+            node.machine.disk.restore(self._images[node.name])
+            if self._random.random() < 0.5:
+                self._crash_owner()  # so that the next session meets it, and not only the catch-up
+            self._comes_back(node)
+            await self._observer.repaired(node)
+            other = self._random.choice([each for each in self._cluster.storage if each is not node])
+            other.hold_down()
+            other.crash()
+            self._begin_work(2)
+            await self._observer.until(SETTLE_S, self._finished)
+            other.let_up()
+            await self._observer.repaired()
+
+    def _crash_owner(self) -> None:
+        for server in self._cluster.servers:
+            if self._cluster.owns(server):
+                server.crash()
+
+    def _down(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            node.hold_down()
+            node.crash()
+
+    # ------------------------------------------------------------------ verdicts
+
+    async def _verdict(self) -> None:
+        """Compare the logs in the end of a round with all that clients know. Raises `Violation`."""
+        await self._observer.until(SETTLE_S, self._finished)
+        await self._observer.repaired()
+        logs = []
+        for partition in range(self._cluster.knobs.partitions):
+            replicas = self._observer.replicas(partition)
+            sound = [each for each in replicas if each.name not in self._nemesis.spoilt]
+            logs.append(FinalLog(partition, max(sound, key=lambda each: each.last).batches))
+            for violation in check_replicas(logs[-1], replicas, self._nemesis.spoilt):
+                raise violation
+        self._judge(logs)
+
+    def _judge(self, logs: list[FinalLog]) -> None:
+        """Run all checkers on these logs. Raises the first `Violation`."""
+        for violation in [*check(logs, self._history), *self._check.check(logs)]:
+            raise violation

@@ -1,0 +1,55 @@
+"""Mutations of resets of the head: what is cut, believed and recorded after an operator's decision."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+_DECISIONS: Final = "polonaise.server.protocol.headreset"
+_OWNER: Final = "polonaise.server.protocol.owner"
+
+RESET_MUTATIONS: Final[dict[str, Mutation]] = {
+    "reset-takes-less-than-was-decided": Mutation(
+        _DECISIONS,
+        "    return CarryOut(reset)\n",
+        "    return CarryOut(replace(reset, to=min(reset.to, held.confirmed)))\n",
+        "P1: what the survivors prove, and the operator has kept, is cut down to what was confirmed to one of them",
+    ),
+    "given-up-tail-believed": Mutation(
+        _DECISIONS,
+        "    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer\n",
+        "    return answer\n",
+        "P4, P11: the marks of a replica that comes back are believed above the reset",
+    ),
+    "cut-for-a-reset-not-noted": Mutation(
+        "polonaise.storage.protocol.replica",
+        "            joined=max(promises.joined, since),\n",
+        "",
+        "P11: a replica that was cut for a reset is cut anew by each session, and never engaged",
+    ),
+    "reset-not-recorded": Mutation(
+        _OWNER,
+        "        if reset is not None:\n",
+        "        if reset is not None and reset.is_pending:\n",
+        "P13: ids are given to other transactions, and the log does not say so",
+    ),
+    "reset-recorded-by-its-own-session-only": Mutation(
+        _OWNER,
+        "        if reset is not None:\n",
+        "        if reset is not None and reset.session == self.session.id:\n",
+        "P13: a reset is not recorded if the owner dies before the record is committed",
+    ),
+    "second-reset-forgets-the-first": Mutation(
+        _DECISIONS,
+        "    earlier = [each for each in carried_out(value) if each.session < reset.session and each.to >= reset.to]\n",
+        "    earlier: list[HeadReset] = []\n",
+        "P13: a reset that gives up the record of an earlier one does not tell of that",
+    ),
+    "reset-carried-out-twice": Mutation(
+        _DECISIONS,
+        "    return replace(value, engagements=engagements, resets=(*done, reset))\n",
+        "    return replace(value, engagements=engagements, resets=(*done, reset, carried))\n",
+        "P13: a decision that was carried out stays pending, and is carried out again",
+    ),
+}

@@ -1,0 +1,241 @@
+"""The operators of a reset of the head: look at what replicas hold, and decide, well or badly, alone or at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from polonaise.admin.headresets import HeadState, ask_reset, await_reset, decision, head_state
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import PartitionValue, partition_key
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
+from polonaise.simulator.diskaudit import read_replica
+from polonaise.simulator.headresetcheck import Decision, HeadResetCheck
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, StorageId, TransactionId
+
+_LOOK_S: Final = 1.0
+"""Virtual seconds within which an operator wants to be shown what replicas hold."""
+
+
+class ResetOperators:
+    """One or two operators who reset the heads of some partitions, and the faults that may befall them."""
+
+    def __init__(
+        self, cluster: Cluster, check: HeadResetCheck, partitions: Sequence[PartitionId], source: random.Random
+    ) -> None:
+        self._cluster = cluster
+        self._check = check
+        self._partitions = partitions
+        self._random = source
+        self._calm = cluster.knobs.coordinator
+        self._strike: Callable[[], None] | None = None
+        """What is to happen at the next write of a partition's value that has to do with a reset."""
+        self._at_engagement = False
+        """Whether that is the write that carries one out, and not the one that asks for it."""
+        self._struck = asyncio.Event()
+        self.asked = asyncio.Event()
+        """Set once a decision was written."""
+        self._ended = False
+        self.settled: set[PartitionId] = set()
+        """The partitions of which an operator was told that all is decided, or that there is nothing to decide."""
+        cluster.service.on_written.append(self._written)
+
+    @property
+    def done(self) -> bool:
+        """Whether each partition is settled."""
+        return self.settled == {*self._partitions}
+
+    def start(self) -> list[Node]:
+        """Start the operators, each as a process on a machine of its own; return them."""
+        count = self._random.choice((1, 1, 2))
+        nodes = [Node(self._cluster, f"resetting-{number}", self._operate) for number in range(count)]
+        for node in nodes:
+            node.start()
+        return nodes
+
+    # ------------------------------------------------------------------ what each does
+
+    async def _operate(self, node: Node, host: Host) -> None:
+        coordinator = self._cluster.coordinator(node, host)
+        while True:
+            for partition in self._partitions:
+                await asyncio.sleep(self._random.choice((0.0, 0.1, 0.5)))
+                try:
+                    await self._reset(host, coordinator, partition)
+                except PolonaiseError:
+                    if self._is_open(partition):
+                        self.settled.add(partition)
+
+    async def _reset(self, host: Host, coordinator: Coordinator, partition: PartitionId) -> None:
+        state = await head_state(host, coordinator, partition, _LOOK_S)
+        done = len([each for each in state.value.resets if not each.is_pending])
+        to, source = self._choose(state)
+        reset = decision(state, to, source, host.clock.wall_us())
+        (copy,) = [copy for copy in state.copies if copy.name == reset.source]
+        self._check.decisions[partition].append(Decision(reset, copy.proved >= reset.to))
+        if self._random.random() < 0.3:
+            await asyncio.sleep(self._random.uniform(0.0, 1.0))  # shows it to a colleague first
+        await ask_reset(coordinator, state, reset, _WRITE_S)
+        outcome = await await_reset(host, coordinator, state, reset, self._random.choice((1.0, 5.0, 20.0)))
+        self._check.told(partition, reset, done, outcome)
+        self.settled.add(partition)
+
+    def _choose(self, state: HeadState) -> tuple[TransactionId, StorageId | None]:
+        """Choose where the log is to end: mostly as far as it can be proved, else earlier, or by a copy in doubt."""
+        best = max(state.copies, key=lambda copy: copy.proved)
+        done = [each.to for each in state.value.resets if not each.is_pending]
+        if done and self._random.random() < 0.5:
+            # Below an earlier reset, whose record is given up by that.
+            ends = [end for end in self._batch_ends(best.name, state.partition) if end <= min(done[-1], best.proved)]
+            return [NO_TRANSACTION, *ends][-1], best.name
+        kind = self._random.random()
+        # Copies that were cut already, for a decision that was not carried out, prove nothing: one has to be named.
+        begun = any(each.begun != NO_SESSION for each in state.value.resets)
+        if kind < 0.15 or (begun and kind < 0.8):
+            doubtful = max(state.copies, key=lambda copy: copy.last)
+            return doubtful.last, doubtful.name
+        if kind < 0.5:
+            ends = [end for end in self._batch_ends(best.name, state.partition) if end <= best.proved]
+            return self._random.choice([NO_TRANSACTION, *ends[-6:]]), self._random.choice((None, best.name))
+        if kind < 0.55:
+            return max(NO_TRANSACTION, best.proved - 1), best.name  # which may lie within a batch, and is refused then
+        return best.proved, None
+
+    def _batch_ends(self, name: StorageId, partition: PartitionId) -> list[TransactionId]:
+        (node,) = [node for node in self._cluster.storage if self._cluster.storage_id(node) == name]
+        return [batch.last for batch in read_replica(node.name, node.machine.disk, DIRECTORY, partition).batches]
+
+    def _is_open(self, partition: PartitionId) -> bool:
+        session = self._cluster.partition_value(partition).session
+        return any(
+            partition in server.partitions
+            and (owned := server.partitions[partition].owner.session) is not None
+            and owned.id == session
+            for server in self._cluster.running_servers
+        )
+
+    # ------------------------------------------------------------------ faults meanwhile
+
+    async def fault(self) -> None:
+        """Let one thing go wrong while the operators decide."""
+        await self._random.choice(_FAULTS)(self)
+
+    def end_faults(self) -> None:
+        """End what `fault` has begun."""
+        self._ended, self._strike = True, None
+        self._cluster.service.configuration = self._calm
+        for node in (*self._cluster.servers, *self._cluster.storage):
+            self._cluster.cut_off.discard(node.name)
+            node.away_since = None
+        for node in self._cluster.servers:
+            node.let_up()
+            if node.process is not None:
+                node.process.crash_on_call = None
+
+    def _written(self, key: str, before: bytes, after: bytes) -> None:
+        if key not in map(partition_key, self._partitions):
+            return
+        old, new = PartitionValue.decode(before).resets, PartitionValue.decode(after).resets
+        if old == new or not new:
+            return
+        if new[-1].is_pending:
+            self.asked.set()
+        if self._strike is not None and new[-1].is_pending is not self._at_engagement:
+            strike, self._strike = self._strike, None
+            # Not now: this is called amid the write.
+            self._cluster.world.loop.call_later(self._random.choice((0.0, 0.0, 0.003, 0.02)), strike)
+            self._struck.set()
+
+    async def _at_write(self, strike: Callable[[], None]) -> None:
+        """Have `strike` called right after a write that asks for a reset, or that carries one out."""
+        self._at_engagement = self._random.random() < 0.6
+        self._strike = strike
+        await self._struck.wait()
+
+    def _owners(self) -> list[Node]:
+        return [node for node in self._cluster.servers if node.running and self._partitions[0] in self._served(node)]
+
+    def _served(self, node: Node) -> Sequence[PartitionId]:
+        server = self._cluster.owners.get(node.name)
+        return [] if server is None else list(server.partitions)
+
+    async def _owner_crashes(self) -> None:
+        def strike() -> None:
+            for node in self._owners():
+                node.crash()
+
+        await self._at_write(strike)
+
+    async def _owner_crashes_at_a_call(self) -> None:
+        """Kill the owner before one of its next calls to its machine, somewhere in the session's start."""
+        calls = self._random.randrange(1, 60)
+
+        def strike() -> None:
+            for node in self._owners():
+                if node.process is not None:
+                    node.process.crash_on_call = node.process.calls + calls
+
+        self._at_engagement, self._strike = False, strike
+        await self._struck.wait()
+
+    async def _owner_changes(self) -> None:
+        """Stop the owner for so long that another server takes over, if there is one."""
+        held: list[Node] = []
+
+        def strike() -> None:
+            held.extend(self._owners()[:1])
+            for node in held:
+                node.hold_down()
+                node.crash()
+
+        await self._at_write(strike)
+        await asyncio.sleep(self._cluster.knobs.lease_s + self._random.uniform(0.3, 2.0))
+        for node in held:
+            node.let_up()
+
+    async def _storage_crashes(self) -> None:
+        nodes = [node for node in self._cluster.storage if node.running]
+        node = self._random.choice(nodes)
+        await self._at_write(node.lose_power if self._random.random() < 0.5 else node.crash)
+
+    async def _coordinator_is_troubled(self) -> None:
+        service = self._cluster.service
+        service.configuration = replace(self._calm, unavailable_chance=0.3, lost_result_chance=0.3)
+        await asyncio.sleep(self._random.uniform(1.0, 4.0))
+        if not self._ended:
+            service.configuration = self._calm
+
+    async def _owner_loses_the_coordinator(self) -> None:
+        """Cut the owner off from the coordinator, for less or more than its lease."""
+        names: list[str] = []
+
+        def strike() -> None:
+            names.extend(node.name for node in self._owners())
+            self._cluster.cut_off.update(names)
+            for node in self._owners():
+                node.away_since = self._cluster.world.now
+
+        await self._at_write(strike)
+        await asyncio.sleep(self._random.choice((0.2, 1.0, self._cluster.knobs.lease_s + 1.0)))
+        for node in self._cluster.servers:
+            if node.name in names:
+                self._cluster.cut_off.discard(node.name)
+                node.away_since = None
+
+
+_FAULTS: Final[tuple[Callable[[ResetOperators], Awaitable[None]], ...]] = (
+    ResetOperators._owner_crashes,
+    ResetOperators._owner_crashes,
+    ResetOperators._owner_crashes_at_a_call,
+    ResetOperators._owner_changes,
+    ResetOperators._storage_crashes,
+    ResetOperators._coordinator_is_troubled,
+    ResetOperators._owner_loses_the_coordinator,
+)
+_WRITE_S: Final = 20.0
+"""Seconds for which an operator waits until the coordinator has taken a decision."""
