@@ -84,7 +84,6 @@ FOUND_BY = {
     "generation-ignored": 4,
     "assignment-that-drops-a-partition": 2,
     "two-servers-assign-at-once": 4,
-    "reset-takes-less-than-was-decided": 29,
     "given-up-tail-believed": 29,
     "cut-for-a-reset-not-noted": 20,
     "reset-not-recorded": 20,

@@ -129,8 +129,7 @@ class HeadReset:
     certain: TransactionId = NO_TRANSACTION
     """Once it was carried out, the id up to which older copies hold the same log: what they hold above is cut."""
     begun: SessionId = NO_SESSION
-    """The first session whose start has begun to cut copies for this decision, or for one that it replaces; NO_SESSION,
-    and not written, before that and once it was carried out. What copies lack that joined since, they may have held."""
+    """The first session that cut copies for it, or for one that it replaces, while it is pending; else not written."""
 
     @property
     def is_pending(self) -> bool:

@@ -22,7 +22,7 @@ from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import Fate, Violation
 from polonaise.simulator.observer import REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.resetoperators import ResetOperators
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_SESSION, PartitionId, SessionId, TransactionId
 
 _PROMISE: Final = "P13 fail-safe"
 _STEPS: Final = 400_000
@@ -59,6 +59,8 @@ class HeadResets:
         self._lost: list[Node] = []
         self._images: dict[str, DirectoryImage] = {}
         """By name of a lost node: its disk as it was when it was lost, if it can be found again."""
+        self._engaged: list[SessionId] = []
+        """By partition: the last session that was engaged when disks were lost."""
         self._live: Node | None = None
         """The client that lives through the loss and the reset, if one does."""
         self._ahead: dict[PartitionId, TransactionId] = {}
@@ -128,6 +130,7 @@ class HeadResets:
         self._check.before = [self._held_by_most(partition) for partition in range(self._cluster.knobs.partitions)]
         # What was told, seen and answered until now is judged by this log, as strictly as without a loss.
         self._judge(self._check.before)
+        self._engaged = self._last_engaged()
         whole = [node for node in self._lost if node.name not in self._nemesis.spoilt]
         self._images = {node.name: node.machine.disk.snapshot() for node in whole}
         quorum, names = len(storage) // 2 + 1, {self._cluster.storage_id(node) for node in self._lost}
@@ -174,21 +177,28 @@ class HeadResets:
         One may be open: its owner was about to start a session, and had heard by then what the lost disks held.
         """
         await asyncio.sleep(self._random.uniform(1.0, 2.0))
-        closed = [partition for partition in struck if not self._open([partition])]
-        told = {partition: self._history.told[partition] for partition in closed}
+        told = list(self._history.told)
         lost = {self._cluster.storage_id(node) for node in self._lost}
 
+        def still() -> list[PartitionId]:
+            # One whose owner has not noticed the loss yet has a session, too; but no later one.
+            later = [now > then for now, then in zip(self._last_engaged(), self._engaged, strict=True)]
+            return [partition for partition in struck if not (later[partition] and self._open([partition]))]
+
         def named() -> bool:
-            still = [partition for partition in closed if not self._open([partition])]
-            return all(any(name in self._waits_for(partition) for name in lost) for partition in still)
+            return all(any(name in self._waits_for(partition) for name in lost) for partition in still())
 
         await self._observer.until(_NAMED_S, named, _PROMISE)
-        closed = [partition for partition in closed if not self._open([partition])]
-        for partition in closed:
+        for partition in still():
             if self._history.told[partition] != told[partition]:
                 seen = f"ids up to {self._history.told[partition]} were told"
                 raise Violation(_PROMISE, f"nothing above {told[partition]} in partition {partition}", seen)
-        return closed
+        return still()
+
+    def _last_engaged(self) -> list[SessionId]:
+        """Return, by partition, the last session that was engaged."""
+        values = self._cluster.partition_values()
+        return [max((each.session for each in value.engagements.values()), default=NO_SESSION) for value in values]
 
     def _waits_for(self, partition: PartitionId) -> str:
         """Return why the partition is closed, as the server says that owns it; empty if it is open or nobody says."""

@@ -10,12 +10,6 @@ _DECISIONS: Final = "polonaise.server.protocol.headreset"
 _OWNER: Final = "polonaise.server.protocol.owner"
 
 RESET_MUTATIONS: Final[dict[str, Mutation]] = {
-    "reset-takes-less-than-was-decided": Mutation(
-        _DECISIONS,
-        "    return CarryOut(reset)\n",
-        "    return CarryOut(replace(reset, to=min(reset.to, held.confirmed)))\n",
-        "P1: what the survivors prove, and the operator has kept, is cut down to what was confirmed to one of them",
-    ),
     "given-up-tail-believed": Mutation(
         _DECISIONS,
         "    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer\n",
