@@ -60,7 +60,9 @@ async def test_an_import_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> 
 
 
 async def test_of_two_at_a_time_one_goes_on(tmp_path: Path) -> None:
-    write(tmp_path / "payments.csv", ROWS)
+    # So many that the first one is at work until the second has begun, however slowly that starts.
+    count = 5 * ROWS
+    write(tmp_path / "payments.csv", count)
     async with programs(tmp_path) as started, polonaise.connect(f"embedded:{tmp_path / 'payments'}") as log:
         first = importer(started)
         await until_committed(log, 100)
@@ -68,7 +70,7 @@ async def test_of_two_at_a_time_one_goes_on(tmp_path: Path) -> None:
         assert await first.end() == 1
         assert first.errors.startswith("importer: [producer_fenced] ")
         assert await second.end() == 0
-        assert await amounts(log) == list(range(ROWS))
+        assert await amounts(log) == list(range(count))
 
 
 async def test_a_file_that_has_grown_goes_on_and_another_one_is_refused(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_invalid_arguments_are_refused_before_anything_is_written(
     url = str(tmp_path / "store")
     with pytest.raises(BeyondLog, match="partition 0 is committed up to"):
         archive(spark, address, url, HowToArchive(partitions="0", until={0: 10**9}))
-    with pytest.raises(BadOption, match="give an id of each"):
+    with pytest.raises(BadOption, match="give a last id for each of these"):
         archive(spark, address, url, HowToArchive(until={0: 1}))
     with pytest.raises(BadOption, match="time zone"):
         archive(spark, address, url, HowToArchive(until_time=datetime(2026, 1, 1)))  # noqa: DTZ001
