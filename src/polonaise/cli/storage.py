@@ -142,7 +142,7 @@ def storage_zone(
     """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
     from polonaise.admin.asking import opened_coordinator
     from polonaise.admin.requiring import set_zone
-    from polonaise.cli.requirement import show_change
+    from polonaise.cli.requirement import show_waiting
 
     where = looking.required(coordinator)
 
@@ -154,7 +154,7 @@ def storage_zone(
         else:
             say(f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}")
         if change is not None:
-            show_change(change, as_json=as_json)
+            show_waiting(change, as_json=as_json)
 
     with tidy():
         asyncio.run(while_read(do()))

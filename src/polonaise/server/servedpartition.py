@@ -307,7 +307,7 @@ class ServedPartition:
 
     def follow_requirement(self) -> None:
         """End the session if it acts by another requirement of copies than this server has read by now."""
-        session, required = self.owner.session, self._requirements.current
+        session, required = self.owner.session, self._requirements.of(self.partition)
         if session is not None and session.value.required != required:
             self._carry_out(self.owner.end_session("other copies are required of commits now", self._now))
 

@@ -145,7 +145,7 @@ class SessionStart:
         claimed = await self._claim()
         if self._requirements is not None:
             async with self._coordinating():
-                required = await self._requirements.for_session(claimed.value)
+                required = await self._requirements.for_session(self._partition, claimed.value)
             claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
@@ -308,7 +308,7 @@ class SessionStart:
 
     async def _look_again(self, value: PartitionValue) -> None:
         """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim; do without an answer."""
-        if self._requirements is not None and self._requirements.current != value.required:
+        if self._requirements is not None and self._requirements.of(self._partition) != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():
