@@ -84,7 +84,7 @@ def test_copies_are_required_of_a_topic(shell: Shell, at: tuple[str, str]) -> No
     assert said.output.splitlines()[-1] == "commits need 2 copies in 0 zones, by `polonaise topic require`"
     assert shell.run("topic", "describe", "payments", "--json", *at).objects[0]["required"] == "2 copies in 0 zones"
     # To take it back needs no node. But without a server no session starts that acts by it.
-    command = ("topic", "require", "payments", "--copies", 0, "--timeout", 0.1, *at)
+    command = ("topic", "require", "payments", "--copies", 0, "--timeout", 1, *at)
     said = shell.run(*command)
     assert said.status == 1
     assert said.output.splitlines() == [
