@@ -113,3 +113,11 @@ def test_partitions_that_a_topic_has_got_have_its_requirement_without_a_new_numb
     assert not requirements.take(required.grown("a", 1)), "no session has to end for it"
     assert requirements.of(2) == Requirement(1, 3, 0)
     assert requirements.told_of_topics == {"a": "3 copies in 0 zones"}
+
+
+def test_a_newer_description_that_was_read_for_a_session_tells_its_zones_too() -> None:
+    requirements, _ = begun(NEW, NEW.zoned("A", "north"))
+    last = PartitionValue(1, 7, tuple("ABC"), required=NEW.zoned("A", "north").requirements()[0])
+    assert requirements.zones == {}
+    asyncio.run(requirements.for_session(0, last))
+    assert requirements.zones == {"A": "north"}

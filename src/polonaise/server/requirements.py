@@ -11,7 +11,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Demand, Requirement
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, WrongClusterKey
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 300.0
@@ -31,10 +31,12 @@ class Requirements:
         """The newest demand in that description, and how many partitions it has. Neither ever falls."""
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
+        self.zones: Mapping[StorageId, str] = {}
+        """The zones of the storage nodes that have one, by the description that was read last."""
 
     def begin(self, described: Versioned[ClusterDescription]) -> None:
         """Take the first description, whose changes are followed from then on."""
-        self._version = described.version
+        self._version, self.zones = described.version, described.value.zones
         self.take(described.value)
 
     def take(self, description: ClusterDescription) -> bool:
@@ -44,6 +46,7 @@ class Requirements:
         if after <= before:
             return False
         self._read, self._of, self._demands = after, description.requirements(), description.demands
+        self.zones = description.zones
         return after[0] > before[0]
 
     def of(self, partition: PartitionId) -> Requirement | None:
@@ -72,7 +75,7 @@ class Requirements:
     async def follow(self, described: Callable[[], None], changed: Callable[[], None]) -> None:
         """Read the description when it changes, for ever.
 
-        `described` is called after each change of it, and `changed` after one that changes the requirement.
+        `described` is called after each change of it, and `changed` after one of requirements or zones.
         """
         while True:
             try:
@@ -84,10 +87,15 @@ class Requirements:
                 read = await self._coordinator.description()
                 if read.version != self._version:
                     described()
+                zoned = read.version > self._version and read.value.zones != self.zones
+                if zoned:
+                    self.zones = read.value.zones
                 self._version = read.version
                 if self.take(read.value):
                     for_topics = "".join(f"; to topic {name}, {told}" for name, told in self.told_of_topics.items())
                     _log.info("commits need %s%s", self.told or "a quorum, and nothing else", for_topics)
+                    changed()
+                elif zoned:
                     changed()
             except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey):
                 # Other reads of the coordinator report its trouble. What is required stays as it was read last.

@@ -173,7 +173,8 @@ class SessionStart:
         # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
         # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
-        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
+        zones = {} if self._requirements is None else self._requirements.zones
+        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
 
     # ------------------------------------------------------------------ 1 claim
 
