@@ -157,7 +157,7 @@ async def test_a_coordinator_that_hangs_holds_up_a_unique_id_for_a_bounded_time(
     assert asked is not None
     answering, waiting = asked
     assert waiting is not None
-    with pytest.raises(CoordinatorUnavailable, match=r"no unique id within 0.05 s"):
+    with pytest.raises(CoordinatorUnavailable, match=r"no unique id from the coordinator within 0.05 s"):
         await waiting
     answering.close()
 
