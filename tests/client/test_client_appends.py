@@ -317,6 +317,21 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
     assert stream.address == "server:2"
 
 
+async def test_no_connection_is_kept_to_addresses_at_which_no_server_is_any_more(world: World) -> None:
+    """Where each life of a server has an address of its own, a client of many days would keep all of them."""
+    client = await world.client()
+    for generation in range(2, 12):
+        await client.append(b"x")
+        await client.register(b"key")
+        last = world.server.address
+        world.server.crash()
+        world.server = FakeServer(world.host, dict(world.logs), f"server:{generation}", generation)
+        world.coordinator.assign(0, world.server.address, generation)
+    await client.append(b"x")
+    await client.register(b"key")
+    assert {*client._links._streams, *client._links._bulk} <= {last, world.server.address}
+
+
 async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that_does(world: World) -> None:
     new = FakeServer(world.host, dict(world.logs), "server:2", generation=2)
     world.server.logs.clear()

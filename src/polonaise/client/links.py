@@ -143,6 +143,7 @@ class Links:
         attempt.result()
 
     async def _connect(self, kind: Kind, address: str, attempt: asyncio.Future[None]) -> None:
+        self._forget_closed()
         try:
             if kind == "stream":
                 await self._connect_stream(address)
@@ -165,6 +166,11 @@ class Links:
         stream = Stream(self._host, address, self._sequence)
         stream.connection = await self._connect_to(address, stream.received, stream.closed)
         self._streams[address] = stream
+
+    def _forget_closed(self) -> None:
+        """Drop the connections that have closed: a server that comes back may have another address every time."""
+        self._streams = {address: stream for address, stream in self._streams.items() if not stream.connection.closed}
+        self._bulk = {address: connection for address, connection in self._bulk.items() if not connection.closed}
 
     async def _connect_to(
         self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
