@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -92,3 +94,22 @@ async def test_waits_for_a_mark_that_were_given_up_are_forgotten() -> None:
         with pytest.raises(TimeoutError):
             await mark.wait(10**6, past)
     assert len(mark._waiting) <= 1_024
+
+
+async def test_a_wait_for_a_mark_that_was_given_up_keeps_no_object_of_its_caller() -> None:
+    """It stays in the row of waits until the mark is reached, which may be never: with a receipt and its value."""
+    mark = AppliedMark(-1)
+
+    class Built:
+        pass
+
+    async def applied(built: Built) -> None:
+        with pytest.raises(TimeoutError):
+            await mark.wait(10**6, asyncio.get_running_loop().time())
+
+    built = Built()
+    gone = weakref.ref(built)
+    await applied(built)
+    del built
+    gc.collect()
+    assert gone() is None

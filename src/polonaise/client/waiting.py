@@ -90,6 +90,11 @@ async def _until(future: asyncio.Future[T], deadline_s: float) -> T:
     timer = asyncio.get_running_loop().call_at(deadline_s, _expire, future)
     try:
         return await future
+    except TimeoutError as error:
+        # Another one for the caller: the future, which may be kept for long, has this one, and the traceback that grows
+        # on the way to where it is caught would keep what those functions work on.
+        error.__traceback__ = None
+        raise TimeoutError from None
     finally:
         timer.cancel()
 
