@@ -180,6 +180,21 @@ def test_nothing_is_kept_of_locks_that_nobody_wants_any_more() -> None:
     assert len(turns._queues) <= 1_025
 
 
+def test_of_many_rivals_only_those_that_committed_last_are_remembered() -> None:
+    """Clients that live for one context have a new id each, and a lock that is only read waits for none of them."""
+    turns, turn = contending(B)
+    reading = turns.join(locks("read by all", mode=READ))
+    for number in range(2, 10_002):
+        turns.fed(number, [1_000 + number])
+        turns.beaten(reading, number)
+    rivals = {client for queue in turns._queues.values() for client in queue.rivals}
+    assert len(rivals) <= len(turns._seen) <= 1_024
+    assert {1_000 + number for number in range(10_002 - 500, 10_002)} <= rivals
+    assert turns.newest(reading) == 10_001
+    turns.leave(reading)
+    turns.leave(turn)
+
+
 def test_what_is_remembered_of_the_feed_takes_four_bytes_for_each_transaction() -> None:
     """Also of batches with one transaction each. An object for each made a client grow for hours."""
     turns, turn = contending(B)

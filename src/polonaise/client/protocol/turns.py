@@ -17,6 +17,8 @@ from polonaise.terms import NO_TRANSACTION, ClientId, LockMode, TransactionId
 
 _QUEUES_MAX: Final = 1_024
 """The number of remembered locks above which locks that no context waits for are forgotten, with their rivals."""
+_RIVALS_MAX: Final = 1_024
+"""The most rivals that are remembered. A client that comes back has a new id: without a bound there are ever more."""
 _FED_MAX: Final = 65_536
 """The most fed transactions whose writing client is remembered; half as many, at times, while contexts conflict."""
 _ROUND_S: Final = 0.005
@@ -227,6 +229,15 @@ class Turns:
         self._seen[client] = max(by, self._seen.get(client, by))
         for hashed in turn._locks:
             self._queues[hashed].rivals.add(client)
+        if len(self._seen) > _RIVALS_MAX:
+            self._forget_rivals(set(sorted(self._seen, key=self._seen.__getitem__)[: -_RIVALS_MAX // 2]))
+
+    def _forget_rivals(self, gone: set[ClientId]) -> None:
+        for queue in self._queues.values():
+            queue.rivals -= gone
+        for client in gone:
+            del self._seen[client]
+            self._misses.pop(client, None)
 
     def _writer_of(self, transaction: TransactionId) -> ClientId | None:
         """Return the client that wrote a transaction that was fed lately; None if that is not remembered."""
@@ -279,10 +290,8 @@ class Turns:
             self._seen[client] = newest
             self._misses[client] = self._misses.get(client, 0) + 1
         gone = {client for client in owed if self._misses[client] >= _MISSES_MAX}
-        for queue in self._queues.values() if gone else ():
-            queue.rivals -= gone
-        for client in gone:
-            del self._seen[client], self._misses[client]
+        if gone:
+            self._forget_rivals(gone)
 
     def took(self, seconds: float) -> None:
         """Learn from a turn that took `seconds`, from its run to when its commit was applied."""
