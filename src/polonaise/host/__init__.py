@@ -4,7 +4,8 @@
 - `real.py`: the machine, and `run`, which runs a node on it. The simulator has the other implementation.
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `acceptor.py`: how connections are accepted;
-  `filelimits.py`: the limits on open files; `wholefiles.py`: a file opened for one use, or written whole.
+  `receiving.py`: the memory that is read into; `filelimits.py`: the limits on open files; `wholefiles.py`: a file
+  opened for one use, or written whole.
 - `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
   `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
 

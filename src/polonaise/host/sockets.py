@@ -18,6 +18,7 @@ from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.acceptor import BACKLOG, Acceptor, bind_port
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import too_many_open
+from polonaise.host.receiving import Receiver, received_by, receiver
 
 
 class RealNetwork:
@@ -40,10 +41,16 @@ class RealNetwork:
         """Open a connection; see `Network.connect`."""
         parsed = parse_address(address)
         loop = asyncio.get_running_loop()
+
+        def made() -> asyncio.Protocol | Receiver:
+            return receiver(factory(), loop)
+
         try:
             if isinstance(parsed, UnixPath):
-                return await loop.create_unix_connection(factory, parsed.path)
-            return await loop.create_connection(factory, parsed.host, parsed.port)
+                transport, given = await loop.create_unix_connection(made, parsed.path)
+            else:
+                transport, given = await loop.create_connection(made, parsed.host, parsed.port)
+            return transport, received_by(given)
         except OSError as error:
             raise not_connected(address, error)  # noqa: B904 - it has a cause
         except ValueError as error:  # such as a name that can't be encoded
@@ -104,10 +111,10 @@ class _RealListener:
         """Hand a connection to the event loop."""
         protocol: asyncio.Protocol | None = None
 
-        def made() -> asyncio.Protocol:
+        def made() -> asyncio.Protocol | Receiver:
             nonlocal protocol
             protocol = self._factory()
-            return protocol
+            return receiver(protocol, self._loop)
 
         try:
             await self._loop.connect_accepted_socket(made, connected)

@@ -1,0 +1,69 @@
+"""Reading from sockets into one buffer per thread, from which what has arrived is copied.
+
+By itself asyncio's own loop asks for 256 KiB of memory for each read, and gives back all but what has arrived. What is
+given back lies between pieces in use and is too small for a further read: a client that holds 5 MB of such memory grew
+to three times as much within an hour. It costs time, too: half as much again for each small message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from asyncio.selector_events import BaseSelectorEventLoop
+from typing import Final
+
+_READ_BYTES: Final = 256 * 1024
+
+
+class _Buffers(threading.local):
+    """The buffer of each thread: a read lets other threads go on, which may read for loops of their own."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_READ_BYTES))
+
+
+_buffers: Final = _Buffers()
+
+
+class Receiver(asyncio.BufferedProtocol):
+    """Receives for another protocol, and passes on every other event."""
+
+    __slots__ = ("protocol",)
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.protocol.resume_writing()
+
+    def eof_received(self) -> bool | None:
+        return self.protocol.eof_received()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _buffers.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        # A copy, made before anything else happens: the next read of this thread, on any connection, writes over it.
+        self.protocol.data_received(bytes(_buffers.view[:nbytes]))
+
+
+def receiver(protocol: asyncio.Protocol, loop: asyncio.AbstractEventLoop) -> asyncio.Protocol | Receiver:
+    """Return what this loop is to be given so that the protocol receives.
+
+    uvloop reads into a buffer of its own, and is given the protocol itself.
+    """
+    return Receiver(protocol) if isinstance(loop, BaseSelectorEventLoop) else protocol
+
+
+def received_by(given: asyncio.Protocol | Receiver) -> asyncio.Protocol:
+    """Return the protocol for which `receiver` returned this."""
+    return given.protocol if isinstance(given, Receiver) else given
