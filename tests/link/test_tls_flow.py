@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -116,6 +117,23 @@ async def test_what_a_deaf_peer_leaves_unread_is_counted(identity: TlsIdentity, 
         assert deaf.last == b"?"
         assert near.happened == ["pause", "resume"]
         assert near.transport.get_write_buffer_size() == 0
+
+
+@on_both_loops
+async def test_a_few_bytes_take_a_few_bytes_of_memory_when_they_arrive(identity: TlsIdentity) -> None:
+    """As without TLS (`host/receiving.py`): both loops ask for 256 KiB for each record, and give most of it back."""
+    async with joined(identity) as [(near, far)]:
+        near.transport.write(b"first")
+        await wait_until(lambda: far.received_bytes == 5)
+        tracemalloc.start()
+        try:
+            for number in range(10):
+                near.transport.write(b"again")
+                await wait_until(lambda number=number: far.received_bytes == 10 + 5 * number)  # type: ignore[misc]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 100_000
 
 
 @on_both_loops

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from polonaise.host import Buffer
+from polonaise.host.receiving import buffers
 
 _PIECE_BYTES: Final = 65_536
 """The most bytes that are encrypted at once, and the most that may be encrypted and unsent before the rest waits."""
 
 
-class TlsFlow(asyncio.Transport, asyncio.Protocol):
+class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     """A transport between a node's protocol (above) and the event loop's TLS transport (below), which bounds writes.
 
     By itself a loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer
@@ -130,9 +131,13 @@ class TlsFlow(asyncio.Transport, asyncio.Protocol):
         self.protocol = self._factory()
         self.protocol.connection_made(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return buffers.view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what was decrypted into the buffer, as a copy."""
         if not self._closing:
-            self.protocol.data_received(data)
+            self.protocol.data_received(bytes(buffers.view[:nbytes]))
 
     def eof_received(self) -> None:
         """Drop the queue, and tell the protocol: TLS closes both directions at once, so nothing more can be sent."""
