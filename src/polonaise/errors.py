@@ -488,6 +488,19 @@ class AppendUnknown(PolonaiseError):
         self.receipt = receipt
 
 
+class CopiesUnproved(PolonaiseError):
+    """An append is committed, and it is not known whether it is on the copies, in the zones, that it needs.
+
+    It is in the log for good: do not append it again. Await `receipt` again to go on waiting for the proof.
+    """
+
+    code = "copies_unproved"
+
+    def __init__(self, message: str, receipt: Any = None) -> None:
+        super().__init__(message)
+        self.receipt = receipt
+
+
 class Abandoned(PolonaiseError):
     """A transaction context abandoned its transaction, or appended nothing. The message says why, if that is known."""
 

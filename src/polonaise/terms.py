@@ -138,6 +138,8 @@ class ExpectationKind(enum.IntEnum):
     """The register is set, to any value."""
     POSITION = 3
     """The first id that the append gets is exactly this one (value: 8 bytes little-endian, signed)."""
+    COPIES = 4
+    """The replicas of the session can be so many copies in so many zones (value: a byte for each of the two)."""
 
 
 class ChangeKind(enum.IntEnum):

@@ -373,6 +373,7 @@ def test_nothing_is_asked_of_a_draft_that_is_over() -> None:
         lambda draft: draft.expect_position(3),
         lambda draft: draft.set(b"k", b"v"),
         lambda draft: draft.delete(b"k"),
+        lambda draft: draft.need(copies=2),
         lambda draft: draft.abandon(),
     ]
     public = {name for name, kind in vars(Draft).items() if callable(kind) and not name.startswith("_")}

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polonaise.coordination.memberchanges import COPIES_MAX, Move, balance, cancelled, with_copy, without_copy
-from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue, Requirement
+from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, PolonaiseError, UnknownStorageNode
 
 NODES = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
@@ -157,5 +158,5 @@ def test_a_zone_that_comes_or_goes_with_a_node_gives_the_requirement_another_num
     assert described.with_node("C", "c:1").required == (1, 2, 0)
     zoned = described.with_node("C", "c:1", "north")
     assert zoned.required == (2, 2, 0)
-    assert zoned.requirement == Requirement(2, 2, 0, {"C": "north"})
+    assert zoned.requirements()[0] == Requirement(2, 2, 0, {"C": "north"})
     assert zoned.without_node("C").required == (3, 2, 0)

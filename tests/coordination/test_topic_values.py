@@ -142,8 +142,7 @@ async def test_a_topic_whose_commits_would_lack_required_zones_is_refused(coordi
     written = await coordinator.set_description(required, current.version)
     assert written is not None
     made = await create_topic(coordinator, "fits", 1, 5.0)
-    assert required.requirement is not None
-    assert not required.requirement.lack_of((await coordinator.partition(made.ids[0])).value.members)
+    assert not required.requirements()[0].lack_of((await coordinator.partition(made.ids[0])).value.members)
     current = await coordinator.description()
     await coordinator.set_description(current.value.requiring(3, 3), current.version)
     with pytest.raises(InsufficientReplicas, match=r"partition 3 .*copies in 3 zones are required, and 2"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
@@ -15,8 +15,10 @@ from polonaise.terms import BodyForm, FailureReason, MountState
 from polonaise.testing.memory import KEY
 from polonaise.wire.appends import FailedAppend, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
+from polonaise.wire.copies import CopiesProved, ProveCopies
 from polonaise.wire.fetches import encode_bodies, parse_fetch
 from polonaise.wire.messages import (
+    PROTOCOL_VERSION,
     ROLE_CLIENT,
     ROLE_SERVER,
     Append,
@@ -83,6 +85,7 @@ class Heard:
     sent: list[int] = field(default_factory=list)
     """The first ids of the batches that answered the reads."""
     fetches: list[list[int]] = field(default_factory=list)
+    proofs: list[ProveCopies] = field(default_factory=list)
 
 
 class FakeServer:
@@ -114,6 +117,11 @@ class FakeServer:
         """The first id that the replica which answers reads lacks."""
         self.refuse: FailureReason | None = None
         self.refuse_value = 0
+        self.version_max = PROTOCOL_VERSION
+        """The newest version of the protocol that it says it speaks."""
+        self.proves = True
+        """Whether it answers at once that an append is on the copies that it needs; else `prove` does."""
+        self.held_proofs: list[tuple[Connection, FakeLog, ProveCopies, int]] = []
         self.on_append: Callable[[FakeMount, FakeLog, Append], bool] | None = None
         self.damage: Callable[[bytes], bytes] | None = None
         self.held: list[tuple[FakeMount, FakeLog, ReceivedAppends]] = []
@@ -123,7 +131,7 @@ class FakeServer:
     def _accept(self) -> Connection:
         connection = Connection(
             self.host,
-            hello=hello(ROLE_SERVER, "fake", cluster_key=KEY),
+            hello=replace(hello(ROLE_SERVER, "fake", cluster_key=KEY), version_max=self.version_max),
             peer_roles=(ROLE_CLIENT,),
             on_message=self._on_message,
         )
@@ -177,6 +185,15 @@ class FakeServer:
         else:
             self._request(connection, log, message, request)
 
+    def prove(self, error: PolonaiseError | None = None) -> None:
+        """Answer the held requests for proofs; with an error, refuse them."""
+        held, self.held_proofs = self.held_proofs, []
+        for connection, log, asked, request in held:
+            if error is None:
+                connection.send(CopiesProved(asked.id), request=request, partition=log.partition)
+            else:
+                connection.refuse(error, request=request, partition=log.partition)
+
     def _request(self, connection: Connection, log: FakeLog, message: Message, request: int) -> None:
         answer: Message
         if isinstance(message, HighWaterMark):
@@ -192,6 +209,12 @@ class FakeServer:
             answer = self._read(log, message)
         elif isinstance(message, Fetch):
             answer = self._fetch(log, message)
+        elif isinstance(message, ProveCopies):
+            self.heard.proofs.append(message)
+            self.held_proofs.append((connection, log, message, request))
+            if self.proves:
+                self.prove()
+            return
         else:
             raise PolonaiseError(f"the fake does not know {message}")
         connection.send(answer, request=request, partition=log.partition)

@@ -17,7 +17,7 @@ from polonaise.wire.messages import Append
 
 READ, WRITE, APPEND = LockMode
 SET, DELETE, PRODUCE, OWN = (CHANGE + kind for kind in ChangeKind)
-EQUALS, ABSENT, PRESENT, POSITION = ExpectationKind
+EQUALS, ABSENT, PRESENT, POSITION, _ = ExpectationKind
 
 
 @dataclass

@@ -2,10 +2,13 @@
 
 ::
 
-    > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`
+    > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`. A and B are in
+                               one zone, C is in another
     > session 3 at 0 by 2      the same, where session 2 has carried out a reset of the head to 0
     > x mounts at -1           x and y are clients; credit and generation may follow: `credit 100`, `knows 3`
     > x appends 1 2:k 3@0:k    sequences, with a WRITE lock on k, with a client high-water mark (else -1); `big` bodies
+    > x appends 1 needs 3 2    the frame's last append needs so many copies, in so many zones
+    > x proves 0 on 3 2        asks for the proof that id 0 is on so many copies, in so many zones
     > A B store 1              replicas have synced the session's message 1
     > x flushes · x asks for the mark · x asks for r · x lists · x lists r
     > x gives 100 · x leaves · x has room · x is given 0 · C fails · turn · time 5 · ends · stops
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 from polonaise.coordination.values import HeadReset, PartitionValue
@@ -46,7 +50,8 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed
-from polonaise.terms import NO_TRANSACTION, BodyForm
+from polonaise.terms import NO_TRANSACTION, BodyForm, ExpectationKind
+from polonaise.wire.copies import CopiesProved, ProveCopies
 from polonaise.wire.messages import (
     Flushed,
     GetRegister,
@@ -71,6 +76,7 @@ READY = """
 """The transcript's beginning: a session in which the client x may append."""
 CLIENTS = {"x": 1, "y": 2, "z": 3}
 MEMBERS = ("A", "B", "C")
+ZONES = {"A": "north", "B": "north", "C": "south"}
 
 
 class Talk:
@@ -125,7 +131,7 @@ class Talk:
         resets = (HeadReset(closing, "A", closing, 0, carried_out, closing),) if carried_out >= 0 else ()
         started = StartedSession(
             PartitionValue(1, number, MEMBERS, resets=resets), closing, last.crc if last else 0, 0,
-            dict(self.owner.registers.values), {name: _connection(name, number) for name in engaged},
+            dict(self.owner.registers.values), {name: _connection(name, number) for name in engaged}, ZONES,
         )  # fmt: skip
         return self.owner.session_started(started, self.now)
 
@@ -148,10 +154,17 @@ class Talk:
                 return self._mount(name, words)
             case "appends":
                 generation = 9 if "stale" in words else 1
+                needs = words[words.index("needs") + 1 :] if "needs" in words else []
+                words = words[: len(words) - len(needs)]
                 appends = [_append(word) for word in words if re.match(r"\d+(?:$|[:@!])", word)]
+                if needs:
+                    value = bytes(map(int, needs))
+                    appends[-1] = replace(appends[-1], operations=[(ExpectationKind.COPIES, b"", value)])
                 return owner.append(client, connection, generation, frame(*appends), self.now)
             case "flushes":
                 return owner.flush(client, connection, 7, self.now)
+            case "proves":
+                return owner.prove_copies(connection, 11, ProveCopies(*map(int, (words[0], *words[2:]))), self.now)
             case "asks" if words[-1] == "mark":
                 return owner.ask_mark(connection, 8, self.now)
             case "lists":
@@ -283,6 +296,8 @@ def _said(message: object) -> str:
             return f"ahead of {mark}"
         case Flushed(high_water_mark=mark):
             return f"flushed {mark}"
+        case CopiesProved(id=proved):
+            return f"proved {proved}"
         case HighWaterMarkIs(high_water_mark=mark):
             return f"the mark is {mark}"
         case RegisterIs(present=present, value=value):

@@ -83,13 +83,15 @@ class Town:
         for node in self.cluster.storage:
             node.machine.disk.fill(10)
 
-    async def application(self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None) -> T:
-        """Run one life of an application. Return what `main(log)` returns."""
+    async def application(
+        self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None, topic: str = ""
+    ) -> T:
+        """Run one life of an application of this topic, or of none. Return what `main(log)` returns."""
         results: list[T] = []
 
         async def live(node: Node, host: Host) -> None:
             coordinator = self.cluster.coordinator(node, host)
-            async with Log(host, coordinator, view=view) as log:
+            async with Log(host, coordinator, view=view, topic=topic) as log:
                 results.append(await main(log))
 
         node = Node(self.cluster, machine, live)

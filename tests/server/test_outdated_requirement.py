@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
+from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import PartitionNotReady
 from polonaise.server.requirements import Requirements
 
@@ -31,25 +32,25 @@ def asked(told: Told, last: Requirement | None, began: ClusterDescription = OLD)
     requirements = Requirements(cast(Coordinator, told))
     requirements.begin(Versioned(1, began))
     value = PartitionValue(1, 7, tuple("ABC"), required=last)
-    return asyncio.run(requirements.for_session(value))
+    return asyncio.run(requirements.for_session(0, value))
 
 
 def test_the_description_is_read_before_a_session_follows_one_with_a_newer_requirement() -> None:
     told = Told(NEW)
-    assert asked(told, NEW.requirement) == NEW.requirement
+    assert asked(told, NEW.requirements()[0]) == NEW.requirements()[0]
     assert told.reads == 1
 
 
 def test_no_session_starts_while_the_coordinator_tells_the_older_requirement() -> None:
     with pytest.raises(PartitionNotReady, match="has not read yet how many copies a commit needs"):
-        asked(Told(OLD), NEW.requirement)
+        asked(Told(OLD), NEW.requirements()[0])
     with pytest.raises(PartitionNotReady):
-        asked(Told(PLAIN), NEW.requirement, PLAIN)
+        asked(Told(PLAIN), NEW.requirements()[0], PLAIN)
 
 
 def test_the_description_is_not_read_where_the_server_knows_the_newest_requirement() -> None:
     told = Told(NEW)
-    assert asked(told, OLD.requirement, NEW) == NEW.requirement
+    assert asked(told, OLD.requirements()[0], NEW) == NEW.requirements()[0]
     assert asked(told, None, PLAIN) is None
     assert told.reads == 0
 
@@ -59,4 +60,64 @@ def test_an_older_description_takes_no_requirement_back() -> None:
     requirements.begin(Versioned(2, NEW))
     assert not requirements.take(OLD)
     assert not requirements.take(PLAIN)
-    assert requirements.current == NEW.requirement
+    assert requirements.of(0) == NEW.requirements()[0]
+
+
+TOPICS = PLAIN.grown("a", 1)
+"""Partition 0 is the log's own, 1 is that of topic `a`."""
+
+
+def begun(described: ClusterDescription, told: ClusterDescription) -> tuple[Requirements, Told]:
+    coordinator = Told(told)
+    requirements = Requirements(cast(Coordinator, coordinator))
+    requirements.begin(Versioned(1, described))
+    return requirements, coordinator
+
+
+def test_a_server_that_is_behind_takes_a_topics_requirement_back_no_more_than_the_clusters() -> None:
+    older, newer = TOPICS.requiring(2, 0, "a"), TOPICS.requiring(2, 0, "a").requiring(3, 0, "a")
+    last = PartitionValue(1, 7, tuple("ABC"), required=newer.requirements()[1])
+    requirements, _ = begun(older, older)
+    with pytest.raises(PartitionNotReady):
+        asyncio.run(requirements.for_session(1, last))
+    requirements, told = begun(older, newer)
+    assert asyncio.run(requirements.for_session(1, last)) == newer.requirements()[1]
+    assert told.reads == 1
+    assert not requirements.take(older)
+    assert requirements.of(1) == newer.requirements()[1]
+
+
+def test_a_change_for_one_topic_leaves_the_sessions_of_other_partitions_alone() -> None:
+    requirements, told = begun(TOPICS.requiring(2, 0), TOPICS)
+    before = requirements.of(0)
+    assert requirements.take(TOPICS.requiring(2, 0).requiring(3, 0, "a"))
+    assert requirements.of(0) == before
+    assert requirements.of(1) == Requirement(2, 3, 0)
+    assert asyncio.run(requirements.for_session(0, PartitionValue(1, 7, tuple("ABC"), required=before))) == before
+    assert told.reads == 0
+
+
+def test_a_partition_that_the_server_has_not_read_of_has_no_session_before_it_has() -> None:
+    """An assignment may be read sooner than the description that names the partition, and what is required of it."""
+    requirements, told = begun(PLAIN, TOPICS.requiring(3, 0, "a"))
+    assert asyncio.run(requirements.for_session(1, PartitionValue.initial(tuple("ABC")))) == Requirement(1, 3, 0)
+    assert told.reads == 1
+    requirements, _ = begun(PLAIN, PLAIN)
+    with pytest.raises(PartitionNotReady):
+        asyncio.run(requirements.for_session(1, PartitionValue.initial(tuple("ABC"))))
+
+
+def test_partitions_that_a_topic_has_got_have_its_requirement_without_a_new_number() -> None:
+    required = TOPICS.requiring(3, 0, "a")
+    requirements, _ = begun(required, required)
+    assert not requirements.take(required.grown("a", 1)), "no session has to end for it"
+    assert requirements.of(2) == Requirement(1, 3, 0)
+    assert requirements.told_of_topics == {"a": "3 copies"}
+
+
+def test_a_newer_description_that_was_read_for_a_session_tells_its_zones_too() -> None:
+    requirements, _ = begun(NEW, NEW.zoned("A", "north"))
+    last = PartitionValue(1, 7, tuple("ABC"), required=NEW.zoned("A", "north").requirements()[0])
+    assert requirements.zones == {}
+    asyncio.run(requirements.for_session(0, last))
+    assert requirements.zones == {"A": "north"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.errors import PolonaiseError
+from polonaise.errors import PolonaiseError, UnsupportedVersion
 from rigs.oldversion import BEFORE, TODAY, NodeOfAVersion, sources_of
 from rigs.waiting import time_passes, wait_until
 from rigs.zookeeper import ensemble, new_root
@@ -185,6 +185,22 @@ async def test_no_append_fails_while_the_nodes_change_their_version_one_by_one(k
         assert len(told) > 100
         assert told <= {*theirs}
         assert len(theirs) == len({*theirs}), "nothing that was appended again is there twice"
+
+
+async def test_servers_of_0_1_are_sent_no_append_that_needs_copies(tmp_path: Path) -> None:
+    """They would take it for a broken protocol, and end the connection under all other appends."""
+    old = await asyncio.to_thread(sources_of, BEFORE)
+    coordinator = await asyncio.to_thread(coordinator_in, "directory", tmp_path)
+    with contextlib.ExitStack() as stack:
+        cluster = await asyncio.to_thread(lambda: stack.enter_context(cluster_of(tmp_path, coordinator, old)))
+        async with polonaise.connect(cluster.coordinator) as log:
+            early = log.append(b"early", 0, copies=2)
+            with pytest.raises(UnsupportedVersion, match=r"is not in the log, and was not sent.* upgrade the servers"):
+                await early
+            with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
+                log.append(b"late", 0, copies=2)
+            assert (await log.append(b"plain", 0)).id == 0
+            assert [tx.data async for tx in log.read(0)] == [b"plain"]
 
 
 async def partitions() -> AsyncIterator[int]:

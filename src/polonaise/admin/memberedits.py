@@ -55,7 +55,7 @@ class MemberEdits:
         Raises what `without_copy` raises, with nothing changed.
         """
         description = (await self.description()).value
-        copies, required = description.replication_factor, description.requirement
+        copies, required = description.replication_factor, description.requirements().get(partition)
         return await self._change(
             partition, lambda value: without_copy(value, name, copies, required=required, force=force)
         )

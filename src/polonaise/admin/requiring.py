@@ -1,19 +1,20 @@
 """Change what commits need beside a quorum: the least number of copies, and of zones that these are in.
 
-The requirement is part of the cluster's description. Each partition acts by it from its next session on, which its
-owner starts at once; only then does the change count as made.
+What is required, of the whole cluster or of a topic, is part of the cluster's description. Each partition acts by it
+from its next session on, which its owner starts at once; only then does the change count as made.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from polonaise.admin.asking import ask_health, values_of
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
+from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
@@ -36,40 +37,49 @@ class RequirementChange:
 
     copies: int
     zones: int
+    topic: str
+    """The topic of which they are required; empty for the whole cluster."""
     waiting: Mapping[PartitionId, str]
     """The partitions that do not act by it yet, each with the reason; empty if all do."""
 
     def document(self) -> dict[str, Any]:
         """Return the outcome as a JSON-ready document."""
-        return {"copies": self.copies, "zones": self.zones, "waiting": {str(p): why for p, why in self.waiting.items()}}
+        topic = {"topic": self.topic} if self.topic else {}
+        waiting = {str(partition): why for partition, why in self.waiting.items()}
+        return {**topic, "copies": self.copies, "zones": self.zones, "waiting": waiting}
 
 
-async def require(host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float) -> RequirementChange:
-    """Change the requirement, and wait until every partition acts by it, `timeout_s` seconds at most.
+async def require(
+    host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str = ""
+) -> RequirementChange:
+    """Change what is required of a topic, or of the whole cluster, and wait until every partition of it acts by that.
 
-    With 0 copies and 0 zones, commits need a quorum only. Fewer copies than zones stand for as many. Each wait for an
-    answer before the change ends after `timeout_s` seconds, too. Raises, with nothing changed: `BadOption` for numbers
-    that the partitions' copies and their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or
-    a server does not or is of a version that does not know requirements. Raises `CoordinatorUnavailable`, which says so
-    if the change may have been made.
+    With 0 copies and 0 zones, commits need what the other one requires; if that is nothing either, a quorum only. Fewer
+    copies than zones stand for as many. The wait ends after `timeout_s` seconds, as each wait for an answer before the
+    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for numbers that the partitions' copies and
+    their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server does not or is of a
+    version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if the change may have
+    been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
     copies = max(copies, zones)
     current = await _answered(coordinator.description(), timeout_s)
-    wanted = current.value.requiring(copies, zones)
-    required = wanted.requirement
-    assert required is not None
-    copied = await _copied(coordinator, wanted, timeout_s)
+    wanted = current.value.requiring(copies, zones, topic)
+    required = wanted.demands[topic].among(wanted.zones)
+    partitions = _partitions_of(wanted, topic)
+    copied = await _copied(coordinator, partitions, timeout_s)
     if lack := _lack_in(required, copied):
         raise BadOption(
             f"{lack}: add copies (polonaise partition add-copy), give storage nodes zones (polonaise storage zone), or "
             "require less"
         )
     if copies:
-        await _check_present(host, coordinator, current.value, required, copied, timeout_s)
+        await _check_servers(host, coordinator, current.value, "topics_required" if topic else "required", timeout_s)
+        await _check_present(host, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
-    return RequirementChange(copies, zones, await _followed(host, coordinator, wanted, required, timeout_s))
+    waiting = await _followed(host, coordinator, dict.fromkeys(partitions, required.version), timeout_s)
+    return RequirementChange(copies, zones, topic, waiting)
 
 
 async def set_zone(
@@ -77,7 +87,7 @@ async def set_zone(
 ) -> RequirementChange | None:
     """Put a storage node into a zone; an empty one takes it out of its zone.
 
-    Returns how the partitions follow if the cluster was ever given a requirement, else None. Raises, with nothing
+    Returns how the partitions follow if anything was ever required, else None. Raises, with nothing
     changed: `UnknownStorageNode`, and `BadOption` for an invalid zone or if the required number of zones would not be
     there any more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
@@ -85,14 +95,23 @@ async def set_zone(
     current = await _answered(coordinator.description(), timeout_s)
     current.value.check_known(name)
     wanted = current.value.zoned(name, zone)
-    required = wanted.requirement
-    if required is not None and (lack := _lack_in(required, await _copied(coordinator, wanted, timeout_s))):
-        raise BadOption(f"{lack} after that: require less first, with `polonaise cluster require`")
+    for topic, demand in wanted.demands.items():
+        copied = await _copied(coordinator, _partitions_of(wanted, topic), timeout_s)
+        if lack := _lack_in(demand.among(wanted.zones), copied):
+            command = f"topic require {topic}" if topic else "cluster require"
+            raise BadOption(f"{lack} after that: require less first, with `polonaise {command}`")
     await _write(coordinator, wanted, current, timeout_s)
-    if required is None:
+    if not wanted.demands:
         return None
-    waiting = await _followed(host, coordinator, wanted, required, timeout_s)
-    return RequirementChange(required.copies, required.zones, waiting)
+    versions = {partition: required.version for partition, required in wanted.requirements().items()}
+    own = wanted.required
+    waiting = await _followed(host, coordinator, versions, timeout_s)
+    return RequirementChange(own.copies if own else 0, own.zones if own else 0, "", waiting)
+
+
+def _partitions_of(description: ClusterDescription, topic: str) -> Sequence[PartitionId]:
+    """Return the partitions of a topic or, without one, of the whole cluster."""
+    return description.topics[topic] if topic else range(description.total)
 
 
 def check_zone(zone: str) -> None:
@@ -104,15 +123,15 @@ def check_zone(zone: str) -> None:
 
 
 async def _copied(
-    coordinator: Coordinator, description: ClusterDescription, timeout_s: float
+    coordinator: Coordinator, partitions: Sequence[PartitionId], timeout_s: float
 ) -> dict[frozenset[StorageId], PartitionId]:
-    """Return the sets of storage nodes that hold a partition's copies, or are to hold them, with a partition each.
+    """Return the sets of storage nodes that hold the copies of these partitions, or are to, with a partition each.
 
     They are read before the requirement is written. A removal of a copy that is asked for in between is not made by the
     partition's owner if commits need that copy (`recovery.takes_next`).
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
-    values = await _answered(_values(coordinator, range(description.total)), timeout_s)
+    values = await _answered(_values(coordinator, partitions), timeout_s)
     for partition, value in values.items():
         for names in (value.members, value.next or value.members):
             copied.setdefault(frozenset(names), partition)
@@ -131,15 +150,10 @@ def _lack_in(
     return ""
 
 
-async def _check_present(
-    host: Host,
-    coordinator: Coordinator,
-    description: ClusterDescription,
-    required: Requirement,
-    copied: Mapping[frozenset[StorageId], PartitionId],
-    timeout_s: float,
+async def _check_servers(
+    host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
-    """Raise `InsufficientReplicas` unless the nodes that are required are there, and all servers know requirements."""
+    """Raise `InsufficientReplicas` unless all servers know such requirements, which this key of their health shows."""
     members = await _answered(coordinator.members(), timeout_s)
     told = await asyncio.gather(
         *(ask_health(host, each.address, ROLE_SERVER, description.key, timeout_s) for each in members)
@@ -150,10 +164,21 @@ async def _check_present(
                 f"server {member.server} does not answer, and may not know of a requirement: {answer}. "
                 "Nothing was changed"
             )
-        if "required" not in answer:
+        if known_by not in answer:
+            what = "required copies" if known_by == "required" else "copies required of a topic"
             raise InsufficientReplicas(
-                f"server {member.server} is of a version that knows no required copies: upgrade it. Nothing was changed"
+                f"server {member.server} is of a version that knows no {what}: upgrade it. Nothing was changed"
             )
+
+
+async def _check_present(
+    host: Host,
+    description: ClusterDescription,
+    required: Requirement,
+    copied: Mapping[frozenset[StorageId], PartitionId],
+    timeout_s: float,
+) -> None:
+    """Raise `InsufficientReplicas` unless the storage nodes that are required answer."""
     nodes = description.nodes
     answers = await asyncio.gather(
         *(ask_health(host, address, ROLE_STORAGE, description.key, timeout_s) for address in nodes.values())
@@ -165,15 +190,17 @@ async def _check_present(
 
 
 async def _followed(
-    host: Host, coordinator: Coordinator, description: ClusterDescription, required: Requirement, timeout_s: float
+    host: Host, coordinator: Coordinator, versions: Mapping[PartitionId, int], timeout_s: float
 ) -> dict[PartitionId, str]:
-    """Wait until a session of every partition acts by the requirement, and return those where none does yet.
+    """Wait until a session of each of these partitions acts by the requirement of this version, or by a later one.
+
+    Returns those where none does yet, each with the reason.
 
     A session that was engaged under an older requirement may go on to commit by it, wherever its server is. So what the
     engagement says counts, and not whether a server has read the requirement.
     """
     until_s = host.clock.monotonic_s() + timeout_s
-    waiting = dict.fromkeys(range(description.total), "")
+    waiting = dict.fromkeys(versions, "")
     while True:
         try:
             # All of them together: each with a time limit of its own, a silent coordinator could take hours.
@@ -182,14 +209,16 @@ async def _followed(
         except CoordinatorUnavailable:
             waiting = dict.fromkeys(waiting, "the coordinator does not answer")
         else:
-            waiting = {each: _why_not_yet(value) for each, value in values.items() if not _acts_by(value, required)}
+            waiting = {
+                each: _why_not_yet(value) for each, value in values.items() if not _acts_by(value, versions[each])
+            }
         if not waiting or host.clock.monotonic_s() >= until_s:
             return waiting
         await asyncio.sleep(_LOOK_S)
 
 
-def _acts_by(value: PartitionValue, required: Requirement) -> bool:
-    return value.required is not None and value.required.version >= required.version
+def _acts_by(value: PartitionValue, version: int) -> bool:
+    return value.required is not None and value.required.version >= version
 
 
 def _why_not_yet(value: PartitionValue) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from polonaise.admin.asking import values_of
@@ -30,12 +30,17 @@ class Topic:
     """The id in the cluster of each partition, by its number in the topic."""
     owners: tuple[str, ...]
     """The address of the server that owns each partition, by its number; empty where none does."""
+    required: str = ""
+    """What its commits need, by an operator's word on this topic; empty if nothing beside what all commits need."""
     added: int = 0
     """How many partitions the command that returned this has added."""
 
     def document(self) -> dict[str, Any]:
         """Return the topic as a JSON-ready document."""
-        return {"topic": self.name, "partitions": len(self.ids), "ids": list(self.ids), "owners": list(self.owners)}
+        return {
+            "topic": self.name, "partitions": len(self.ids), "ids": list(self.ids), "owners": list(self.owners),
+            "required": self.required,
+        }  # fmt: skip
 
 
 async def create_topic(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
@@ -122,7 +127,7 @@ async def _grow(
                 if ready and await coordinator.set_description(grown, current.version) is not None:
                     assignment = await _give_owners(coordinator, grown.total)
                     topic = _topic(grown, name, assignment)
-                    return Topic(topic.name, topic.ids, topic.owners, count)
+                    return replace(topic, added=count)
                 if not ready and (await coordinator.description()).version == current.version:
                     raise CoordinatorDamaged(
                         f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but "
@@ -141,12 +146,13 @@ async def _grow(
 
 def _check_required(description: ClusterDescription, members: Mapping[PartitionId, tuple[StorageId, ...]]) -> None:
     """Raise `InsufficientReplicas` if new partitions with these members could not commit as is required."""
-    required = description.requirement
+    requirements = description.requirements()
     for partition, names in members.items():
+        required = requirements.get(partition)
         if required is not None and (lack := required.lack_of(names)):
             raise InsufficientReplicas(
                 f"partition {partition} would be on {', '.join(names)}, and {lack}: add storage nodes, or require less "
-                "(polonaise cluster require). Nothing was changed"
+                "(polonaise cluster require, or topic require). Nothing was changed"
             )
 
 
@@ -188,7 +194,9 @@ async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
 def _topic(description: ClusterDescription, name: str, assignment: Assignment) -> Topic:
     ids = description.topics[name]
     owners = (assignment.owners.get(partition) for partition in ids)
-    return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners))
+    demand = description.topics_required.get(name)
+    told = "" if demand is None else demand.told
+    return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners), told)
 
 
 def _silent(timeout_s: float, more: str) -> str:

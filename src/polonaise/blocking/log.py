@@ -166,6 +166,8 @@ class Log:
         locks: Iterable[Lock] = (),
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
+        copies: int = 0,
+        zones: int = 0,
     ) -> Receipt:
         """Append one transaction; return its receipt at once. As `polonaise.Log.append`."""
         append = self._log.append
@@ -178,6 +180,8 @@ class Log:
                 locks=locks,
                 expectations=expectations,
                 changes=changes,
+                copies=copies,
+                zones=zones,
             )
         )
         return Receipt(self._background, receipt)
@@ -190,6 +194,8 @@ class Log:
         high_water_mark: TransactionId | None = None,
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
+        copies: int = 0,
+        zones: int = 0,
     ) -> Receipt:
         """Append transactions that commit as one; return their receipt at once. As `polonaise.Log.append_group`."""
         append_group = self._log.append_group
@@ -200,6 +206,8 @@ class Log:
                 high_water_mark=high_water_mark,
                 expectations=expectations,
                 changes=changes,
+                copies=copies,
+                zones=zones,
             )
         )
         return Receipt(self._background, receipt)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
+from polonaise.client.copies import CopiedReceipt
 from polonaise.client.protocol.arguments import checked_seconds
 from polonaise.client.running import OutcomeKind
 from polonaise.client.running import Submission as AsynchronousSubmission
-from polonaise.errors import AppendUnknown, DeadlineExceeded, PolonaiseError
+from polonaise.errors import AppendUnknown, CopiesUnproved, DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ class Receipt:
         nothing about the append: call again later.
         """
         if not self.wait(timeout):
+            if isinstance(self._receipt, CopiedReceipt) and self._receipt.committed:
+                raise with_receipt(self._background, self._receipt.unproved(f"the {timeout or 0:g} s are over"))
             raise DeadlineExceeded(f"{self!r} is not decided after {timeout:g} s: it may still commit, so ask again")
         error = self.error
         if error is not None:
@@ -56,7 +59,8 @@ class Receipt:
         receipt = self._receipt
         if not receipt.done:
             try:
-                self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
+                with receipts_wrapped(self._background):
+                    self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
             except TimeoutError:
                 return receipt.done
         return True
@@ -185,17 +189,17 @@ class Submission:
 
 @contextmanager
 def receipts_wrapped(background: Background) -> Iterator[None]:
-    """Wrap the receipt of an `AppendUnknown` that is raised within, for use by threads."""
+    """Wrap the receipt of an `AppendUnknown` or `CopiesUnproved` that is raised within, for use by threads."""
     try:
         yield
-    except AppendUnknown as error:
+    except (AppendUnknown, CopiesUnproved) as error:
         with_receipt(background, error)
         raise
 
 
 def with_receipt(background: Background, error: E) -> E:
-    """Return the error, with the receipt of an `AppendUnknown` wrapped for use by threads."""
-    if isinstance(error, AppendUnknown) and isinstance(error.receipt, asynchronous.Receipt):
+    """Return the error, with the receipt of an `AppendUnknown` or `CopiesUnproved` wrapped for use by threads."""
+    if isinstance(error, AppendUnknown | CopiesUnproved) and isinstance(error.receipt, asynchronous.Receipt):
         error.receipt = Receipt(background, error.receipt)
     return error
 

@@ -1,29 +1,33 @@
-"""The `polonaise cluster require` command: how many copies, in how many zones, a commit needs."""
+"""The commands `cluster require` and `topic require`: how many copies, in how many zones, a commit needs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from polonaise.cli import looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import say, say_json
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.cli.topic import topic
 
 if TYPE_CHECKING:
     from polonaise.admin.requiring import RequirementChange
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
+_Copies = Annotated[int, Option(min=0, help="Least number of storage nodes that have synced a commit.")]
+_Zones = Annotated[int, Option(min=0, help="Least number of zones that these nodes are in.")]
+
 
 @cluster.command("require", epilog=EXIT_STATUS)
 @with_tls
 def cluster_require(
-    copies: Annotated[int, Option(min=0, help="Least number of storage nodes that have synced a commit.")],
-    zones: Annotated[int, Option(min=0, help="Least number of zones that these nodes are in.")] = 0,
+    copies: _Copies,
+    zones: _Zones = 0,
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.TimeoutOfAll = 30.0,
     as_json: looking.Json = False,
@@ -33,23 +37,55 @@ def cluster_require(
     While fewer can be had, appends are refused at once and nothing is written. Returns when every partition acts by it;
     exit status 1 if some do not in time, which it names: they will as soon as they can. `--copies 0` takes it back.
     """
+    _require("", copies, zones, coordinator, timeout, as_json=as_json)
+
+
+@topic.command("require", epilog=EXIT_STATUS)
+@with_tls
+def topic_require(
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the topic.")],
+    copies: _Copies,
+    zones: _Zones = 0,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.TimeoutOfAll = 30.0,
+    as_json: looking.Json = False,
+) -> None:
+    """Require of every commit to a topic copies on so many storage nodes and in so many zones.
+
+    Where the whole cluster requires more, that holds. All else is as with `polonaise cluster require`, but for the
+    partitions of this topic only, and those that it gets later. `--copies 0` takes it back.
+    """
+    _require(name, copies, zones, coordinator, timeout, as_json=as_json)
+
+
+def _require(name: str, copies: int, zones: int, coordinator: str | None, timeout_s: float, *, as_json: bool) -> None:
+    """Change what is required of a topic or, with an empty name, of the whole cluster; print how partitions follow."""
     from polonaise.admin.requiring import require
 
     async def do(host: Host, opened: Coordinator) -> None:
-        change = await require(host, opened, copies, zones, timeout)
+        change = await require(host, opened, copies, zones, timeout_s, name)
         if as_json:
             say_json(change.document())
-        show_change(change, as_json=as_json)
+        else:
+            _show_change(change)
+        show_waiting(change, as_json=as_json)
 
     looking.with_coordinator(coordinator, do)
 
 
-def show_change(change: RequirementChange, *, as_json: bool) -> None:
-    """Print how the partitions follow a requirement, unless as JSON. Raises `typer.Exit` if some do not."""
+def show_waiting(change: RequirementChange, *, as_json: bool) -> None:
+    """Print which partitions do not follow a requirement yet, unless as JSON. Raises `typer.Exit` if some do not."""
     if not as_json:
-        needs = f"{change.copies} copies in {change.zones} zones" if change.copies else "a quorum, and nothing else"
-        say(f"commits need {needs}")
         for partition, why in change.waiting.items():
             say(f"partition {partition} does not act by it yet: {why}")
     if change.waiting:
         raise typer.Exit(ExitStatus.FAILED)
+
+
+def _show_change(change: RequirementChange) -> None:
+    """Print what commits need now."""
+    from polonaise.coordination.requirement import told_of
+
+    nothing = "what the whole cluster requires, and nothing else" if change.topic else "a quorum, and nothing else"
+    to = f" to topic {change.topic}" if change.topic else ""
+    say(f"commits{to} need {told_of(change.copies, change.zones) or nothing}")

@@ -137,7 +137,7 @@ def storage_zone(
 ) -> None:
     """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
     from polonaise.admin.requiring import set_zone
-    from polonaise.cli.requirement import show_change
+    from polonaise.cli.requirement import show_waiting
 
     async def do(host: Host, opened: Coordinator) -> None:
         change = await set_zone(host, opened, name, zone, timeout)
@@ -146,7 +146,7 @@ def storage_zone(
         else:
             say(f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}")
         if change is not None:
-            show_change(change, as_json=as_json)
+            show_waiting(change, as_json=as_json)
 
     looking.with_coordinator(coordinator, do)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polonaise.host import Host
 
 topic = typer.Typer(
-    help="Create topics, which are named groups of partitions; let them grow, list and describe them.",
+    help="Create topics, which are named groups of partitions; let them grow, list them, require copies of commits.",
     no_args_is_help=True,
 )
 
@@ -76,7 +76,7 @@ def topic_list(
     timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
-    """List the topics of a cluster: name, number of partitions, their ids, and how many have an owner.
+    """List the topics of a cluster: name, number of partitions, their ids, how many have an owner, what is required.
 
     The log's own partitions, which are in no topic, are not listed: `polonaise partition list` shows all.
     """
@@ -89,8 +89,11 @@ def topic_list(
             for each in topics:
                 say_json(each.document())
             return
-        rows = [(each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners))) for each in topics]
-        print_table(["topic", "partitions", "ids", "owned"], rows, right=(1, 3))
+        rows = [
+            (each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners)), each.required or "-")
+            for each in topics
+        ]
+        print_table(["topic", "partitions", "ids", "owned", "required"], rows, right=(1, 3))
 
     looking.with_coordinator(coordinator, do)
 
@@ -116,6 +119,8 @@ def topic_describe(
             (number, id, owner or "-") for number, (id, owner) in enumerate(zip(found.ids, found.owners, strict=True))
         ]
         print_table(["partition", "id", "owner"], rows, right=(0, 1))
+        if found.required:
+            say(f"commits need {found.required}, by `polonaise topic require`")
 
     looking.with_coordinator(coordinator, do)
 

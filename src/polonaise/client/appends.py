@@ -11,25 +11,31 @@ from typing import Final, NamedTuple
 
 from polonaise.client import waiting
 from polonaise.client.condition import PartitionCondition
-from polonaise.client.links import Stream
+from polonaise.client.copies import CopiedReceipt
+from polonaise.client.links import Stream, check_knows
 from polonaise.client.protocol.draft import Draft, bytes_of
 from polonaise.client.protocol.group import Group
-from polonaise.client.protocol.outstanding import AppendFailure, Pending
+from polonaise.client.protocol.needs import operation_of
+from polonaise.client.protocol.outstanding import AppendFailure, Pending, Unordered
 from polonaise.client.protocol.packing import Operations, Outgoing, frames, still_pending
 from polonaise.client.protocol.window import SENDS_MAX, AppendWindow, SentFrame
 from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import Admission, check_loop, fail_all, until, wake
-from polonaise.errors import Closed, ConnectionLost, Overloaded, PolonaiseError, fresh
+from polonaise.errors import Closed, ConnectionLost, Overloaded, PolonaiseError, UnsupportedVersion, fresh
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns, FailedAppend
+from polonaise.wire.copies import COPIES_VERSION, Needs
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
 """The number of unsent transactions at which a context's append sends all of them at once, and not at the end of the
 turn of the event loop: the server then works on them while other contexts run."""
+
+
+_NEEDS: Final = "an append that needs copies or zones"
 
 
 class _OutgoingGroup(NamedTuple):
@@ -111,11 +117,13 @@ class PartitionAppends(PartitionCondition):
         client_high_water_mark: TransactionId | None,
         locks: bytes = b"",
         operations: Operations = (),
+        needs: Needs | None = None,
     ) -> Receipt:
         """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
 
         The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
-        error that stopped the partition, and as `check_loop`.
+        error that stopped the partition, `UnsupportedVersion` for `needs` that the server does not know, and as
+        `check_loop`.
         """
         # Once for all appends of a turn, as it costs a system call. Thread and process are compared each time: a
         # sending stays scheduled for as long as the server does not read.
@@ -123,7 +131,11 @@ class PartitionAppends(PartitionCondition):
             check_loop(self.loop)
         self._check_accepts()
         size = len(body) + len(locks)
-        receipt = Receipt(self, 1, size + bytes_of(operations) if operations else size)
+        if needs is None:
+            receipt = Receipt(self, 1, size + bytes_of(operations) if operations else size)
+        else:
+            operations = [*operations, operation_of(needs)]
+            receipt = self._needing(needs, 1, size + bytes_of(operations))
         self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
@@ -131,13 +143,27 @@ class PartitionAppends(PartitionCondition):
             self._send_soon()
         return receipt
 
+    def _needing(self, needs: Needs, count: int, size: int) -> Receipt:
+        """Make the receipt of an append with needs. Raises `UnsupportedVersion` if the server knows none."""
+        if self._stream is not None:
+            check_knows(self._stream.connection, COPIES_VERSION, _NEEDS)
+        return CopiedReceipt(self, count, size, needs)
+
     def append_group(
-        self, group: Group, client_high_water_mark: TransactionId | None, operations: Operations
+        self,
+        group: Group,
+        client_high_water_mark: TransactionId | None,
+        operations: Operations,
+        needs: Needs | None = None,
     ) -> Receipt:
         """Register a group in columns; return its receipt. Otherwise as `append`."""
         check_loop(self.loop)
         self._check_accepts()
-        receipt = Receipt(self, len(group), group.size + bytes_of(operations))
+        if needs is None:
+            receipt = Receipt(self, len(group), group.size + bytes_of(operations))
+        else:
+            operations = [*operations, operation_of(needs)]
+            receipt = self._needing(needs, len(group), group.size + bytes_of(operations))
         self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent_groups.append(_OutgoingGroup(len(self._unsent), receipt, group, mark, operations))
@@ -153,8 +179,13 @@ class PartitionAppends(PartitionCondition):
         if self.stopped:
             raise fresh(self.stopped)
         *others, (header, body) = draft.bodies
-        mark = draft.high_water_mark
-        receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
+        mark, needs = draft.high_water_mark, draft.needs
+        operations: Operations = draft.operations or ()  # an empty list is not kept, for each append, until it is sent
+        if needs is None:
+            receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
+        else:
+            operations = [*operations, operation_of(needs)]
+            receipt = self._needing(needs, len(draft.bodies), draft.sent_bytes)
         self._outstanding.add(receipt)
         sequence = receipt.sequence
         for other_header, other_body in others:
@@ -162,7 +193,6 @@ class PartitionAppends(PartitionCondition):
             sequence += 1
         # A lock is raised to the id of the transaction that carries it: the last one covers the whole group.
         locks = b"".join(draft.locks)
-        operations = draft.operations or ()  # an empty list is not kept, for each append, until it is sent
         self._unsent.append((receipt, sequence, mark, header, body, locks, operations, True))
         self._send_soon()
         stream = self._stream
@@ -279,6 +309,7 @@ class PartitionAppends(PartitionCondition):
         self.generation = generation
         self._again.extendleft(reversed(self._window.open(window_bytes)))
         self._give_up_on_some()
+        self._give_up_unknown(stream)
         self._outstanding.mounted_after = 0
         mounted, self._waiting_for_mount = self._waiting_for_mount, []
         wake(mounted)
@@ -298,6 +329,21 @@ class PartitionAppends(PartitionCondition):
         while again and again[0].last <= given_up:
             again.popleft()
         self._settled(self._outstanding.passed(given_up, self._cause()))
+
+    def _give_up_unknown(self, stream: Stream) -> None:
+        """Settle as failed the appends with needs that an older server does not know, now that the mount is ready.
+
+        What was sent of them on an earlier mount is not in the log, and nothing of them is sent on this one.
+        """
+        try:
+            check_knows(stream.connection, COPIES_VERSION, _NEEDS)
+        except UnsupportedVersion as error:
+            settled: list[Pending] = []
+            failure = AppendFailure(Unordered.NOT_KNOWN_THERE, cause=error.text)
+            for entry in self._outstanding.pending():
+                if isinstance(entry, CopiedReceipt):
+                    settled += self._outstanding.give_up(entry, failure)
+            self._settled(settled)
 
     def shut(self, *, send_again: bool = True) -> None:
         """Send nothing more until the next mount, because this one is over.

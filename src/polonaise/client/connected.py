@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -217,6 +218,7 @@ class Connected:
             raise fresh(self._fault)
         id = self._routes.id_of(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings, id)
+        appends.prove = partial(self._requests.prove, partition)
         taker: Applier | MarkOnly
         if self._view is None:
             taker = MarkOnly(appends, self._requests)

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
 from polonaise.client.waiting import retrieve
-from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError
+from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
@@ -186,6 +186,16 @@ class Links:
             )
 
         return await link.connect(self._host, address, make, deadline_s=self._settings.connect_s_max)
+
+
+def check_knows(connection: Connection, version: int, what: str) -> None:
+    """Raise `UnsupportedVersion` if the server at the other end speaks only older versions of the protocol."""
+    assert connection.peer is not None
+    if connection.peer.version_max < version:
+        raise UnsupportedVersion(
+            f"{connection.peer_name} speaks protocol {connection.peer.version_max}, and {what} takes {version}: "
+            "upgrade the servers"
+        )
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:

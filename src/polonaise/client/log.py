@@ -26,6 +26,7 @@ from polonaise.client.protocol.draft import (
 )
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
+from polonaise.client.protocol.needs import checked_needs
 from polonaise.client.protocol.oncekeys import Once, checked_once_key, digest_of_request
 from polonaise.client.readable import ReadableLog
 from polonaise.client.receipt import Receipt
@@ -160,6 +161,8 @@ class Log(ReadableLog):
           append was sent and may still commit: await the error's `receipt`);
         - `AppendUnknown`, too, when the client is closed, or the partition stops, after the append was sent;
         - `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull` for what the context built;
+        - for the copies that it needs (`Draft.need`) `CopiesUnproved`, if it was appended and they are not proved in
+          time, and `UnsupportedVersion`;
         - `ClientAhead`, `Closed`, or what else stopped the partition; `BadOption` for an invalid argument.
         """
         self._check_run(context, timeout)
@@ -246,6 +249,8 @@ class Log(ReadableLog):
         locks: Iterable[Lock] = (),
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
+        copies: int = 0,
+        zones: int = 0,
     ) -> Receipt:
         """Append one transaction, without a context; return its receipt at once. `await` the receipt, or not.
 
@@ -256,6 +261,11 @@ class Log(ReadableLog):
         `data` is bytes, or what the client's serializer encodes; `header` an integer of 32 bits, signed.
         `high_water_mark` is the id up to which the application had applied the log when it built the transaction, by
         which its locks are judged; by default, what this client has applied.
+
+        With `copies` or `zones` the append succeeds only once so many engaged replicas, in so many zones, have synced
+        it: the receipt waits for the proof. `InsufficientReplicas` is raised at once, with nothing written, if the
+        replicas of the present session can't be as many; `CopiesUnproved` if the append is in the log and the proof
+        can't be had any more; and `UnsupportedVersion`, with nothing sent, by servers that do not know such appends.
 
         A failed append is not tried again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
         `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.
@@ -275,7 +285,8 @@ class Log(ReadableLog):
             checked_id("high_water_mark", high_water_mark)
         lock_bytes = joined(locks, limits) if locks else b""
         checked = operations(expectations, changes) if expectations or changes else ()
-        return appends.append(body, header, high_water_mark, lock_bytes, checked)
+        needs = checked_needs(copies, zones) if copies or zones else None
+        return appends.append(body, header, high_water_mark, lock_bytes, checked, needs)
 
     def append_group(
         self,
@@ -285,6 +296,8 @@ class Log(ReadableLog):
         high_water_mark: TransactionId | None = None,
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
+        copies: int = 0,
+        zones: int = 0,
     ) -> Receipt:
         """Append many transactions that commit as one, all or none; return their receipt at once.
 
@@ -296,7 +309,8 @@ class Log(ReadableLog):
             receipt.ids  # one after the other
 
         The group's bodies go into the log as they are, without the client's serializer. `expectations` and `changes`
-        belong to the group as a whole. Raises what `append` raises, and `BodyTooLarge` for a group past `Limits`.
+        belong to the group as a whole, as do `copies` and `zones`, which are those of `append`. Raises what `append`
+        raises, and `BodyTooLarge` for a group past `Limits`.
         """
         appends = self._appends_of(partition, (group,))
         if not isinstance(group, Group):
@@ -304,7 +318,8 @@ class Log(ReadableLog):
         group.check(self._settings.limits)
         if high_water_mark is not None:
             checked_id("high_water_mark", high_water_mark)
-        return appends.append_group(group, high_water_mark, operations(expectations, changes))
+        needs = checked_needs(copies, zones)
+        return appends.append_group(group, high_water_mark, operations(expectations, changes), needs)
 
     async def ready(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> None:
         """Wait until the partition is mounted and has room for another append.

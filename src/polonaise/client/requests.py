@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from polonaise.client.links import Links
+from polonaise.client.links import Links, check_knows
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
@@ -17,7 +17,9 @@ from polonaise.host import Host
 from polonaise.log.registers import after, sets_of
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
+from polonaise.wire.copies import COPIES_VERSION, CopiesProved, Needs, ProveCopies
 from polonaise.wire.messages import (
+    PROTOCOL_VERSION_MIN,
     GetRegister,
     HighWaterMark,
     HighWaterMarkIs,
@@ -52,6 +54,7 @@ class Requests:
         timeout: float | None,
         *,
         wait_s: float = 0.0,
+        version: int = PROTOCOL_VERSION_MIN,
         report: Callable[[PolonaiseError], None] | None = None,
     ) -> M:
         """Send a request to the partition's owner, and return the answer.
@@ -59,7 +62,8 @@ class Requests:
         After an error that may pass, the request is sent again after a pause, to whichever server is the owner then.
         Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
         until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
-        answers; `report` is called with each error after which the request is sent again.
+        answers; `report` is called with each error after which the request is sent again. Nothing is sent to servers
+        whose protocol does not reach `version`: that raises `UnsupportedVersion`.
         """
         trouble: PolonaiseError | None = None
 
@@ -71,7 +75,7 @@ class Requests:
 
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask_until_answered(partition, request, answer, wait_s, note)
+                return await self._ask_until_answered(partition, request, answer, wait_s, version, note)
         except TimeoutError:
             because = f" (the last trouble: {trouble})" if trouble else ""
             raise DeadlineExceeded(
@@ -85,6 +89,7 @@ class Requests:
         request: Message,
         answer: type[M],
         wait_s: float,
+        version: int,
         note: Callable[[PolonaiseError], None],
     ) -> M:
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
@@ -92,6 +97,7 @@ class Requests:
             try:
                 owner = await self._routes.owner(partition)
                 connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
+                check_knows(connection, version, type(request).__name__)
                 received = await connection.request(
                     request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
                 )
@@ -117,6 +123,13 @@ class Requests:
         """Return the committed high-water mark, proved by the owner after the request arrived. Raises as `ask`."""
         answer = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
         return answer.high_water_mark
+
+    async def prove(self, partition: PartitionId, id: TransactionId, needs: Needs) -> None:
+        """Return once the owner has proved that a committed transaction is on what it needs.
+
+        Raises `UnsupportedVersion` if the owner does not know such requests, and as `ask`.
+        """
+        await self.ask(partition, ProveCopies(id, *needs), CopiesProved, None, version=COPIES_VERSION)
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""

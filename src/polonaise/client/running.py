@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
+from polonaise.client.copies import CopiedReceipt
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
@@ -17,7 +18,7 @@ from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, ExpectationFailed
+from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, CopiesUnproved, ExpectationFailed
 from polonaise.host import Host
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
@@ -39,7 +40,9 @@ class OutcomeKind(enum.Enum):
     EXPIRED = "expired"
     """The deadline passed; nothing was appended, and nothing will be (`AppendExpired`). Submit it again."""
     RAISED = "raised"
-    """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`."""
+    """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`.
+
+    Of `CopiesUnproved` alone, the append is in the log; `receipt` is there to wait for the proof."""
     UNKNOWN = "unknown"
     """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client is
     closed."""
@@ -332,6 +335,8 @@ class _Run:
                 f"{self._timeout:g} s: it may still commit; await the error's receipt{appends.silence()}",
                 receipt,
             ) from None
+        if isinstance(receipt, CopiedReceipt) and not receipt.done:
+            raise receipt.unproved(f"the {self._timeout:g} s are over") from None
 
     async def _wait_to_run_again(self, again: Again) -> None:
         appends, deadline_s = self._appends, self.deadline_s
@@ -430,6 +435,8 @@ class Submission:
         match error:
             case AppendUnknown():
                 return Outcome(OutcomeKind.UNKNOWN, error.receipt, error)
+            case CopiesUnproved():
+                return Outcome(OutcomeKind.RAISED, error.receipt, error)
             case Abandoned():
                 return Outcome(OutcomeKind.ABANDONED, None, error)
             case AppendExpired():

@@ -11,7 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement
+from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, UnknownStorageNode
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
@@ -76,7 +77,7 @@ def without_copy(
     if required is not None and (lack := required.lack_of(left)):
         raise CopyNeeded(
             f"without {name} commits would lack what they need: {lack}. Add a copy first, or require less (polonaise "
-            "cluster require)"
+            "cluster require, or topic require)"
         )
     if len(sound) < copies and not force:
         raise CopyNeeded(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
+from polonaise.coordination.requirement import Demand, Requirement
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.errors import CoordinatorDamaged, CoordinatorNewer, UnknownStorageNode, UnknownTopic
 from polonaise.redaction import redacted
@@ -138,29 +139,6 @@ class HeadReset:
 
 
 @dataclass(frozen=True, slots=True)
-class Requirement:
-    """The replicas that each commit of a session needs beside a quorum, as the cluster's description demands."""
-
-    version: int
-    """The number of this requirement in the cluster's description: a later one has a larger number."""
-    copies: int = 0
-    """The least number of replicas that have synced a batch before it counts as committed."""
-    zones: int = 0
-    """The least number of zones that these replicas are in."""
-    zone_of: Mapping[StorageId, str] = field(default_factory=dict)
-    """The zones of the storage nodes that have one; a node without one counts for none."""
-
-    def lack_of(self, names: Collection[StorageId]) -> str:
-        """Return what these replicas lack to meet the requirement, for operators; empty if they meet it."""
-        if len(names) < self.copies:
-            return f"{self.copies} copies are required, and {len(names)} can be had"
-        there = {self.zone_of[name] for name in names if name in self.zone_of}
-        if len(there) < self.zones:
-            return f"copies in {self.zones} zones are required, and {len(there)} can be had"
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionValue(CoordinatorValue):
     """The one value per partition: who may write, in which session, to which replicas."""
 
@@ -187,8 +165,7 @@ class PartitionValue(CoordinatorValue):
         engagements = {name: [e.session, e.closing] for name, e in sorted(self.engagements.items())}
         more: dict[str, Any] = {}
         if self.required is not None:
-            each = self.required
-            more["required"] = [each.version, each.copies, each.zones, dict(each.zone_of)]
+            more["required"] = self.required.fields
         resets = [
             [r.to, r.source, r.known, r.asked_us, r.session, r.certain, *([r.begun] if r.begun != NO_SESSION else [])]
             for r in self.resets
@@ -215,7 +192,7 @@ class PartitionValue(CoordinatorValue):
                 HeadReset(int(to), str(source), int(known), int(asked_us), int(session), int(certain), *map(int, begun))
                 for to, source, known, asked_us, session, certain, *begun in fields.get("resets", ())
             ),
-            required=_requirement(fields["required"]) if "required" in fields else None,
+            required=Requirement.of(fields["required"]) if "required" in fields else None,
         )
 
 
@@ -267,9 +244,11 @@ class ClusterDescription(CoordinatorValue):
     """The storage nodes that are being drained: they get no more copies."""
     topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
     """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
-    required: tuple[int, int, int] | None = None
-    """The number of this requirement, and the copies and zones that each commit needs; None, and not written, until
-    somebody sets them. The number rises with each change of them or, once they are set, of `zones`."""
+    required: Demand | None = None
+    """What every commit of the cluster needs; None, and not written, until somebody sets it."""
+    topics_required: Mapping[str, Demand] = field(default_factory=dict)
+    """What every commit to a topic needs, for each topic that somebody has set it for. To take it back is to set it to
+    nothing: its number stays. With each change of a demand, or of `zones`, it gets a number above all others."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -360,13 +339,34 @@ class ClusterDescription(CoordinatorValue):
         return TopicPartitions(version, self.total, ids, topic)
 
     @property
-    def requirement(self) -> Requirement | None:
-        """The replicas that commits need by this description; None if it never demanded any."""
-        return None if self.required is None else Requirement(*self.required, zone_of=dict(self.zones))
+    def demands(self) -> dict[str, Demand]:
+        """What somebody has required: by topic, and under an empty name of the whole cluster."""
+        own = {} if self.required is None else {"": self.required}
+        return {**own, **self.topics_required}
 
-    def requiring(self, copies: int, zones: int) -> ClusterDescription:
-        """Return the description with another requirement of commits."""
-        return replace(self, required=(1 if self.required is None else self.required[0] + 1, copies, zones))
+    @property
+    def newest_demand(self) -> int:
+        """The number of the demand that was changed last; 0 if there never was one."""
+        return max((each.number for each in self.demands.values()), default=0)
+
+    def requirements(self) -> dict[PartitionId, Requirement]:
+        """Return the requirement of each partition that has one: the stronger of the cluster's and its topic's."""
+        own = dict.fromkeys(range(self.total), self.required)
+        for topic, demand in self.topics_required.items():
+            own.update(dict.fromkeys(self.topics[topic], demand.with_other(self.required)))
+        zone_of = dict(self.zones)
+        return {partition: each.among(zone_of) for partition, each in own.items() if each is not None}
+
+    def requiring(self, copies: int, zones: int, topic: str = "") -> ClusterDescription:
+        """Return the description with another demand on commits: to this topic or, without one, of the whole cluster.
+
+        Raises `UnknownTopic`.
+        """
+        demand = Demand(self.newest_demand + 1, copies, zones)
+        if not topic:
+            return replace(self, required=demand)
+        self.partitions_of(topic, 0)
+        return replace(self, topics_required={**self.topics_required, topic: demand})
 
     def zoned(self, name: StorageId, zone: str) -> ClusterDescription:
         """Return the description with this storage node in another zone; an empty one for none."""
@@ -374,11 +374,13 @@ class ClusterDescription(CoordinatorValue):
         return self._with_zones(zones)
 
     def _with_zones(self, zones: Mapping[StorageId, str]) -> ClusterDescription:
-        """Return the description with other zones: the requirement has another number then, since it goes by them."""
+        """Return the description with other zones: demands have another number then, since requirements go by them."""
         if zones == self.zones:
             return self
         changed = replace(self, zones=zones)
-        return changed if self.required is None else changed.requiring(*self.required[1:])
+        for topic, demand in self.demands.items():
+            changed = changed.requiring(demand.copies, demand.zones, topic)
+        return changed
 
     @property
     def label(self) -> str:
@@ -394,6 +396,8 @@ class ClusterDescription(CoordinatorValue):
             more["draining"] = list(self.draining)
         if self.required is not None:
             more["required"] = list(self.required)
+        if self.topics_required:
+            more["topics_required"] = {topic: list(demand) for topic, demand in self.topics_required.items()}
         return _encode(
             key=str(uuid.UUID(bytes=self.key)), partitions=self.partitions, storage=list(self.storage), **more
         )
@@ -408,15 +412,16 @@ class ClusterDescription(CoordinatorValue):
         draining = _names(fields, "draining") if "draining" in fields else ()
         if not {*draining} <= {*storage}:
             raise ValueError("a node is drained that is no storage node")
-        required: tuple[int, int, int] | None = None
-        if "required" in fields:
-            number, copies_required, zones_required = fields["required"]
-            required = int(number), int(copies_required), int(zones_required)
+        required = Demand.of(fields["required"]) if "required" in fields else None
         partitions = int(fields["partitions"])
         topics = check_topics(partitions, fields.get("topics", {}))
+        topics_required = {topic: Demand.of(each) for topic, each in fields.get("topics_required", {}).items()}
+        if not topics_required.keys() <= topics.keys():
+            raise ValueError("something is required of a topic that there is not")
         return cls(
-            uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics, required
-        )
+            uuid.UUID(fields["key"]).bytes, partitions, storage, addresses, zones, copies, draining, topics, required,
+            topics_required,
+        )  # fmt: skip
 
 
 def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
@@ -469,11 +474,6 @@ class Versioned(Generic[V]):
 
     version: int
     value: V
-
-
-def _requirement(fields: Any) -> Requirement:
-    version, copies, zones, zone_of = fields
-    return Requirement(int(version), int(copies), int(zones), {str(name): str(zone) for name, zone in zone_of.items()})
 
 
 def _names(fields: Any, key: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import Generation, PartitionId
 from polonaise.wire.appends import ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
+from polonaise.wire.copies import ProveCopies
 from polonaise.wire.messages import (
     Append,
     AppendsFailed,
@@ -62,6 +63,8 @@ def receive(
             return owner.unmount(client_id, connection)
         case HighWaterMark():
             return owner.ask_mark(connection, request, now)
+        case ProveCopies():
+            return owner.prove_copies(connection, request, message, now)
         case GetRegister() | ListRegisters():
             return owner.ask_registers(connection, request, message, now)
         case _:

@@ -585,6 +585,7 @@ class Server:
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "required": self._requirements.told,
+            "topics_required": self._requirements.told_of_topics,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "copies": self._copies.health(),
             "storage": {

@@ -1,15 +1,17 @@
-"""The copies and zones that commits need, as this server last read them from the cluster's description."""
+"""The copies and zones that commits need, by partition, as last read from the cluster's description."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Requirement, Versioned
+from polonaise.coordination.requirement import Demand, Requirement
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, WrongClusterKey
+from polonaise.terms import PartitionId, StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 300.0
@@ -19,47 +21,61 @@ _AGAIN_S: Final = 1.0
 
 
 class Requirements:
-    """Knows the newest requirement that this server has read, and follows its changes."""
+    """Knows the newest requirements that this server has read, and follows their changes."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._version = -1
         """The version of the description that was read last, at which changes are waited for."""
-        self.current: Requirement | None = None
-        """The requirement of the description that was read last; None if it has none."""
+        self._read = (0, 0)
+        """The newest demand in that description, and how many partitions it has. Neither ever falls."""
+        self._of: Mapping[PartitionId, Requirement] = {}
+        self._demands: Mapping[str, Demand] = {}
+        self.zones: Mapping[StorageId, str] = {}
+        """The zones of the storage nodes that have one, by the description that was read last."""
 
     def begin(self, described: Versioned[ClusterDescription]) -> None:
         """Take the first description, whose changes are followed from then on."""
-        self._version = described.version
+        self._version, self.zones = described.version, described.value.zones
         self.take(described.value)
 
     def take(self, description: ClusterDescription) -> bool:
-        """Take a description that was read; return whether it changes the requirement."""
-        after = description.requirement
-        if after is None or (self.current is not None and after.version <= self.current.version):
+        """Take a description that was read, unless a newer one was; return whether it changes a requirement."""
+        before, after = self._read, (description.newest_demand, description.total)
+        # Partitions that a topic has got have its requirement, which has no new number for that.
+        if after <= before:
             return False
-        self.current = after
-        return True
+        self._read, self._of, self._demands = after, description.requirements(), description.demands
+        self.zones = description.zones
+        return after[0] > before[0]
 
-    async def for_session(self, value: PartitionValue) -> Requirement | None:
+    def of(self, partition: PartitionId) -> Requirement | None:
+        """Return the requirement of a partition, as it was read last; None if it has none."""
+        return self._of.get(partition)
+
+    async def for_session(self, partition: PartitionId, value: PartitionValue) -> Requirement | None:
         """Return the requirement of a session that is to follow the one in `value`.
 
-        An earlier session may have acted by a newer description than this server has read: the requirement must not be
-        taken back by a server that is behind. Raises `PartitionNotReady` while it is.
+        An earlier session may have acted by a newer description than this server has read, and the partition itself may
+        be newer: no requirement must be taken back, or missed, by a server that is behind. Raises `PartitionNotReady`
+        while it is.
         """
-        if value.required is not None and not self._has_read(value.required):
+        if not self._has_read(partition, value.required):
             self.take(await self._coordinator.describe())
-            if not self._has_read(value.required):
+            if not self._has_read(partition, value.required):
                 raise PartitionNotReady("this server has not read yet how many copies a commit needs")
-        return self.current
+        return self.of(partition)
 
-    def _has_read(self, required: Requirement) -> bool:
-        return self.current is not None and self.current.version >= required.version
+    def _has_read(self, partition: PartitionId, required: Requirement | None) -> bool:
+        if partition >= self._read[1]:
+            return False
+        known = self.of(partition)
+        return required is None or (known is not None and known.version >= required.version)
 
     async def follow(self, described: Callable[[], None], changed: Callable[[], None]) -> None:
         """Read the description when it changes, for ever.
 
-        `described` is called after each change of it, and `changed` after one that changes the requirement.
+        `described` is called after each change of it, and `changed` after one of requirements or zones.
         """
         while True:
             try:
@@ -71,9 +87,15 @@ class Requirements:
                 read = await self._coordinator.description()
                 if read.version != self._version:
                     described()
+                zoned = read.version > self._version and read.value.zones != self.zones
+                if zoned:
+                    self.zones = read.value.zones
                 self._version = read.version
                 if self.take(read.value):
-                    _log.info("commits need %s", self.told or "a quorum, and nothing else")
+                    for_topics = "".join(f"; to topic {name}, {told}" for name, told in self.told_of_topics.items())
+                    _log.info("commits need %s%s", self.told or "a quorum, and nothing else", for_topics)
+                    changed()
+                elif zoned:
                     changed()
             except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey):
                 # Other reads of the coordinator report its trouble. What is required stays as it was read last.
@@ -81,8 +103,10 @@ class Requirements:
 
     @property
     def told(self) -> str:
-        """What is required, for operators; empty if nothing is."""
-        if self.current is None or not (self.current.copies or self.current.zones):
-            return ""
-        copies = f"{self.current.copies} copies" if self.current.copies else "copies"
-        return f"{copies} in {self.current.zones} zones" if self.current.zones else copies
+        """What is required of the whole cluster, for operators; empty if nothing is."""
+        return self._demands[""].told if "" in self._demands else ""
+
+    @property
+    def told_of_topics(self) -> dict[str, str]:
+        """What is required of each topic of which something is, for operators."""
+        return {topic: demand.told for topic, demand in self._demands.items() if topic and demand.told}

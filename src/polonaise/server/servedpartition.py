@@ -306,10 +306,12 @@ class ServedPartition:
         return True
 
     def follow_requirement(self) -> None:
-        """End the session if it acts by another requirement of copies than this server has read by now."""
-        session, required = self.owner.session, self._requirements.current
+        """End the session if it acts by another requirement of copies, or other zones, than were read by now."""
+        session, required = self.owner.session, self._requirements.of(self.partition)
         if session is not None and session.value.required != required:
             self._carry_out(self.owner.end_session("other copies are required of commits now", self._now))
+        elif session is not None and session.zones != self._requirements.zones:
+            self._carry_out(self.owner.end_session("storage nodes are in other zones now", self._now))
 
     def _on_insufficient(self, why: str) -> None:
         """Have appends refused while too few replicas can be had."""

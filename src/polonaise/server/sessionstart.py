@@ -144,7 +144,7 @@ class SessionStart:
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
         async with self._coordinating():
-            required = await self._requirements.for_session(claimed.value)
+            required = await self._requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
@@ -174,7 +174,8 @@ class SessionStart:
         # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
         # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
-        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged)
+        zones = {} if self._requirements is None else self._requirements.zones
+        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
 
     # ------------------------------------------------------------------ 1 claim
 
@@ -318,7 +319,7 @@ class SessionStart:
 
         If the coordinator gives no answer, the attempt goes on.
         """
-        if self._requirements.current != value.required:
+        if self._requirements.of(self._partition) != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():

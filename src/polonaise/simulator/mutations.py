@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
+from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
 
 
@@ -456,18 +457,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "_is_quorum(value.next, clean)",
         "P1: a copy counts as a member that has not been caught up with",
     ),
-    "requirement-ignored-at-commit": Mutation(
-        "polonaise.server.protocol.commit",
-        "            self._needed = max(self._needed, required.copies)\n",
-        "",
-        "P1: a commit that needs more copies than a quorum is told of with a quorum",
-    ),
-    "required-zones-ignored-at-commit": Mutation(
-        "polonaise.server.protocol.commit",
-        "        if self._required is not None and self._required.zones:\n",
-        "        if self._required is not None and self._required.zones > 99:\n",
-        "P1: a commit that needs copies in two zones is told of with all of them in one",
-    ),
     "stale-assignment-believed": Mutation(
         "polonaise.client.routes",
         "        if read.version <= self._assignment.version:\n            return\n",
@@ -487,5 +476,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
     **OWNERSHIP_MUTATIONS,
+    **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,
 }

@@ -182,6 +182,9 @@ class History:
         """By partition: the highest id known to be committed, because a client was told so or saw the transaction."""
         self.told_checks: list[Callable[[PartitionId], None]] = []
         """Called with a partition at each moment when its `told` rises."""
+        self.copies_checks: list[Callable[[PartitionId, TransactionId, int], None]] = []
+        """Called when an application is told that an append has the copies that it needs: partition, last id, copies.
+        """
         self.client_ids: dict[int, str] = {}
         """By client id: the client that was given it."""
         self.reads = 0
@@ -240,6 +243,11 @@ class History:
     def _was_given_up(self, attempt: Try, transaction: TransactionId) -> bool:
         given_up = self.given_up[attempt.partition].get(transaction, ())
         return any(each.data == attempt.bodies[0] for each in given_up)
+
+    def proved(self, attempt: Try, transaction: TransactionId, copies: int) -> None:
+        """Note that an application was told that its append, with this first id, is on as many copies as it needs."""
+        for check in self.copies_checks:
+            check(attempt.partition, transaction + attempt.count - 1, copies)
 
     def _is_committed(self, partition: PartitionId, last: TransactionId) -> None:
         if last > self.told[partition]:

@@ -16,6 +16,7 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, Closed, PolonaiseError, ProducerFenced
 from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
 from polonaise.simulator.application import UNWANTED_HEADER
+from polonaise.simulator.copiescheck import NOBODY_HAS
 from polonaise.simulator.observations import Kind
 from polonaise.simulator.workload import (
     ClientLife,
@@ -121,6 +122,21 @@ async def _open_late(session: ClientLife, partition: PartitionId, older: Produce
     _taken(session, older, f"its opening again, as {receipt.id}")
 
 
+async def append_copied(session: ClientLife, partition: PartitionId) -> None:
+    """Append what needs copies: success means that it has them, and what nobody could have is never written."""
+    copies = session.random.choice((1, 2, 3, 3, 3, 5, NOBODY_HAS))
+    attempt = session.invoke(partition, Kind.PLAIN, [b""])
+    try:
+        receipt = session.log.append(attempt.bodies[0], partition, copies=copies)
+    except PolonaiseError as error:
+        session.failed(attempt, error)
+        return
+    await session.settle(attempt, receipt)
+    if copies == NOBODY_HAS and receipt.committed:
+        expected = f"an append that needs {copies} copies to be refused, and nothing to be written"
+        session.history.violated("P1 durability", expected, str(attempt))
+
+
 def _taken(session: ClientLife, older: Producer, what: str) -> None:
     session.history.violated("P6 fate", f"nothing more of {older.name} in epoch {older.epoch}", what)
 
@@ -129,4 +145,5 @@ RARE_STEPS: Final[tuple[tuple[Step, int], ...]] = (
     (append_marked_group, 6),
     (open_twice, 4),
     (list_registers, 3),
+    (append_copied, 8),
 )

@@ -26,6 +26,7 @@ from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Appl
 from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
+from polonaise.simulator.copiescheck import check_copies
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
 from polonaise.simulator.doubleowner import DoubleOwner
@@ -208,6 +209,9 @@ class Schedule:
         if self.knobs.spares:
             self.members = MemberChanges(self.cluster, self.history)
             self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
+        self.history.copies_checks.append(
+            lambda *told: check_copies(self.cluster, self.history, self.nemesis.spoilt, *told)
+        )
         self.requirement: RequirementChanges | None = None
         if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
             requirement = self.requirement = RequirementChanges(self.cluster, self.history)

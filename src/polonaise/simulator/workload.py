@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from polonaise.client.copies import CopiedReceipt
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
@@ -23,6 +24,7 @@ from polonaise.errors import (
     AppendUnknown,
     BeyondLog,
     Closed,
+    CopiesUnproved,
     LockConflict,
     OwnTransaction,
     PolonaiseError,
@@ -71,24 +73,36 @@ class ClientLife:
             self.follow(attempt, receipt)
 
     def follow(self, attempt: Try, receipt: Receipt) -> None:
-        """Note the fate of an append as soon as it is told, in a task of its own."""
+        """Note the fate of an append as soon as it is told, in a task of its own.
+
+        Where the append needs copies, nobody waits for these: there may never be as many again.
+        """
 
         async def run() -> None:
-            await self._note(attempt, receipt)
+            await self._note(attempt, receipt, proof=False)
             self.application.following -= 1
 
         self.application.following += 1
         self.host.spawn(run(), f"fate of try {attempt.number}")
 
-    async def _note(self, attempt: Try, receipt: Receipt) -> None:
+    async def _note(self, attempt: Try, receipt: Receipt, *, proof: bool = True) -> None:
         try:
-            await receipt
+            if proof or not isinstance(receipt, CopiedReceipt):
+                await receipt
+            else:
+                await Receipt.wait(receipt, None)
+                if receipt.failure is not None:
+                    await receipt  # raises
+        except CopiesUnproved:
+            self.history.committed(attempt, receipt.id)
         except AppendUnknown as error:
             self.history.unknown(attempt, error.code)
         except PolonaiseError as error:
             self.failed(attempt, error)
         else:
             self.history.committed(attempt, receipt.id)
+            if isinstance(receipt, CopiedReceipt) and proof:
+                self.history.proved(attempt, receipt.id, receipt.needs.copies)
 
     def failed(self, attempt: Try, error: PolonaiseError) -> None:
         self.history.contradicted(error, str(attempt))
@@ -382,10 +396,10 @@ async def look_up(session: ClientLife, partition: PartitionId) -> None:
 async def flush(session: ClientLife, partition: PartitionId) -> None:
     """Flush: afterwards the fate of every earlier append has to be known."""
     floor = session.history.told[partition]
-    before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.done]
+    before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.settled]
     mark = await session.log.flush(partition, timeout=session.timeout_s())
-    session.unsettled = [receipt for receipt in session.unsettled if not receipt.done]
-    undecided = [receipt for receipt in before if not receipt.done]
+    session.unsettled = [receipt for receipt in session.unsettled if not receipt.settled]
+    undecided = [receipt for receipt in before if not receipt.settled]
     if undecided:
         session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
     session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))

@@ -42,7 +42,8 @@ Every run has the same commit times.
 """
 STEP_US: Final = 1_000
 """Microseconds from the commit time of one batch to that of the next."""
-_REPLICA: Final[StorageId] = "memory"
+_REPLICAS: Final[tuple[StorageId, ...]] = ("memory-0", "memory-1", "memory-2")
+"""The names under which the one replica takes part, each in a zone of its own: appends may need as many of both."""
 _FIRST_SESSION: Final = 1
 _SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
 
@@ -94,7 +95,7 @@ class MemoryPartition:
         self._withheld: list[Effect] = []
         self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
-        links: Any = {_REPLICA: self._replica}
+        links: Any = dict.fromkeys(_REPLICAS, self._replica)
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
         self._start_session(_FIRST_SESSION)
 
@@ -130,12 +131,13 @@ class MemoryPartition:
         for batch in self._replica.from_id(self.owner.committed + 1):
             registers.apply(values, batch.registers)
         started = StartedSession(
-            value=PartitionValue(GENERATION, session, (_REPLICA,)),
+            value=PartitionValue(GENERATION, session, _REPLICAS),
             closing=self._replica.last,
             last_crc=batches[-1].crc if batches else 0,
             commit_time_us=self._time_us,
             registers=values,
-            engaged={_REPLICA: self._replica},
+            engaged=dict.fromkeys(_REPLICAS, self._replica),
+            zones={name: name for name in _REPLICAS},
         )
         self.carry_out(self.owner.session_started(started, self.now))
 
@@ -179,7 +181,8 @@ class MemoryPartition:
         if effect.batch is not None:
             self._time_us += STEP_US
             self._replica.batches.append(Batch.parse(effect.batch.raw))
-        self.carry_out(self.owner.stored(_REPLICA, self._replica, effect.session, effect.number, self.now))
+        for name in _REPLICAS:
+            self.carry_out(self.owner.stored(name, self._replica, effect.session, effect.number, self.now))
 
     def _read_history(self, effect: ReadHistory) -> None:
         batches = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.values import Requirement
+from polonaise.coordination.requirement import Requirement
 from polonaise.errors import InvariantViolated
 from polonaise.server.protocol.commit import Acknowledgements
 

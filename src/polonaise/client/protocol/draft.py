@@ -8,10 +8,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.client.protocol.arguments import checked_id, checked_key, checked_value, wrong
 from polonaise.client.protocol.locks import LOCK_BYTES, Lock, LockId
+from polonaise.client.protocol.needs import checked_needs
 from polonaise.errors import BadOption, BodyTooLarge, Closed, TooManyLocks
 from polonaise.log import registers
 from polonaise.terms import ChangeKind, ExpectationKind, LockMode, OwnKind, PartitionId, TransactionId
 from polonaise.wire.appends import CHANGE
+from polonaise.wire.copies import Needs
 
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ class Limits(NamedTuple):
 
 
 _READ, _WRITE, _APPEND = LockMode
-_EXPECTED: Final = frozenset(int(kind) for kind in ExpectationKind)
+_EXPECTED: Final = frozenset(int(kind) for kind in ExpectationKind if kind != ExpectationKind.COPIES)
 
 OPERATIONS_MAX: Final = 32_768
 """The most expectations and changes of one append or context; servers bound those of a frame, too."""
@@ -252,6 +254,7 @@ class Draft:
         "bodies",
         "high_water_mark",
         "locks",
+        "needs",
         "operations",
         "partition",
         "position",
@@ -272,6 +275,8 @@ class Draft:
         self.locks: list[Lock] = []
         self.operations: list[tuple[int, bytes, bytes]] = []
         self.position: TransactionId | None = None
+        self.needs: Needs | None = None
+        """What the append needs beside its commit; None for nothing."""
         self.size = 0
         self.abandoned: str | None = None
         self._operation_bytes = 0
@@ -368,6 +373,16 @@ class Draft:
         """
         self._add_operations([Expectation.position(checked_id("id", id, 0))], [])
         self.position = id
+
+    def need(self, *, copies: int = 0, zones: int = 0) -> None:
+        """Demand that the append is on so many copies, in so many zones, before it counts as a success.
+
+        As the parameters of `Log.append`. `run` goes on trying while too few replicas are engaged, and raises
+        `CopiesUnproved` if the append is committed and the deadline passes before the proof. A second call replaces
+        the first. Raises `BadOption` for an invalid number.
+        """
+        self._check_open()
+        self.needs = checked_needs(copies, zones)
 
     def set(self, key: bytes, value: bytes) -> None:
         """Set a register, in one atomic step with the append.

@@ -20,6 +20,7 @@ from polonaise.errors import (
     ProducerFenced,
     ProducerSequence,
     RegistersFull,
+    UnsupportedVersion,
 )
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
@@ -106,6 +107,8 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
             )
         case FailureReason.REGISTERS_FULL:
             return RegistersFull(f"{which}: the partition's registers are full; delete some")
+        case Unordered.NOT_KNOWN_THERE:
+            return UnsupportedVersion(f"{which} is not in the log, and was not sent: {cause}")
         case Unordered.STOPPED:
             return Closed(f"{which} was not sent: the client was closed or the partition stopped{because}")
         case Unordered.WITHDRAWN:

@@ -39,6 +39,9 @@ class Unordered(enum.Enum):
     """Never sent: the caller gave up first."""
     STOPPED = "stopped"
     """Never sent: the client was closed, or the partition stopped."""
+    NOT_KNOWN_THERE = "not known there"
+    """Not sent, or found not to be in the log and not sent again: the server is of a version that does not know what
+    the append needs. The failure's cause names it."""
     UNKNOWN = "unknown"
     """Sent, and this client can no longer learn what became of it."""
 
@@ -255,6 +258,18 @@ class Outstanding:
         entry.failure = AppendFailure(Unordered.WITHDRAWN)
         self._remove(entry)
         return True
+
+    def give_up(self, entry: Pending, failure: AppendFailure) -> list[Pending]:
+        """Settle an append as failed that is certainly not in the log, unless it is settled."""
+        if entry.settled:
+            return []
+        entry.failure = failure
+        self._remove(entry)
+        return [entry] if entry.watchers else []
+
+    def pending(self) -> list[Pending]:
+        """Return the pending appends, in the order of sequences."""
+        return list(dict.fromkeys(entry for entry in self._entries[self._head :] if entry is not None))
 
     def stop(self, cause: str = "") -> list[Pending]:
         """Settle everything, because nothing more will be sent or heard. `cause` says why; it is empty after a close.

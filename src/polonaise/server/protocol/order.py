@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from array import array
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from polonaise.checksum import crc32
@@ -29,6 +30,7 @@ from polonaise.terms import (
     TransactionId,
 )
 from polonaise.wire.appends import CHANGE, LockColumns, Operation, ReceivedAppends
+from polonaise.wire.copies import Needs, parse_needs
 
 LOCKS_MAX: Final = 1_000
 """The most locks that one transaction may carry."""
@@ -140,7 +142,9 @@ class Order:
         registers: dict[bytes, bytes],
         locks: LockTable,
         evidence: bool,
+        can_have: Callable[[Needs], bool] = lambda needs: True,
     ) -> None:
+        """Begin at the end of the log. `can_have` tells whether the session's replicas can be what an append needs."""
         self.partition = partition
         self.generation = generation
         self.session = session
@@ -152,6 +156,7 @@ class Order:
         self.locks = locks
         """The locks as they are after everything ordered so far."""
         self._evidence = evidence
+        self._can_have = can_have
         self._last_crc = last_crc
         self._commit_time_us = commit_time_us
         self._forming_since_s = 0.0
@@ -222,14 +227,16 @@ class Order:
     def judge(self, client_id: ClientId, appends: ReceivedAppends, committed: TransactionId) -> list[Refusal]:
         """Order the appends that may be ordered; return a refusal for each of the others.
 
-        `committed` is the present committed high-water mark. Raises `ProtocolError` for a producer's request that does
-        not parse; nothing of the frame is ordered then.
+        `committed` is the present committed high-water mark. Raises `ProtocolError` for a producer's request, or the
+        needs of an append, that do not parse; nothing of the frame is ordered then.
         """
         marks = appends.client_high_water_marks.tolist()
         # Before the first append is judged, because what was ordered can't be taken back.
         for operation in appends.operations:
             if operation.kind == _PRODUCE:
                 producers.parse_request(operation.value)
+            elif operation.kind == ExpectationKind.COPIES:
+                parse_needs(operation.value)
         # Nobody has applied what is not committed: such a mark is a mistake of the one append that carries it.
         beyond = max(marks) > committed or min(marks) < NO_TRANSACTION
         if appends.group_ends is not None or appends.operations or beyond:
@@ -338,8 +345,13 @@ class Order:
             while upto < len(operations) and operations[upto].position < end:
                 upto += 1
             positions = list(range(start, end))
-            if all(NO_TRANSACTION <= marks[position] <= committed for position in positions):
-                refused = self._judge_group(appends, positions, operations[taken:upto], marks)
+            own = operations[taken:upto]
+            refused: tuple[TransactionId, int, FailureReason] | None
+            if own and not self._can_have_all(own):
+                # Rests on no append: it is told at once.
+                refused = NO_TRANSACTION, committed, FailureReason.INSUFFICIENT_REPLICAS
+            elif all(NO_TRANSACTION <= marks[position] <= committed for position in positions):
+                refused = self._judge_group(appends, positions, own, marks)
             else:
                 refused = NO_TRANSACTION, committed, FailureReason.MARK_BEYOND_LOG
             if refused is None:
@@ -347,12 +359,20 @@ class Order:
                     self._take_all(client_id, appends, marks)
                 else:
                     self._take(client_id, appends, marks, positions)
-                self._mark_own(end, operations[taken:upto])
+                self._mark_own(end, own)
             else:
                 rests_on, value, reason = refused
                 refusals += [Refusal(rests_on, client_id, appends.sequences[p], value, reason) for p in positions]
             start, taken = end, upto
         return refusals
+
+    def _can_have_all(self, operations: list[Operation]) -> bool:
+        """Whether the replicas of the session can be what a group with these operations needs."""
+        return all(
+            self._can_have(parse_needs(operation.value))
+            for operation in operations
+            if operation.kind == ExpectationKind.COPIES
+        )
 
     def _mark_own(self, end: int, operations: list[Operation]) -> None:
         """Mark the library's own transactions in the group that was just let in.
@@ -406,7 +426,7 @@ class Order:
         if kind == _PRODUCE:
             appended = ((appends.headers[position], appends.body(position)) for position in positions)
             return self._judge_produce(key, value, changes, producers.digest_of(appended))
-        if kind == _OWN:
+        if kind in (_OWN, ExpectationKind.COPIES):
             return None
         if operation.is_change:
             changes.append((key, None if kind == CHANGE + ChangeKind.DELETE else value))

@@ -29,6 +29,7 @@ from polonaise.log.batch import Batch
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.answers import Answers
 from polonaise.server.protocol.committedregisters import AskedRegisters, CommittedRegisters
+from polonaise.server.protocol.copyproofs import CopyProofs, PendingProof
 from polonaise.server.protocol.effects import (
     Answer,
     AwaitTurn,
@@ -73,6 +74,7 @@ from polonaise.terms import (
     TransactionId,
 )
 from polonaise.wire.appends import ReceivedAppends
+from polonaise.wire.copies import Needs, ProveCopies
 from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
@@ -106,6 +108,7 @@ class PartitionOwner:
         self._out = EffectsInOrder()
         self.feeds = Feeds(partition, generation, settings, self.cache, self._out)
         self._answers = Answers(generation, settings, self.feeds, self.registers, self._out)
+        self._proofs = CopyProofs(partition, self._out)
         self.readiness = Readiness(partition)
         self.stopped: PolonaiseError | None = None
         """The reason why the ownership has ended; None while it lasts."""
@@ -138,7 +141,7 @@ class PartitionOwner:
 
         An owner at rest needs `tick` for its pulse only.
         """
-        if self._inbox or self._answers.unanswered:
+        if self._inbox or self._answers.unanswered or self._proofs:
             return False
         if self.session is None:
             # Mounts are told what keeps their appends once that has lasted for a while: a matter of time.
@@ -230,6 +233,7 @@ class PartitionOwner:
         # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
         self._undecided, requests = session.remains(now.wall_us)
         self._answers.unanswered += requests
+        self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
         reached = {name: session.reached(name) for name in session.engaged}
         self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault, reached=reached)
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
@@ -278,6 +282,11 @@ class PartitionOwner:
         if current is None or session != current.id or not current.is_engaged(name, connection):
             return []
         committed = current.acknowledged(name, number)
+        # Before the commits, which may end the session: what it has proved by now is told.
+        if self._proofs:
+            self._proofs.look(current)
+            if not committed:
+                return self._out.taken()
         if not committed:
             return []
         for sent in committed:
@@ -533,6 +542,12 @@ class PartitionOwner:
         self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
         return self._out.taken()
 
+    def prove_copies(self, connection: Hashable, request: int, asked: ProveCopies, now: Moment) -> list[Effect]:
+        """Answer once so many engaged replicas, in so many zones, have synced a committed transaction."""
+        until_s, needs = self._settings.asked_until_s(now.monotonic_s), Needs(asked.copies, asked.zones)
+        self._proofs.ask(PendingProof(until_s, request, connection, asked.id, needs), self.session, self.committed)
+        return self._out.taken()
+
     def _ask(self, pending: PendingRequest, now: Moment) -> None:
         """Put a request into the inbox, behind what has come before it; refuse it if the inbox is full."""
         if self._inbox.ask(pending):
@@ -577,6 +592,7 @@ class PartitionOwner:
             self._hinder(hindrance)
         not_ready = self.readiness.not_ready(now.monotonic_s)
         self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s)
+        self._proofs.expire(now.monotonic_s)
         # Only appends that were never ordered have a deadline here. One that was ordered may be on a disk, and so can
         # no more be refused by time: its fate is a commit, or the end of its session.
         for entry in self._inbox.take_late_appends(now.monotonic_s):

@@ -11,6 +11,7 @@ from polonaise.server.protocol.recovery import ReplicaAnswer
 def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     """Return the health of one partition at this monotonic time in seconds, as a JSON-ready document."""
     session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
+    required = session.value.required if session else None
     return {
         "generation": owner.generation,
         "committed": owner.committed,
@@ -21,6 +22,7 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "next": list(session.value.next) if session and session.value.next is not None else None,
         "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
         "session": session.id if session else None,
+        **({"required": required.told} if required is not None and required.told else {}),
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
         # For `partition reset-head`, and only while the partition is not open.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.values import PartitionValue
 from polonaise.server.protocol.commit import Acknowledgements
 from polonaise.server.protocol.locktable import LockTable
@@ -15,6 +16,7 @@ from polonaise.server.protocol.order import Order, SealedBatch
 from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import Generation, PartitionId, StorageId, TransactionId
+from polonaise.wire.copies import Needs
 
 _NUMBERS_MAX: Final = 2**31 - 1
 """The last number of a session's messages: the request numbers of `Connection.request` begin above it."""
@@ -39,6 +41,8 @@ class StartedSession:
     """The registers at `closing`."""
     engaged: Mapping[StorageId, Hashable]
     """The connection on which each engaged replica joined; on any other it has no part in this session."""
+    zones: Mapping[StorageId, str] = field(default_factory=dict)
+    """The zones of the storage nodes that have one, as the server had read them when the session started."""
 
 
 class InFlightBatch(NamedTuple):
@@ -82,8 +86,11 @@ class Session:
             registers=dict(started.registers),
             locks=LockTable(started.closing, settings.lock_entries),
             evidence=settings.evidence,
+            can_have=lambda needs: not self.lack_of(needs, self.engaged),
         )
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
+        self.zones = started.zones
+        """The zones by which this session proves that an append is in as many as it needs."""
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged, started.value.required)
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
@@ -182,6 +189,14 @@ class Session:
         """Return the last id that an engaged replica has acknowledged, or had when the session began."""
         synced = self._acknowledgements.synced(name)
         return next((next_id for number, _, next_id in self._unsynced if number > synced), self._sent_next) - 1
+
+    def holding(self, id: TransactionId) -> list[StorageId]:
+        """Return the engaged replicas that have synced the transaction `id`."""
+        return [name for name in self.engaged if self.reached(name) >= id]
+
+    def lack_of(self, needs: Needs, names: Collection[StorageId]) -> str:
+        """Return what these replicas lack of what one append needs, for operators; empty if nothing."""
+        return Requirement(0, needs.copies, needs.zones, self.zones).lack_of(names)
 
     def is_idle(self, now_s: float, pulse_s: float) -> bool:
         """Whether nothing was sent for more than `pulse_s` seconds."""

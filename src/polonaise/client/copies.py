@@ -1,0 +1,86 @@
+"""Appends that need copies, and zones, beside their commit: they succeed once that is proved, and not before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator
+
+from polonaise.client.condition import PartitionCondition
+from polonaise.client.receipt import Receipt
+from polonaise.errors import CopiesUnproved, DeadlineExceeded, PolonaiseError
+from polonaise.wire.copies import Needs
+
+
+class CopiedReceipt(Receipt):
+    """The receipt of an append that needs copies and zones. As `Receipt`, but it is done once they are proved.
+
+    `committed` says whether the append is in the log, `proved` whether what it needs is proved as well. Where that can
+    be found out no more, awaiting it raises `CopiesUnproved`.
+    """
+
+    __slots__ = ("needs", "proved")
+
+    def __init__(self, condition: PartitionCondition, count: int, size: int, needs: Needs) -> None:
+        super().__init__(condition, count, size)
+        self.needs = needs
+        """What the append needs."""
+        self.proved = False
+        """Whether it is proved that the append is on the copies, in the zones, that it needs."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the receipt is settled: proved, failed, or unknown for good (`AppendUnknown`)."""
+        return self.proved or self.failure is not None
+
+    @property
+    def error(self) -> PolonaiseError | None:
+        """The error that awaiting the receipt raises at present; None while it would go on waiting, and once proved."""
+        if self.id >= 0 and not self.proved and self._condition.stopped is not None:
+            return self.unproved(str(self._condition.stopped))
+        return super().error
+
+    def __await__(self) -> Generator[None, None, Receipt]:
+        yield from super().__await__()
+        if not self.proved:
+            yield from self._prove().__await__()
+        return self
+
+    def wait(self, deadline_s: float | None) -> Awaitable[None]:
+        """Wait until the receipt is settled (`done`). As `Receipt.wait`; raises `CopiesUnproved` as well."""
+        return self._wait(deadline_s)
+
+    async def _wait(self, deadline_s: float | None) -> None:
+        async with asyncio.timeout_at(deadline_s):
+            await super().wait(None)
+            if self.failure is None:
+                await self._prove()
+
+    async def _prove(self) -> None:
+        """Ask the partition's owner, again in each session, until what the append needs has synced it."""
+        if self.proved:
+            return
+        try:
+            await self._condition.prove(self.last_id, self.needs)
+        except PolonaiseError as error:
+            raise self.unproved(str(error)) from error
+        self.proved = True
+
+    def unproved(self, why: str) -> CopiesUnproved:
+        """Return the error for an append that is committed, while what it needs is not proved."""
+        return CopiesUnproved(
+            f"append {self.sequence} to partition {self.partition} is in the log as {self.id}, for good, and is not "
+            f"proved to be on {self.needs}: {why}. Do not append it again; await the error's receipt to wait on",
+            self,
+        )
+
+    async def applied(self, timeout: float | None = None) -> None:
+        """Wait until the append has succeeded and this client's own view has applied it. Else as `Receipt.applied`.
+
+        Raises `CopiesUnproved` instead of `DeadlineExceeded` once the append is committed.
+        """
+        try:
+            await super().applied(timeout)
+        except DeadlineExceeded as error:
+            if self.id < 0 or self.proved:
+                raise
+            raise self.unproved(f"the {timeout or 0:g} s are over") from error

@@ -1,0 +1,95 @@
+"""Requests to prove that a committed transaction is on so many engaged replicas, in so many zones.
+
+They rest on the present session alone: what a replica engaged in it has acknowledged, or had when the session began,
+which is everything that was committed before. Such a proof stays true, for no replica ever cuts what is committed. A
+request is void with its session, and its client asks again in the next one, where other replicas may be engaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple
+
+from polonaise.errors import BeyondLog, Overloaded, PartitionNotReady, PolonaiseError
+from polonaise.server.protocol.effects import Answer, EffectsInOrder, RefuseRequest
+from polonaise.server.protocol.session import Session
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire.copies import CopiesProved, Needs
+
+PROOFS_MAX: Final = 10_000
+"""The most requests that are held for one partition."""
+
+
+class PendingProof(NamedTuple):
+    """Asks to be told when what is needed has synced the transaction `id`."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+    id: TransactionId
+    needs: Needs
+
+
+class CopyProofs:
+    """Answers such requests, and holds those that are not proved yet."""
+
+    __slots__ = ("_held", "_out", "_partition")
+
+    def __init__(self, partition: PartitionId, out: EffectsInOrder) -> None:
+        self._partition = partition
+        self._out = out
+        self._held: list[PendingProof] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def ask(self, pending: PendingProof, session: Session | None, committed: TransactionId) -> None:
+        """Answer a request, hold it until its replicas have synced, or refuse what can't be proved in this session.
+
+        `committed` is the committed high-water mark.
+        """
+        if session is None:
+            self._refuse(pending, PartitionNotReady(f"partition {self._partition} is between two sessions"))
+        elif pending.id > committed:
+            self._refuse(pending, BeyondLog(f"{pending.id} is not committed; the log is committed up to {committed}"))
+        elif lack := session.lack_of(pending.needs, session.engaged):
+            self._refuse(pending, PartitionNotReady(f"partition {self._partition}: {lack}"))
+        elif _is_proved(pending, session):
+            self._answer(pending)
+        elif len(self._held) >= PROOFS_MAX:
+            self._refuse(pending, Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies"))
+        else:
+            self._held.append(pending)
+
+    def look(self, session: Session) -> None:
+        """Answer what is proved by now: a replica has acknowledged more."""
+        proved = [pending for pending in self._held if _is_proved(pending, session)]
+        if proved:
+            self._held = [pending for pending in self._held if pending not in proved]
+        for pending in proved:
+            self._answer(pending)
+
+    def expire(self, now_s: float) -> None:
+        """Refuse the requests whose deadline has passed."""
+        late = [pending for pending in self._held if pending.until_s < now_s]
+        if late:
+            self._held = [pending for pending in self._held if pending.until_s >= now_s]
+        for pending in late:
+            self._refuse(pending, PartitionNotReady(f"{pending.id} is not on {pending.needs} yet"))
+
+    def end(self, error: PolonaiseError) -> None:
+        """Refuse all: their session has ended."""
+        held, self._held = self._held, []
+        for pending in held:
+            self._refuse(pending, error)
+
+    def _answer(self, pending: PendingProof) -> None:
+        self._out.answer(Answer(pending.connection, pending.request, CopiesProved(pending.id)))
+
+    def _refuse(self, pending: PendingProof, error: PolonaiseError) -> None:
+        self._out.answer(RefuseRequest(pending.connection, pending.request, error))
+
+
+def _is_proved(pending: PendingProof, session: Session) -> bool:
+    """Whether replicas that have synced the transaction are all that is needed."""
+    return not session.lack_of(pending.needs, session.holding(pending.id))

@@ -1,0 +1,54 @@
+"""What one append needs beside its commit: copies, and zones that these are in, and the messages that prove them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from polonaise.errors import ProtocolError
+from polonaise.wire.codec import I64, U8, Message, message
+
+COPIES_VERSION: Final = 3
+"""The version of the protocol from which on servers know what one append needs: nothing of it is sent to older ones."""
+NEEDED_MAX: Final = 255
+"""The most copies or zones that an append can need, as they are sent in a byte each."""
+_NEEDS: Final = struct.Struct("<BB")
+
+
+class Needs(NamedTuple):
+    """What one append needs before it counts as a success, beside its commit."""
+
+    copies: int
+    """The least number of engaged replicas that have synced it."""
+    zones: int
+    """The least number of zones that these are in."""
+
+    def encode(self) -> bytes:
+        """Return the value of an expectation of `ExpectationKind.COPIES`."""
+        return _NEEDS.pack(*self)
+
+    def __str__(self) -> str:
+        return f"{self.copies} copies in {self.zones} zones"
+
+
+def parse_needs(value: bytes) -> Needs:
+    """Return what an expectation of `ExpectationKind.COPIES` holds. Raises `ProtocolError` for another length."""
+    if len(value) != _NEEDS.size:
+        raise ProtocolError(f"an append needs copies and zones in {_NEEDS.size} bytes, not in {len(value)}")
+    return Needs(*_NEEDS.unpack(value))
+
+
+@message(43)
+class ProveCopies(Message):
+    """Asks for an answer when so many engaged replicas, in so many zones, have synced a committed transaction."""
+
+    id: I64
+    copies: U8
+    zones: U8
+
+
+@message(44)
+class CopiesProved(Message):
+    """The answer to `ProveCopies`, once they have."""
+
+    id: I64

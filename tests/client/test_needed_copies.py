@@ -1,0 +1,268 @@
+"""Appends that need copies succeed once these are proved: what their receipts tell, and what older servers are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from polonaise import Draft, Group, blocking, testing
+from polonaise.client.running import OutcomeKind
+from polonaise.errors import (
+    AppendUnknown,
+    BadOption,
+    Closed,
+    CopiesUnproved,
+    DeadlineExceeded,
+    InsufficientReplicas,
+    PartitionNotReady,
+    UnsupportedVersion,
+)
+from polonaise.terms import FailureReason
+from polonaise.wire.appends import Operation
+from polonaise.wire.copies import COPIES_VERSION
+from rigs.clients import World
+from rigs.waiting import nothing_happens_for, wait_until
+
+OLDER = COPIES_VERSION - 1
+
+
+def build(tx: Draft) -> str:
+    tx.append(b"built")
+    tx.need(copies=3, zones=2)
+    return "value"
+
+
+def sent(world: World) -> list[Operation]:
+    return [operation for _, appends in world.server.heard.appends for operation in appends.operations]
+
+
+# ------------------------------------------------------------------ success waits for the proof
+
+
+async def test_an_append_succeeds_when_its_copies_are_proved_and_not_when_it_is_committed(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3, zones=2)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    assert sent(world) == [Operation(0, 4, b"", b"\3\2")]
+    assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(0, 3, 2)]
+    assert (receipt.committed, receipt.done, waiting.done()) == (True, False, False)
+    world.server.prove()
+    assert await waiting is receipt
+    assert (receipt.done, receipt.error) == (True, None)
+    await receipt
+    assert len(world.server.heard.proofs) == 1, "what is proved is not asked for again"
+
+
+async def test_an_append_without_needs_asks_for_nothing(world: World) -> None:
+    log = await world.ready_client()
+    await log.append(b"1")
+    await log.append_group(Group.of([b"2", b"3"]))
+    assert (sent(world), world.server.heard.proofs) == ([], [])
+
+
+async def test_a_group_is_proved_up_to_its_last_transaction_and_zones_are_copies_too(world: World) -> None:
+    log = await world.ready_client()
+    await log.append_group(Group.of([b"1", b"2"]), zones=2)
+    assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(1, 2, 2)]
+
+
+async def test_a_context_succeeds_when_what_it_needs_is_proved(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    running = asyncio.ensure_future(log.run(build, timeout=30))
+    await wait_until(lambda: world.server.held_proofs)
+    await nothing_happens_for(0.05)
+    assert not running.done()
+    world.server.prove()
+    assert (await running).value == "value"
+
+
+async def test_the_client_asks_again_in_the_next_session(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    waiting = asyncio.ensure_future(_result(log.append(b"1", copies=3)))
+    await wait_until(lambda: world.server.held_proofs)
+    world.server.prove(PartitionNotReady("its session has ended"))
+    await wait_until(lambda: world.server.held_proofs)
+    world.server.prove()
+    await waiting
+
+
+# ------------------------------------------------------------------ no silent success, and no failure that is none
+
+
+async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3)
+    with pytest.raises(CopiesUnproved, match="in the log as 0, for good, and is not proved to be on 3 copies") as told:
+        await receipt.applied(timeout=0.1)
+    assert told.value.receipt is receipt
+    with pytest.raises(TimeoutError):
+        await receipt.wait(log._loop.time() + 0.05)
+    world.server.proves = True
+    world.server.prove()
+    await receipt
+
+
+async def test_a_context_whose_time_is_over_before_the_proof_is_told_so(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    with pytest.raises(CopiesUnproved, match="in the log as 0") as told:
+        await log.run(build, timeout=0.2)
+    outcome = await log.submit(build, timeout=0.2).outcome()
+    assert (outcome.kind, outcome.receipt is not None) == (OutcomeKind.RAISED, True)
+    assert world.log.bodies() == [b"built", b"built"], "each was appended once"
+    world.server.proves = True
+    world.server.prove()
+    assert (await told.value.receipt).id == 0
+
+
+async def test_an_append_that_is_not_decided_in_time_is_unknown_as_ever(world: World) -> None:
+    log = await world.ready_client()
+    world.server.hold = True
+    receipt = log.append(b"1", copies=3)
+    with pytest.raises(DeadlineExceeded, match="not decided"):
+        await receipt.applied(timeout=0.1)
+    with pytest.raises(AppendUnknown):
+        await log.run(build, timeout=0.1)
+
+
+async def test_an_append_without_enough_replicas_is_refused(world: World) -> None:
+    log = await world.ready_client()
+    world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
+    with pytest.raises(InsufficientReplicas, match="nothing was written"):
+        await log.append(b"1", copies=3)
+    assert world.server.heard.proofs == []
+
+
+async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is_in_the_log(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    await log.close()
+    with pytest.raises(CopiesUnproved, match="in the log as 0"):
+        await waiting
+    assert isinstance(receipt.error, CopiesUnproved)
+    with pytest.raises(CopiesUnproved):
+        await receipt
+
+
+async def test_an_append_that_was_not_sent_when_the_client_is_closed_failed(world: World) -> None:
+    log = await world.client()
+    world.server.crash()
+    receipt = log.append(b"1", copies=3)
+    await log.close()
+    with pytest.raises(Closed):
+        await receipt
+
+
+# ------------------------------------------------------------------ servers of an older version
+
+
+async def test_an_older_server_is_sent_nothing_of_it_and_the_error_says_what_to_upgrade(world: World) -> None:
+    world.server.version_max = OLDER
+    log = await world.ready_client()
+    for append in (lambda: log.append(b"1", copies=3), lambda: log.append_group(Group.of([b"1"]), copies=3)):
+        with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
+            append()
+    with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
+        await log.run(build, timeout=5)
+    await log.append(b"2")
+    assert (world.log.bodies(), sent(world)) == ([b"2"], [])
+
+
+async def test_what_waits_for_the_first_mount_is_not_sent_to_an_older_server(world: World) -> None:
+    world.server.version_max = OLDER
+    log = await world.client()
+    plain, needing = log.append(b"1"), log.append(b"2", copies=3)
+    group, last = log.append_group(Group.of([b"3", b"4"]), copies=3), log.append(b"5")
+    for receipt in (needing, group):
+        with pytest.raises(UnsupportedVersion, match=r"is not in the log, and was not sent: .* upgrade the servers"):
+            await receipt
+    assert [(await plain).id, (await last).id] == [0, 1]
+    assert (world.log.bodies(), sent(world)) == ([b"1", b"5"], [])
+
+
+async def test_what_was_sent_to_a_newer_server_is_not_sent_again_to_an_older_one(world: World) -> None:
+    log = await world.ready_client()
+    world.server.hold = True
+    receipts = [log.append(b"1"), log.append(b"2", copies=3), log.append(b"3")]
+    await wait_until(lambda: world.server.held)
+    world.server.hold, world.server.version_max = False, OLDER
+    world.server.heard.appends.clear()
+    world.server.break_connections()
+    with pytest.raises(UnsupportedVersion, match="is not in the log"):
+        await receipts[1]
+    assert [(await receipts[0]).id, (await receipts[2]).id] == [0, 1]
+    assert (world.log.bodies(), sent(world)) == ([b"1", b"3"], [])
+
+
+async def test_an_older_owner_that_took_over_before_the_proof_is_named(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    world.server.version_max = OLDER
+    world.server.break_connections()
+    with pytest.raises(CopiesUnproved, match=r"in the log as 0.*upgrade the servers"):
+        await waiting
+
+
+# ------------------------------------------------------------------ arguments, and the log in memory
+
+
+@pytest.mark.parametrize("wrong", [{"copies": -1}, {"copies": 256}, {"zones": 2.0}, {"zones": True}, {"copies": "3"}])
+async def test_what_is_no_number_of_copies_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    async with testing.log() as log:
+        with pytest.raises(BadOption, match=f"{next(iter(wrong))}"):
+            log.append(b"1", **wrong)
+        with pytest.raises(BadOption, match=f"{next(iter(wrong))}"):
+            log.append_group(Group.of([b"1"]), **wrong)
+
+        def context(tx: Draft) -> None:
+            tx.need(**wrong)
+
+        with pytest.raises(BadOption):
+            await log.run(context)
+
+
+async def test_a_log_in_memory_has_three_copies_in_three_zones() -> None:
+    async with testing.log() as log:
+        receipt = await log.append(b"1", copies=3, zones=3)
+        assert receipt.id == 0
+        with pytest.raises(InsufficientReplicas):
+            await log.append(b"2", copies=4)
+        assert (await log.run(build)).id == 1
+        assert [tx.data for tx in log.transactions()] == [b"1", b"built"]
+
+
+def test_threads_append_with_copies() -> None:
+    with testing.blocking_log() as log:
+        receipt = log.append(b"1", copies=3).result(timeout=10)
+        assert (receipt.id, receipt.done) == (0, True)
+        assert log.append_group(Group.of([b"2"]), zones=2).result(timeout=10).id == 1
+        with pytest.raises(InsufficientReplicas):
+            log.append(b"3", copies=4).result(timeout=10)
+
+
+async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3)
+    await wait_until(lambda: receipt.committed)
+    error = receipt.unproved("the 1 s are over")  # type: ignore[attr-defined]
+    background: Any = object()
+    wrapped = blocking.receipt.with_receipt(background, error)
+    assert isinstance(wrapped.receipt, blocking.Receipt)
+
+
+async def _result(receipt: Any) -> Any:
+    return await receipt
