@@ -231,18 +231,27 @@ async def test_an_append_from_elsewhere_is_refused_while_a_sending_is_scheduled(
     assert world.log.bodies() == [b"here", b"here, too"]
 
 
-async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(world: World) -> None:
+async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = await world.ready_client()
 
     def mistaken(*_: object) -> None:
         raise InvariantViolated("two and two are five")
 
+    def fail(error: BaseException) -> None:  # an application's host ends the client, or it would mount again
+        world.host.failures.append(error)
+        client.fail(error)
+
+    monkeypatch.setattr(world.host, "fail", fail)
     client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
     client.append(b"x")
     await wait_until(lambda: world.host.failures)
-    await time_passes(0.01)
+    await time_passes(0.05)  # a client that went on would have mounted again by now
     told, world.host.failures = world.host.failures, []
     assert [str(error) for error in told] == ["two and two are five"]
+    with pytest.raises(PolonaiseError, match="two and two are five"):
+        client.append(b"y")
 
 
 async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world: World) -> None:
