@@ -86,7 +86,7 @@ class Session:
             registers=dict(started.registers),
             locks=LockTable(started.closing, settings.lock_entries),
             evidence=settings.evidence,
-            can_have=lambda needs: not self.lack_of(needs, self.engaged),
+            can_have=self.can_have,
         )
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
         self.zones = started.zones
@@ -197,6 +197,10 @@ class Session:
     def lack_of(self, needs: Needs, names: Collection[StorageId]) -> str:
         """Return what these replicas lack of what one append needs, for operators; empty if nothing."""
         return Requirement(0, needs.copies, needs.zones, self.zones).lack_of(names)
+
+    def can_have(self, needs: Needs) -> bool:
+        """Whether this session's engaged replicas can be what one append needs, once all of them have synced it."""
+        return not self.lack_of(needs, self.engaged)
 
     def is_idle(self, now_s: float, pulse_s: float) -> bool:
         """Whether nothing was sent for more than `pulse_s` seconds."""
