@@ -61,7 +61,7 @@ FOUND_BY = {
     "rest-of-a-part-left-out": 0,
     "full-segment-stays-open": 1,
     "scrub-that-does-not-look": 1,
-    "scrub-that-passes-over-preambles": 50,
+    "scrub-that-passes-over-preambles": 117,
     "scrub-that-ends-with-its-first-finding": 62,
     "damaged-fragment-left-as-it-is": 11,
     "damage-after-a-cut-is-not-recorded": 12,
