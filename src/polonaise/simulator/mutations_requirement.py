@@ -21,14 +21,14 @@ REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "copies-proved-by-a-commit": Mutation(
         "polonaise.server.protocol.copyproofs",
-        "    return not session.lack_of(pending.needs, session.holding(pending.id))\n",
-        "    return True\n",
+        "        elif pending.id <= session.proved(pending.needs):\n",
+        "        elif pending.id <= committed:\n",
         "P1: an append that needs more copies than a quorum is told of as having them once it is committed",
     ),
     "copies-proved-by-what-was-sent": Mutation(
         "polonaise.server.protocol.session",
-        "if self.reached(name) >= id]",
-        "if self.sent >= id]",
+        "        reached = {name: self.reached(name) for name in self.engaged}\n",
+        "        reached = dict.fromkeys(self.engaged, self.sent)\n",
         "P1: an append is told of as on copies that were sent it, and have not synced it",
     ),
     "copies-not-refused": Mutation(

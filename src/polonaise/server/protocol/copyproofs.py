@@ -7,6 +7,7 @@ request is void with its session, and its client asks again in the next one, whe
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
@@ -33,15 +34,20 @@ class PendingProof(NamedTuple):
 class CopyProofs:
     """Answers such requests, and holds those that are not proved yet."""
 
-    __slots__ = ("_held", "_out", "_partition")
+    __slots__ = ("_asked", "_held", "_out", "_partition")
 
     def __init__(self, partition: PartitionId, out: EffectsInOrder) -> None:
         self._partition = partition
         self._out = out
-        self._held: list[PendingProof] = []
+        # A replica acknowledges many times a second. How far each kind of needs is proved is then worked out once, and
+        # of its requests only those are touched that are proved: those with the lowest ids.
+        self._held: dict[Needs, list[tuple[TransactionId, int, PendingProof]]] = {}
+        """For what is needed, a heap of the requests that need it: by id, then in the order in which they came."""
+        self._asked = 0
+        """How many requests have been held: orders those of one id."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return sum(map(len, self._held.values()))
 
     def ask(self, pending: PendingProof, session: Session | None, committed: TransactionId) -> None:
         """Answer a request, hold it until its replicas have synced, or refuse what can't be proved in this session.
@@ -54,42 +60,44 @@ class CopyProofs:
             self._refuse(pending, BeyondLog(f"{pending.id} is not committed; the log is committed up to {committed}"))
         elif lack := session.lack_of(pending.needs, session.engaged):
             self._refuse(pending, PartitionNotReady(f"partition {self._partition}: {lack}"))
-        elif _is_proved(pending, session):
+        elif pending.id <= session.proved(pending.needs):
             self._answer(pending)
-        elif len(self._held) >= PROOFS_MAX:
+        elif len(self) >= PROOFS_MAX:
             self._refuse(pending, Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies"))
         else:
-            self._held.append(pending)
+            self._asked += 1
+            heapq.heappush(self._held.setdefault(pending.needs, []), (pending.id, self._asked, pending))
 
     def look(self, session: Session) -> None:
         """Answer what is proved by now: a replica has acknowledged more."""
-        proved = [pending for pending in self._held if _is_proved(pending, session)]
-        if proved:
-            self._held = [pending for pending in self._held if pending not in proved]
-        for pending in proved:
-            self._answer(pending)
+        for needs, held in list(self._held.items()):
+            proved = session.proved(needs)
+            while held and held[0][0] <= proved:
+                self._answer(heapq.heappop(held)[-1])
+            if not held:
+                del self._held[needs]
 
     def expire(self, now_s: float) -> None:
         """Refuse the requests whose deadline has passed."""
-        late = [pending for pending in self._held if pending.until_s < now_s]
-        if late:
-            self._held = [pending for pending in self._held if pending.until_s >= now_s]
-        for pending in late:
-            self._refuse(pending, PartitionNotReady(f"{pending.id} is not on {pending.needs} yet"))
+        for needs, held in list(self._held.items()):
+            late = [pending for *_, pending in held if pending.until_s < now_s]
+            if late:
+                held[:] = [entry for entry in held if entry[-1].until_s >= now_s]
+                heapq.heapify(held)
+            if not held:
+                del self._held[needs]
+            for pending in late:
+                self._refuse(pending, PartitionNotReady(f"{pending.id} is not on {pending.needs} yet"))
 
     def end(self, error: PolonaiseError) -> None:
         """Refuse all: their session has ended."""
-        held, self._held = self._held, []
-        for pending in held:
-            self._refuse(pending, error)
+        all_held, self._held = self._held, {}
+        for held in all_held.values():
+            for *_, pending in sorted(held):
+                self._refuse(pending, error)
 
     def _answer(self, pending: PendingProof) -> None:
         self._out.answer(Answer(pending.connection, pending.request, CopiesProved(pending.id)))
 
     def _refuse(self, pending: PendingProof, error: PolonaiseError) -> None:
         self._out.answer(RefuseRequest(pending.connection, pending.request, error))
-
-
-def _is_proved(pending: PendingProof, session: Session) -> bool:
-    """Whether replicas that have synced the transaction are all that is needed."""
-    return not session.lack_of(pending.needs, session.holding(pending.id))

@@ -15,7 +15,7 @@ from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.order import Order, SealedBatch
 from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
-from polonaise.terms import Generation, PartitionId, StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, TransactionId
 from polonaise.wire.copies import Needs
 
 _NUMBERS_MAX: Final = 2**31 - 1
@@ -190,9 +190,16 @@ class Session:
         synced = self._acknowledgements.synced(name)
         return next((next_id for number, _, next_id in self._unsynced if number > synced), self._sent_next) - 1
 
-    def holding(self, id: TransactionId) -> list[StorageId]:
-        """Return the engaged replicas that have synced the transaction `id`."""
-        return [name for name in self.engaged if self.reached(name) >= id]
+    def proved(self, needs: Needs) -> TransactionId:
+        """Return the last id up to which as many engaged replicas as needed, in as many zones, have synced the log.
+
+        `NO_TRANSACTION` if not even all of them are enough.
+        """
+        reached = {name: self.reached(name) for name in self.engaged}
+        for id in sorted({*reached.values()}, reverse=True):
+            if not self.lack_of(needs, [name for name in reached if reached[name] >= id]):
+                return id
+        return NO_TRANSACTION
 
     def lack_of(self, needs: Needs, names: Collection[StorageId]) -> str:
         """Return what these replicas lack of what one append needs, for operators; empty if nothing."""
