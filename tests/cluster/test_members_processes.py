@@ -43,6 +43,9 @@ async def test_adding_a_node_and_draining_another_under_load_fails_no_append(tmp
                 drained = await told("storage", "drain", "storage-0")
                 assert drained[0].endswith("copies are left on storage-0")
                 assert drained[-1].startswith("storage node storage-0 holds no copies any more")
+                freed = await told("storage", "clean", "storage-0")
+                assert [line for line in freed if line.startswith("partition 0: ") and line.endswith(" freed")]
+                assert await told("storage", "clean", "storage-0") == ["storage node storage-0: 0 B of 0 copies freed"]
                 assert (await told("storage", "remove", "storage-0"))[0].startswith(
                     "storage node storage-0 was removed"
                 )

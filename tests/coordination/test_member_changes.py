@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.coordination.memberchanges import COPIES_MAX, Move, balance, cancelled, with_copy, without_copy
+from polonaise.coordination.memberchanges import (
+    COPIES_MAX,
+    Move,
+    balance,
+    cancelled,
+    check_unneeded,
+    with_copy,
+    without_copy,
+)
 from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
+from polonaise.coordination.values import ClusterDescription, Engagement, HeadReset, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, PolonaiseError, UnknownStorageNode
 
 NODES = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
@@ -50,6 +58,21 @@ def test_a_copy_that_can_not_be_added(
 ) -> None:
     with pytest.raises(error, match=says):
         with_copy(value, description, name)
+
+
+def test_a_copy_that_may_be_needed_is_not_emptied() -> None:
+    check_unneeded(partition("ABC"), "D", 3)
+    check_unneeded(partition("AB"), "D", 3)  # all that there are
+    with pytest.raises(CopyNeeded, match="one of the partition's copies"):
+        check_unneeded(partition("ABC"), "C", 3)
+    with pytest.raises(CopyNeeded, match="2 are in sync: that on D may be needed"):
+        check_unneeded(partition("ABC", in_sync="AB"), "D", 3)
+    with pytest.raises(ChangePending, match="A, B, C, D already"):
+        check_unneeded(partition("ABC", following="ABCD"), "D", 3)
+    resetting = replace(partition("ABC"), resets=(HeadReset(4, "A", 9, 0),))
+    assert resetting.resets[0].is_pending
+    with pytest.raises(ChangePending, match="is being reset"):
+        check_unneeded(resetting, "D", 3)
 
 
 def test_removing_a_needed_copy_is_refused_and_the_refusal_says_what_would_be_lost() -> None:

@@ -121,11 +121,11 @@ class Town:
             raise result
         return result
 
-    async def log(self) -> list[bytes]:
-        """Return the bodies of the whole log, as a new client reads them."""
+    async def log(self, partition: int = 0) -> list[bytes]:
+        """Return the bodies of a partition's whole log, as a new client reads them."""
 
         async def read(log: Log) -> list[bytes]:
-            return [tx.data async for tx in log.read(0)]
+            return [tx.data async for tx in log.read(partition)]
 
         return await self.application("reader", read)
 

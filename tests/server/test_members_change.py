@@ -11,9 +11,10 @@ import pytest
 
 from polonaise.admin.copymoves import CopyMoves
 from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagecleaning import Cleaned, clean_storage
 from polonaise.admin.storagenodes import add_storage, remove_storage
 from polonaise.client.log import Log
-from polonaise.coordination.memberchanges import Move
+from polonaise.coordination.memberchanges import Move, in_sync
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
     BadOption,
@@ -128,6 +129,51 @@ async def test_a_drained_node_gives_up_all_copies_and_then_may_be_removed(town: 
     await wait_until(lambda: old not in server.health()["storage"])
     with pytest.raises(UnknownStorageNode):
         await edited(town, lambda edits: remove_storage(edits, old))
+
+
+async def cleaned(town: Town, name: str) -> list[Cleaned]:
+    seen: list[Cleaned] = []
+    await town.operator(
+        lambda host, coordinator: clean_storage(
+            host, MemberEdits(coordinator, TIMEOUT_S), name, TIMEOUT_S, TIMEOUT_S, seen.append
+        )
+    )
+    return sorted(seen, key=lambda each: each.partition)
+
+
+@in_a_town(spares=1, partitions=2)
+async def test_a_node_is_cleaned_of_copies_that_it_gave_up_and_of_no_others(town: Town) -> None:
+    old, new = name_of(town, 0), name_of(town, 3)
+    async with Appending(town) as appending:
+        assert await cleaned(town, old) == [], "a member of every partition"
+        await added(town, 3)
+        await moved(town, lambda moves: moves.replace(1, old, new), [])
+        (freed,) = await cleaned(town, old)
+        assert (freed.partition, freed.trouble) == (1, "")
+        assert freed.bytes > 0
+        assert await cleaned(town, old) == [Cleaned(1, 0, "")], "again: nothing is left"
+        assert await cleaned(town, new) == [], "partition 0 was never there"
+        # What was emptied is filled again, and counts, when the node gets the copy back.
+        await moved(town, lambda moves: moves.replace(1, new, old), [])
+    for partition in range(2):
+        assert await town.log(partition) == [b"%d" % n for n in range(appending.count)]
+
+
+@in_a_town(spares=1)
+async def test_a_copy_that_may_be_needed_is_kept(town: Town) -> None:
+    old, new = name_of(town, 0), name_of(town, 3)
+    async with Appending(town):
+        await added(town, 3)
+        await moved(town, lambda moves: moves.replace(0, old, new), [])
+        late = town.cluster.storage[1]
+        late.hold_down()
+        late.crash()
+        await wait_until(lambda: len(in_sync(town.cluster.partition_value(0))) == 2)
+        (kept,) = await cleaned(town, old)
+        assert (kept.bytes, "2 are in sync" in kept.trouble) == (0, True)
+        await edited(town, lambda edits: edits.add_copy(0, old))
+        (pending,) = await cleaned(town, old)
+        assert (pending.bytes, "are being changed" in pending.trouble) == (0, True)
 
 
 @in_a_town(spares=1)

@@ -98,11 +98,18 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "emptied-copy-forgets-its-fence": (
+        "tests/storage/test_replica.py::test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member"
+    ),
+    "needed-copy-emptied": "tests/coordination/test_member_changes.py::test_a_copy_that_may_be_needed_is_not_emptied",
     "topic-requirement-ignored": (
         "tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on"
     ),
 }
-"""Mutations of what no schedule does, for its clusters have no topics; each with the test that finds it.
+"""Mutations of what no schedule does, or not often enough to be caught by it; each with the test that finds it.
+
+The clusters of schedules have no topics. Nor have they so many nodes that a majority of a partition's copies is given
+up and emptied while a deposed owner still counts on them.
 """
 
 

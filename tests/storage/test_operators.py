@@ -1,4 +1,4 @@
-"""An operator may ask a storage node for its health, and for nothing else."""
+"""An operator may ask a storage node for its health, or have it empty a copy, and nothing else."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import ConnectionLost, WrongClusterKey
+from polonaise.errors import ConnectionLost, Fenced, UnknownPartition, WrongClusterKey
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
-from polonaise.wire.messages import ROLE_OPERATOR, ROLE_STORAGE, Health, HealthIs, LastSessionInfo, SessionInfo
-from rigs.log import KEY, PARTITION
-from rigs.storage import DEADLINE_S, Node, Owner, opened, simulated
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
+from polonaise.wire.messages import (
+    ROLE_OPERATOR,
+    ROLE_STORAGE,
+    CopyEmptied,
+    EmptyCopy,
+    Health,
+    HealthIs,
+    LastSessionInfo,
+    SessionInfo,
+)
+from rigs.log import KEY, PARTITION, Maker, crcs
+from rigs.storage import DEADLINE_S, Node, Owner, connected, filled, opened, simulated
 
 OTHER_KEY = bytes(reversed(range(16)))
 
@@ -51,7 +61,7 @@ async def test_an_operator_learns_how_a_node_is(host: Host, node: Node) -> None:
 async def test_an_operator_who_asks_for_more_is_refused_and_starts_no_session(host: Host, node: Node) -> None:
     owner = await opened(host)
     asking = await operator(host)
-    with pytest.raises(ConnectionLost, match="health only"):
+    with pytest.raises(ConnectionLost, match="an operator may not send LastSessionInfo"):
         await asking.request(LastSessionInfo(99), partition=PARTITION, deadline_s=DEADLINE_S)
     assert (await owner.ask(LastSessionInfo(2), SessionInfo)).fence < 99
     assert (await health(await operator(host)))["partitions"] == 1, "the node goes on"
@@ -70,3 +80,66 @@ async def test_a_new_node_does_not_join_the_cluster_of_an_operator(host: Host, n
 async def test_an_operator_of_another_cluster_is_refused(host: Host, node: Node) -> None:
     with pytest.raises(WrongClusterKey):
         await operator(host, OTHER_KEY)
+
+
+# ------------------------------------------------------------------ copies that are not needed any more
+
+
+async def emptied(connection: Connection, session: int) -> int:
+    answer = await connection.request(EmptyCopy(session), partition=PARTITION, deadline_s=DEADLINE_S)
+    assert isinstance(answer, CopyEmptied)
+    return answer.bytes
+
+
+@simulated(cluster_key=KEY, segment_bytes_max=2_000)
+async def test_an_emptied_copy_frees_its_segments_and_is_filled_again_in_a_later_session(
+    host: Host, node: Node
+) -> None:
+    made = Maker().batches(30, size=100, count=2)
+    await filled(host, made)
+    assert len(node.segments()) > 2
+    asking = await operator(host)
+    freed = await emptied(asking, 5)
+    assert freed > 30 * 200
+    assert len(node.segments()) == 1
+    assert await emptied(asking, 5) == 0, "once more: nothing is left"
+    for power_loss in (False, True):
+        await node.restart(power_loss=power_loss)
+        owner = await connected(host)
+        with pytest.raises(Fenced):
+            await owner.fence(4)
+    assert await owner.fence(6) == SessionInfo(6, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, -1, 0, UNRESOLVED)
+    await owner.copy(made)
+    await owner.join(59, made[-1].crc)
+    assert crcs(await owner.read_all()) == crcs(made)
+
+
+@simulated(cluster_key=KEY)
+async def test_a_copy_that_was_never_there_is_not_made(host: Host, node: Node) -> None:
+    asking = await operator(host)
+    with pytest.raises(UnknownPartition, match="never on this node"):
+        await emptied(asking, 5)
+    assert (await health(asking))["partitions"] == 0
+
+
+@simulated(cluster_key=KEY)
+async def test_an_operator_empties_no_copy_that_a_later_session_has_asked(host: Host, node: Node) -> None:
+    owner = await opened(host, 5)
+    with pytest.raises(Fenced):
+        await emptied(await operator(host), 4)
+    assert (await owner.ask(LastSessionInfo(5), SessionInfo)).joined == 5
+
+
+@simulated(cluster_key=KEY)
+async def test_a_server_may_not_have_copies_emptied(host: Host, node: Node) -> None:
+    owner = await opened(host)
+    with pytest.raises(ConnectionLost, match="only an operator"):
+        await owner.ask(EmptyCopy(9), CopyEmptied)
+
+
+@simulated
+async def test_an_operator_who_came_before_the_cluster_empties_nothing_of_it(host: Host, node: Node) -> None:
+    asking = await operator(host, OTHER_KEY)
+    await (await Owner.connected(host, key=KEY)).fence(1)
+    with pytest.raises(WrongClusterKey):
+        await emptied(asking, 5)

@@ -76,22 +76,33 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
 
     Returns the node's health document, or the error for which it could not be had.
     """
+    began_s = host.clock.monotonic_s()
+    try:
+        async with operating(host, address, role, cluster_key, timeout_s) as connection:
+            left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
+            return _document_in(await connection.request(Health(), deadline_s=left_s))
+    except PolonaiseError as error:
+        return error
+
+
+@asynccontextmanager
+async def operating(
+    host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float
+) -> AsyncGenerator[Connection]:
+    """Connect to the node at this address as an operator, within `timeout_s` seconds; close the connection at the end.
+
+    Raises why there is no connection to a node with this role, of this cluster.
+    """
     greeting = hello(_AS[role], "operator", cluster_key=cluster_key)
 
     def make() -> Connection:
         return Connection(host, hello=greeting, peer_roles=(role,), on_message=_refuse_unasked)
 
-    connection: Connection | None = None
-    began_s = host.clock.monotonic_s()
+    connection = await connect(host, address, make, deadline_s=timeout_s)
     try:
-        connection = await connect(host, address, make, deadline_s=timeout_s)
-        left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
-        return _document_in(await connection.request(Health(), deadline_s=left_s))
-    except PolonaiseError as error:
-        return error
+        yield connection
     finally:
-        if connection is not None:
-            connection.close()
+        connection.close()
 
 
 async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> str:

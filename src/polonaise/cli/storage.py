@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import changing, looking
-from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.running import (
     Config,
@@ -30,6 +30,7 @@ from polonaise.cli.tlsoptions import with_tls
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
     from polonaise.admin.memberedits import MemberEdits
+    from polonaise.admin.storagecleaning import Cleaned
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
@@ -248,6 +249,44 @@ def storage_drain(
             say(f"storage node {name} holds no copies any more: {moved} were moved")
 
     changing.with_moves(coordinator, timeout, step_timeout, drain, as_json=as_json)
+
+
+@storage.command("clean", epilog=EXIT_STATUS)
+@with_tls
+def storage_clean(
+    name: Annotated[str, Argument(help="Name of the storage node.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    step_timeout: changing.StepTimeout = changing.STEP_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Free the room of copies that a storage node gave up: after a balance, a replacement, or a copy removed.
+
+    A copy is kept, and the exit status is 1, where so many others are not in sync as the partition is to have.
+    """
+    from polonaise.admin.storagecleaning import clean_storage
+
+    seen: list[Cleaned] = []
+
+    def report(cleaned: Cleaned) -> None:
+        seen.append(cleaned)
+        if as_json:
+            say_json(cleaned.document())
+        elif cleaned.trouble:
+            say(f"partition {cleaned.partition}: kept: {cleaned.trouble}")
+        elif cleaned.bytes:
+            say(f"partition {cleaned.partition}: {looking.size(cleaned.bytes)} freed")
+
+    async def clean(host: Host, edits: MemberEdits) -> None:
+        await clean_storage(host, edits, name, timeout, step_timeout, report)
+        if not as_json:
+            emptied = [each for each in seen if each.bytes]
+            freed = sum(each.bytes for each in emptied)
+            say(f"storage node {name}: {looking.size(freed)} of {len(emptied)} copies freed")
+
+    changing.with_edits(coordinator, timeout, clean)
+    if any(each.trouble for each in seen):
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 @storage.command("remove", epilog=EXIT_STATUS)

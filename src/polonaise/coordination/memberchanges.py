@@ -89,6 +89,22 @@ def without_copy(
     return replace(value, next=left)
 
 
+def check_unneeded(value: PartitionValue, name: StorageId, copies: int) -> None:
+    """Return if storage node `name` is to have no copy of the partition, and so many others are in sync.
+
+    Raises `CopyNeeded` otherwise, and `ChangePending` while the members or the log's end are being changed.
+    """
+    if name in value.members:
+        raise CopyNeeded(f"{name} has one of the partition's copies")
+    _check_nothing_pending(value)
+    if any(reset.is_pending for reset in value.resets):
+        raise ChangePending("the head of its log is being reset")
+    if len(sound := in_sync(value)) < min(copies, len(value.members)):
+        raise CopyNeeded(
+            f"of its copies on {', '.join(value.members)}, {len(sound)} are in sync: that on {name} may be needed"
+        )
+
+
 def cancelled(value: PartitionValue) -> PartitionValue:
     """Return the value without its pending change. Safe at any time: until it is made, the members are as before."""
     return replace(value, next=None)

@@ -78,10 +78,12 @@ class Accounts(SqlView):
                 numbers.append({"transaction": tx.id, "payment": payment.id})
                 for account in payment.accounts:
                     sums[account] += payment.change(account)
+        # Before the payments: one of this run may be from an account that was opened in it.
         if opened:
             db.execute(accounts.insert(), [{"account": a, "balance": b} for a, b in opened.items()])
         if numbers:
             db.execute(made.insert(), numbers)
+            # In the same order in every process: two that lock rows in different orders would wait for each other.
             db.execute(_CREDIT, [{"at": account, "amount": sums[account]} for account in sorted(sums)])
 
     def balances(self) -> dict[int, int]:

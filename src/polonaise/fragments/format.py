@@ -128,7 +128,7 @@ class FragmentWriter:
         """Return the footer and the fragment's bytes. Raises `BatchDamaged` when no batch was added."""
         first, last = self._first, self._last
         if first is None or last is None:
-            raise BatchDamaged("a fragment holds one batch or more")
+            raise BatchDamaged("there is no batch to make a fragment of: a fragment holds one batch or more")
         self._write_pending()
         footer = Footer(
             self._cluster_key, first.partition, first.first, last.last, first.previous_crc, last.crc, self._batches

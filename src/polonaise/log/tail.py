@@ -42,7 +42,8 @@ A sync is much quicker when the file has its length already and only contents ar
 new length and blocks through the file system's journal, in which the syncs of all files wait for each other.
 """
 ZEROS_SHARE: Final = 2
-"""Zeros take at most the segment's bytes divided by this: a small log takes little room that it does not use."""
+"""Zeros take at most the bytes written to the segment so far, divided by this: a small log takes little room that it
+does not use."""
 SMALL_WRITE_BYTES: Final = 16 * 1024
 """The largest write that gets zeros behind it. A larger one would soon have used them up."""
 

@@ -1,4 +1,4 @@
-"""The unanswered requests of one client's connection, and the bounds on them."""
+"""The unanswered requests of one client's connection: their count, and how many are answered at a time."""
 
 from __future__ import annotations
 

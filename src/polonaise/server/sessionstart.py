@@ -542,7 +542,8 @@ class SessionStart:
     async def _engage(self, value: PartitionValue, version: int) -> None:
         """Write the engagement, and return only when it is certainly written.
 
-        Raises `PartitionNotReady` when it certainly is not. While the coordinator is unavailable, an unknown result is
+        Raises `PartitionNotReady` when the coordinator holds another value by now: this session must not start then,
+        whether or not its engagement was written before. While the coordinator is unavailable, an unknown result is
         read again until it is known: appends of a session that nobody may know of must not be sent. Any other error of
         the coordinator ends the attempt, whether the engagement was written or not.
         """

@@ -8,6 +8,7 @@ import random
 from typing import Final
 
 from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagecleaning import Cleaned, clean_storage
 from polonaise.coordination.memberchanges import in_sync
 from polonaise.coordination.values import PartitionValue, is_key
 from polonaise.errors import PolonaiseError
@@ -19,13 +20,18 @@ from polonaise.terms import PartitionId, StorageId
 _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 1.0
 """Virtual seconds in which the coordinator has to answer a step of an edit."""
+_CLEANED_SHARE: Final = 0.7
+"""The share of schedules in which nodes are cleaned of the copies that they gave up."""
+_CLEAN_S: Final = 2.0
+"""Virtual seconds that a node gets to empty a copy."""
 _PROMISE: Final = "P1 durability"
 
 
 class MemberChanges:
     """Two operators of a cluster that has more storage nodes than copies, and the check of what they bring about.
 
-    They add copies, remove them while enough others are in sync, and take changes back. By `force` they remove one
+    They add copies, remove them while enough others are in sync, take changes back, and have nodes empty the copies
+    that they gave up, which may be given to them again at the same moment. By `force` they remove one
     while others are late, too, but only where the partition has as many members as it is to have, or more. In the end
     each partition has its first members again, whose disks the checkers look at.
     """
@@ -38,6 +44,9 @@ class MemberChanges:
         self._names = [*cluster.description.storage, *self._spares]
         self._forced: set[tuple[PartitionId, StorageId]] = set()
         """The copies that were ever to be removed by `force`: the check asks less of their removals."""
+        emptying = cluster.world.random("copies emptied")
+        self._emptying = emptying if emptying.random() < _CLEANED_SHARE else None
+        """What is drawn from to choose nodes to be cleaned; None in schedules without that."""
         self.resting = False
         """Whether nothing is to be changed any more. The operators then bring back the first members."""
         cluster.named_nodes = True  # as an operator names a node that is to be added (`storage run --name`)
@@ -45,7 +54,7 @@ class MemberChanges:
 
     async def run(self, node: Node, host: Host) -> None:
         """Change members until `resting` is set; then bring back the first ones."""
-        one, another = (MemberEdits(self._cluster.coordinator(node, host), _TIMEOUT_S) for _ in range(2))
+        one, another, third = (MemberEdits(self._cluster.coordinator(node, host), _TIMEOUT_S) for _ in range(3))
         pause_s = self._random.choice((0.1, 0.4, 1.0))
         while not self.resting:
             await asyncio.sleep(pause_s * (0.5 + self._random.random()))
@@ -57,8 +66,12 @@ class MemberChanges:
                 await asyncio.gather(
                     self._deed(one, partition),
                     *([self._deed(another, partition)] if self._random.random() < 0.3 else []),
+                    *([self._clean_some(host, third, self._emptying)] if self._emptying is not None else []),
                 )
         await self._bring_back(one)
+        if self._emptying is not None:
+            for name in self._names:
+                await self._clean(host, third, name)
         await asyncio.get_running_loop().create_future()
 
     async def _deed(self, edits: MemberEdits, partition: PartitionId) -> None:
@@ -80,6 +93,20 @@ class MemberChanges:
             self._forced.add((partition, name))
         await edits.remove_copy(partition, name, force=force)
         self._cluster.world.faults.count("copy_removed")
+
+    async def _clean_some(self, host: Host, edits: MemberEdits, chance: random.Random) -> None:
+        """Have some node cleaned while members are being changed."""
+        await asyncio.sleep(chance.choice((0.0, 0.02, 0.1)))
+        await self._clean(host, edits, chance.choice(self._names))
+
+    async def _clean(self, host: Host, edits: MemberEdits, name: StorageId) -> None:
+        """Have a node empty the copies that it gave up, if it answers."""
+        with contextlib.suppress(PolonaiseError):
+            await clean_storage(host, edits, name, _TIMEOUT_S, _CLEAN_S, self._cleaned)
+
+    def _cleaned(self, cleaned: Cleaned) -> None:
+        faults = self._cluster.world.faults
+        faults.count("copy_kept" if cleaned.trouble else "copy_emptied" if cleaned.bytes else "copy_empty_already")
 
     async def _bring_back(self, edits: MemberEdits) -> None:
         """Take steps towards the first members until none is left."""

@@ -22,7 +22,8 @@ PARTITIONS: Final = 4
 SEGMENT_BYTES: Final = 1024 * 1024
 """Small segments, so that each replica has many."""
 _SETTLE_S: Final = 1.0
-"""A server that was started again is given its share after so long. Only runs would take longer with the default."""
+"""The servers' `settle_s`. A server that was started again gets its share once all servers have been quiet for a lease,
+which is longer than this. With the default, runs would only take longer."""
 _LOOK_S: Final = 5.0
 
 

@@ -293,8 +293,8 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
     A group that has certainly failed is appended again if that may help. Raises `AppendUnknown` if a group's fate is
-    not known: without a register nothing would tell a repetition from a second write. Raises errors that trying again
-    can't mend at once, and `DeadlineExceeded` after `patience_s` seconds without progress.
+    not known: without a register nothing would tell a repetition from a second write. Raises at once the errors that
+    trying again can't mend, and `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0

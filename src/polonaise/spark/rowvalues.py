@@ -51,7 +51,7 @@ def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]],
         repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
     for field in fields:
         if field.name in repeated:
-            raise ValueError(f"{field.name} appears twice")
+            raise ValueError(f"the key {field.name} is repeated in one object of the body")
         try:
             _check(field.type, [row.get(field.name) for row in rows], infinite)
         except ValueError as error:

@@ -35,6 +35,7 @@ from polonaise.storage.protocol.replica import (
     Save,
     StoreBatches,
     StoreRequest,
+    TellEmptied,
     TellEnd,
     TellSession,
 )
@@ -45,10 +46,12 @@ from polonaise.wire.messages import (
     Batches,
     Confirm,
     Copy,
+    CopyEmptied,
     CutForReset,
     Digest,
     DigestIs,
     Done,
+    EmptyCopy,
     GetRegisters,
     Join,
     LastSessionInfo,
@@ -151,7 +154,7 @@ class PartitionReplica:
         segments, promises = log.segments, log.slot.promises
         return ReplicaMeasures(
             self._partition, True, promises.fence, log.last, promises.confirmed,
-            len(segments), sum(segment.end for segment in segments), *queue,
+            len(segments), _size(log), *queue,
         )  # fmt: skip
 
     async def close(self, gone: PolonaiseError | None = None) -> None:
@@ -294,7 +297,7 @@ class PartitionReplica:
         first = run[0]
         try:
             log, replica = self._usable()
-            actions = self._decide(replica, run)
+            actions = self._decide(log, replica, run)
         except ProtocolError as error:
             # Not what a server sends: nothing else on this connection can be believed either.
             first.connection.refuse(error)
@@ -329,7 +332,7 @@ class PartitionReplica:
             raise PartitionUnavailable(f"the log has to be opened anew after: {self._log.broken.text}")
         return self._log, self._replica
 
-    def _decide(self, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
+    def _decide(self, log: PartitionLog, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
         """Have the replica decide about a run of messages.
 
         Raises `ProtocolError` for what no server sends, and `BatchDamaged` for batches that arrived damaged.
@@ -353,6 +356,8 @@ class PartitionReplica:
                 return replica.confirm(message.session, message.low_water_mark)
             case Trim():
                 return replica.trim(message.session, message.before)
+            case EmptyCopy():
+                return replica.empty(message.session, log.first, _size(log))
         raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
@@ -375,6 +380,8 @@ class PartitionReplica:
                 self._answer(entry, _session_info(log))
             case TellEnd():
                 self._answer(entry, Done(log.last, log.last_crc))
+            case TellEmptied():
+                self._answer(entry, CopyEmptied(action.bytes - _size(log)))
             case Acknowledge():
                 stored = Stored(action.session, log.last)
                 entry.connection.send(stored, request=action.number, partition=self._partition)
@@ -500,6 +507,11 @@ def _session_info(log: PartitionLog) -> SessionInfo:
         last_crc=log.last_crc,
         lost_above=promises.lost_above,
     )
+
+
+def _size(log: PartitionLog) -> int:
+    """Return the bytes that the log's segments take, indexes left out."""
+    return sum(segment.end for segment in log.segments)
 
 
 def _payload_bytes(message: Message) -> int:

@@ -31,6 +31,8 @@ PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""
 NAMES_VERSION: Final = 2
 """The version from which on a storage node says whether it has the name by which a server knows it."""
+EMPTYING_VERSION: Final = 3
+"""The version from which on a storage node empties copies."""
 DISCOVERY_VERSION: Final = 2
 """The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
@@ -41,7 +43,7 @@ ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
-"""Who asks a storage node for its health, and may ask for nothing else."""
+"""Who asks a storage node for its health, or has it empty copies that are not needed; it may ask for nothing else."""
 
 # ------------------------------------------------------------------ common
 
@@ -433,6 +435,25 @@ class CutForReset(Message):
     since: I64
     """The session of the last reset that the copy was not cut for yet, which it notes as joined; NO_SESSION if there is
     none, as in the session that itself carries out the first reset."""
+
+
+@message(91)
+class EmptyCopy(Message):
+    """Has a copy of a partition that needs it no more drop all its batches, and obey no session before `session`.
+
+    Sent by an operator, of whose cluster the storage node is. Answered with `CopyEmptied`.
+    """
+
+    session: I64
+    """The session of the partition's value by which the copy is none of its members, and is not to become one."""
+
+
+@message(92)
+class CopyEmptied(Message):
+    """The answer to `EmptyCopy`, once that is durable."""
+
+    bytes: I64
+    """How much smaller the copy's segments have become."""
 
 
 @message(67)

@@ -25,7 +25,8 @@ from polonaise.errors import (
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
 RACES_AT_ONCE: Final = 8
-"""Lost races for a demanded position after which a context pauses, so as not to press a busy log without end."""
+"""After each of its first so many lost races for a demanded position, a context runs again at once. After each further
+one it pauses first, so as not to press a busy log without end."""
 
 
 class Again(NamedTuple):

@@ -210,7 +210,7 @@ class FragmentScrub:
         self._next_s = now_s + self._again_s
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
-        """Change the record of an unrepaired damage."""
+        """Record why the damage of a fragment is not repaired, or when it was."""
         damages = tuple(
             each._replace(why=why, repaired_us=repaired_us) if each.path == name.path and not each.repaired_us else each
             for each in self.scrubbed.damages

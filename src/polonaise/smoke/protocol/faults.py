@@ -69,7 +69,7 @@ TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
 
 
 class Fault(NamedTuple):
-    """One fault of one node."""
+    """One fault: what befalls a node or, for `CUT_PAIR`, the link between two nodes."""
 
     kind: FaultKind
     node: str

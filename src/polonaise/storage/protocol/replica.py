@@ -59,6 +59,13 @@ class TellEnd(NamedTuple):
     """Answer with the log's last id and the CRC of its last batch, as they are once the earlier actions are done."""
 
 
+class TellEmptied(NamedTuple):
+    """Answer with how much smaller the log's segments are than `bytes`, once the earlier actions are carried out."""
+
+    bytes: int
+    """Their size before."""
+
+
 class Acknowledge(NamedTuple):
     """Tell the owner that all of this session's messages up to the one with this number are synced."""
 
@@ -80,7 +87,7 @@ class Refuse:
     """
 
 
-Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | Acknowledge | Refuse
+Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | TellEmptied | Acknowledge | Refuse
 
 
 class StoreRequest(NamedTuple):
@@ -247,6 +254,25 @@ class Replica:
         if before > certain:
             return [Refuse(OutOfOrder(f"only ids up to {certain} are confirmed: the log can't be trimmed at {before}"))]
         return [DropBelow(before)]
+
+    def empty(self, session: SessionId, first: TransactionId, size: int) -> list[Action]:
+        """Drop every batch of a copy that `session`, of which it is no member, and later ones need no more.
+
+        `first` is the first id that the log holds, `size` the bytes that its segments take. Refused if the copy obeys a
+        later session, which may have made it a member since the operator looked.
+        """
+        if session < self.promises.fence or session <= NO_SESSION:
+            return [self._fenced()]
+        # The fence stays, and rises: sessions in which the copy was a member may still have an owner somewhere. Two
+        # copies that had forgotten them would be a quorum for it.
+        # But for that it is as a copy that never joined, which proves nothing to the session that makes it a member
+        # again. That is on the disk before the first batch goes: after a crash in between, what is left is a tail that
+        # no session has confirmed. A log that was trimmed stays one: it goes on to begin at `first`.
+        end = first - 1
+        emptied = replace(
+            self.promises, fence=session, joined=NO_SESSION, prepared=end, confirmed=end, lost_above=UNRESOLVED
+        )
+        return [Save(emptied), Cut(end), TellEmptied(size)]
 
     # ------------------------------------------------------------------ writing and reading
 

@@ -1,0 +1,106 @@
+"""Free the room that copies take on a storage node which gave them up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from polonaise.admin.asking import ask_health, not_named, operating, values_of
+from polonaise.admin.memberedits import MemberEdits
+from polonaise.coordination.memberchanges import check_unneeded
+from polonaise.errors import CopyNeeded, PolonaiseError, UnknownPartition, UnsupportedVersion
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.terms import PartitionId, StorageId
+from polonaise.wire.messages import EMPTYING_VERSION, ROLE_STORAGE, CopyEmptied, EmptyCopy
+
+_AT_ONCE: Final = 16
+"""How many copies the node is asked to empty at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What became of one copy that a storage node still has, and that no session needs any more."""
+
+    partition: PartitionId
+    bytes: int
+    """The bytes that were freed; 0 if it was empty already, or was kept."""
+    trouble: str
+    """Why the copy was kept; empty if it was not."""
+
+    def document(self) -> dict[str, Any]:
+        """Return it as a JSON-ready document."""
+        return asdict(self)
+
+
+async def clean_storage(
+    host: Host, edits: MemberEdits, name: StorageId, timeout_s: float, step_s: float, report: Callable[[Cleaned], None]
+) -> None:
+    """Empty every copy on a storage node of which the node is no member any more, while the cluster goes on.
+
+    `report` is told of each copy that was there: emptied, or kept and why. The node gets `timeout_s` seconds to answer
+    at all, and `step_s` for each copy. Raises `UnknownStorageNode`, what keeps the node from answering,
+    `WrongStorageNode`, `UnsupportedVersion` of a node that is too old, and `CoordinatorUnavailable`.
+    """
+    description = (await edits.description()).value
+    description.check_known(name)
+    values = await values_of(edits.partition, range(description.total))
+    others = [partition for partition, value in values.items() if name not in value.members]
+    if not others:
+        return
+    async with _connected(host, name, description.address_of(name), description.key, timeout_s) as connection:
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def clean(partition: PartitionId) -> None:
+            async with turns:
+                try:
+                    freed = await empty_copy(connection, edits, partition, name, description.replication_factor, step_s)
+                except UnknownPartition:
+                    return  # it was never there
+                except PolonaiseError as error:
+                    report(Cleaned(partition, 0, str(error)))
+                else:
+                    report(Cleaned(partition, freed, ""))
+
+        await asyncio.gather(*map(clean, others))
+
+
+async def empty_copy(
+    connection: Connection, edits: MemberEdits, partition: PartitionId, name: StorageId, copies: int, step_s: float
+) -> int:
+    """Have the storage node `name` empty its copy of a partition, unless it may be needed; return the bytes freed.
+
+    Raises what `check_unneeded` raises, with nothing changed, `UnknownPartition` if the partition was never there, and
+    `Fenced` if the node has been told of a later session since the partition's value was read.
+    """
+    # Read for each copy anew, just before: the session in the value is the one in which the copy is not needed. Were it
+    # made a member of a later one at this moment, then either that session finds it empty, and fills it, or the copy
+    # has been told of that session, and refuses.
+    value = await edits.partition(partition)
+    check_unneeded(value, name, copies)
+    answer = await connection.request(EmptyCopy(value.session), partition=partition, deadline_s=step_s)
+    if not isinstance(answer, CopyEmptied):
+        raise CopyNeeded(f"{connection.peer_name} answered with {type(answer).__name__}: look at the copy")
+    return answer.bytes
+
+
+@asynccontextmanager
+async def _connected(
+    host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float
+) -> AsyncGenerator[Connection]:
+    """Connect to a storage node, and close the connection at the end. Raises as `clean_storage`."""
+    told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
+    if isinstance(told, PolonaiseError):
+        raise told
+    if (other := not_named(name, address, told)) is not None:
+        raise other
+    async with operating(host, address, ROLE_STORAGE, cluster_key, timeout_s) as connection:
+        assert connection.peer is not None
+        if connection.peer.version_max < EMPTYING_VERSION:
+            raise UnsupportedVersion(
+                f"storage node {name} is too old to empty copies: upgrade it, then repeat the command"
+            )
+        yield connection
