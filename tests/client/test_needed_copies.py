@@ -10,6 +10,7 @@ import pytest
 from polonaise import Draft, Group, blocking, testing
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
+    AppendExpired,
     AppendUnknown,
     BadOption,
     Closed,
@@ -19,9 +20,9 @@ from polonaise.errors import (
     PartitionNotReady,
     UnsupportedVersion,
 )
-from polonaise.terms import FailureReason
+from polonaise.terms import FailureReason, TransactionId
 from polonaise.wire.appends import Operation
-from polonaise.wire.copies import COPIES_VERSION
+from polonaise.wire.copies import COPIES_VERSION, Needs
 from rigs.clients import World
 from rigs.waiting import nothing_happens_for, wait_until
 
@@ -92,6 +93,37 @@ async def test_the_client_asks_again_in_the_next_session(world: World) -> None:
     await waiting
 
 
+async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    first = log.append(b"0", copies=3)
+    waiting = [asyncio.ensure_future(_result(first))]
+    await wait_until(lambda: world.server.held_proofs)
+    receipts = [log.append(b"%d" % n, copies=3) for n in range(1, 10)]
+    waiting += [asyncio.ensure_future(_result(receipt)) for receipt in receipts]
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(receipts[4], 0.005)
+    assert len(world.server.heard.proofs) == 1
+    world.server.prove()
+    await wait_until(lambda: world.server.held_proofs)
+    assert [asked.id for asked in world.server.heard.proofs] == [0, 9]
+    world.server.prove()
+    await asyncio.gather(*waiting)
+
+
+async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    receipt = log.append(b"1", copies=3)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    waiting.cancel()
+    await wait_until(lambda: not [task for task in asyncio.all_tasks() if "prove copies" in task.get_name()])
+    world.server.proves = True
+    await receipt
+
+
 # ------------------------------------------------------------------ no silent success, and no failure that is none
 
 
@@ -135,7 +167,7 @@ async def test_an_append_that_is_not_decided_in_time_is_unknown_as_ever(world: W
 async def test_an_append_without_enough_replicas_is_refused(world: World) -> None:
     log = await world.ready_client()
     world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
-    with pytest.raises(InsufficientReplicas, match="nothing was written"):
+    with pytest.raises(InsufficientReplicas, match=r"it needs 3 copies, and the replicas .* nothing was written"):
         await log.append(b"1", copies=3)
     assert world.server.heard.proofs == []
 
@@ -152,6 +184,26 @@ async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is
     assert isinstance(receipt.error, CopiesUnproved)
     with pytest.raises(CopiesUnproved):
         await receipt
+
+
+async def test_a_submission_of_a_client_that_is_closed_before_the_proof_tells_its_receipt(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    submission = log.submit(build)
+    await wait_until(lambda: world.server.held_proofs)
+    await log.close()
+    outcome = await submission.outcome()
+    assert isinstance(outcome.error, CopiesUnproved)
+    assert outcome.receipt is not None
+    assert (outcome.kind, outcome.receipt.id) == (OutcomeKind.RAISED, 0)
+    assert "can't wait for the proof any more" in str(outcome.error)
+
+
+async def test_a_context_that_can_not_have_its_copies_in_time_says_so(world: World) -> None:
+    log = await world.ready_client()
+    world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
+    with pytest.raises(AppendExpired, match=r"it needs 3 copies in 2 zones, and the replicas that are engaged"):
+        await log.run(build, timeout=0.2)
 
 
 async def test_an_append_that_was_not_sent_when_the_client_is_closed_failed(world: World) -> None:
@@ -219,7 +271,20 @@ async def test_an_older_owner_that_took_over_before_the_proof_is_named(world: Wo
 # ------------------------------------------------------------------ arguments, and the log in memory
 
 
-@pytest.mark.parametrize("wrong", [{"copies": -1}, {"copies": 256}, {"zones": 2.0}, {"zones": True}, {"copies": "3"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"copies": -1},
+        {"copies": 256},
+        {"zones": 2.0},
+        {"zones": True},
+        {"copies": "3"},
+        {"copies": None},
+        {"zones": False},
+        {"copies": 0.0},
+        {"zones": ""},
+    ],
+)
 async def test_what_is_no_number_of_copies_is_refused_by_name(wrong: dict[str, Any]) -> None:
     async with testing.log() as log:
         with pytest.raises(BadOption, match=f"{next(iter(wrong))}"):
@@ -253,6 +318,21 @@ def test_threads_append_with_copies() -> None:
             log.append(b"3", copies=4).result(timeout=10)
 
 
+def test_threads_are_told_that_the_append_is_in_the_log_after_the_log_was_closed() -> None:
+    with testing.blocking_log() as log:
+        log.append(b"0").result(timeout=10)
+        receipt = log.append(b"1", copies=3)
+        proofs = receipt._receipt._condition.proofs
+        assert proofs is not None
+        proofs._ask = _never
+        assert not receipt.wait(0.05)
+    for ask in (receipt.result, receipt.applied):
+        with pytest.raises(CopiesUnproved, match="in the log as 1"):
+            ask(10)
+    assert receipt.wait(10)
+    assert isinstance(receipt.error, CopiesUnproved)
+
+
 async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(world: World) -> None:
     log = await world.ready_client()
     world.server.proves = False
@@ -266,3 +346,7 @@ async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(world:
 
 async def _result(receipt: Any) -> Any:
     return await receipt
+
+
+async def _never(id: TransactionId, needs: Needs) -> None:
+    await asyncio.get_running_loop().create_future()

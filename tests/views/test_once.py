@@ -41,6 +41,18 @@ def kept(url: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in db.execute(text("SELECT * FROM polonaise_once ORDER BY id"))]
 
 
+async def test_a_context_with_needs_is_refused_because_a_repetition_could_not_wait_for_them(url: str) -> None:
+    def context(tx: polonaise.Draft) -> None:
+        tx.append(body(1))
+        tx.need(copies=3)
+
+    async with testing.log(view=OnceBank(url)) as log:
+        for _ in range(2):
+            with pytest.raises(BadOption, match="topic require"):
+                await log.once("order 7", context, timeout=10)
+        assert log.transactions() == []
+
+
 async def test_a_second_call_with_the_same_key_returns_the_first_and_runs_nothing(url: str) -> None:
     async with testing.log(view=OnceBank(url)) as log:
         ran: list[int] = []

@@ -43,7 +43,7 @@ class Receipt:
         """
         if not self.wait(timeout):
             if isinstance(self._receipt, CopiedReceipt) and self._receipt.committed:
-                raise with_receipt(self._background, self._receipt.unproved(f"the {timeout or 0:g} s are over"))
+                raise with_receipt(self._background, self._receipt.unproved(self._receipt.late(timeout)))
             raise DeadlineExceeded(f"{self!r} is not decided after {timeout:g} s: it may still commit, so ask again")
         error = self.error
         if error is not None:
@@ -53,17 +53,24 @@ class Receipt:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the receipt is settled (`done`), or `timeout` seconds are over; return whether it is settled.
 
-        Raises `BadOption` for an invalid timeout.
+        It is settled as well, with `error`, when the log was closed before what the append needs was proved. Raises
+        `BadOption` for an invalid timeout.
         """
         checked_seconds("timeout", timeout)
         receipt = self._receipt
-        if not receipt.done:
+        if not self._settled:
             try:
-                with receipts_wrapped(self._background):
-                    self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
+                self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
             except TimeoutError:
                 return receipt.done
+            except CopiesUnproved:
+                return True
         return True
+
+    @property
+    def _settled(self) -> bool:
+        """Whether waiting can't tell more: the receipt is done, or its client has stopped before the proof."""
+        return self._receipt.done or isinstance(self._receipt.error, CopiesUnproved)
 
     def applied(self, timeout: float | None = None) -> None:
         """Wait until the append is committed and this client's own view has applied it.
@@ -71,6 +78,8 @@ class Receipt:
         Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
         `timeout` seconds.
         """
+        if isinstance(error := self.error, CopiesUnproved):
+            raise error  # the log was closed, and has no thread any more to wait in
         with receipts_wrapped(self._background):
             self._background.call(lambda: self._receipt.applied(timeout))
 
@@ -121,7 +130,7 @@ class Receipt:
 
     @property
     def error(self) -> PolonaiseError | None:
-        """The error that `result` raises; None while pending and once committed."""
+        """The error that `result` raises; None while pending, and once committed and proved."""
         error = self._receipt.error
         return None if error is None else with_receipt(self._background, error)
 
@@ -134,7 +143,7 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """The receipt of the append, when COMMITTED or UNKNOWN; else None."""
+    """The receipt of the append, when COMMITTED or UNKNOWN, or RAISED with `CopiesUnproved`; else None."""
     error: BaseException | None = None
     """The error that `Submission.result` raises; None when COMMITTED."""
 

@@ -84,8 +84,8 @@ def show_waiting(change: RequirementChange, *, as_json: bool) -> None:
 
 def _show_change(change: RequirementChange) -> None:
     """Print what commits need now."""
-    from polonaise.coordination.requirement import told_of
+    from polonaise.wire.copies import needed_text
 
     nothing = "what the whole cluster requires, and nothing else" if change.topic else "a quorum, and nothing else"
     to = f" to topic {change.topic}" if change.topic else ""
-    say(f"commits{to} need {told_of(change.copies, change.zones) or nothing}")
+    say(f"commits{to} need {needed_text(change.copies, change.zones) or nothing}")

@@ -378,6 +378,8 @@ class PartitionAppends(PartitionCondition):
         self.admission.stop(error)
         self.turntaking.stop(error)
         self.mark.stop(error)
+        if self.proofs is not None:
+            self.proofs.stop(error)
 
     # ------------------------------------------------------------------ what the server says
 

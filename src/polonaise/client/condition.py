@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from polonaise.client.links import Stream
+from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.outstanding import Outstanding
 from polonaise.client.waiting import AppliedMark, own_loop
 from polonaise.errors import Closed, PolonaiseError, ViewUnavailable
@@ -14,10 +15,6 @@ from polonaise.wire.copies import Needs
 
 _SLOW_S: Final = 5.0
 """Seconds of applying the same transactions after which a view is reported in `Log.trouble`."""
-
-
-async def _nobody_to_ask(id: TransactionId, needs: Needs) -> None:
-    raise Closed("this partition is of no client that could ask its owner")
 
 
 class PartitionCondition:
@@ -41,14 +38,19 @@ class PartitionCondition:
         """What keeps appends of a mounted partition from committing, by its server's word; None if nothing does."""
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """A function that returns, in words, what an unmounted partition waits for; set by `Mounting`."""
-        self.prove: Callable[[TransactionId, Needs], Awaitable[None]] = _nobody_to_ask
-        """A function that returns once it is proved that a committed transaction is on what it needs; set by
-        `Connected`."""
+        self.proofs: ProofRequests | None = None
+        """The requests for copies of committed transactions; set by `Connected`, None without a server to ask."""
         self.whereabouts: Callable[[], str] = lambda: ""
         """A function that returns which process serves the log, as the end of a sentence; empty if that is not known.
         Set by `Mounting`."""
         self._outstanding = Outstanding()
         self._stream: Stream | None = None
+
+    async def prove(self, id: TransactionId, needs: Needs) -> None:
+        """Return once it is proved that a committed transaction is on what it needs. Raises why that can't be known."""
+        if self.proofs is None:
+            raise Closed("this partition is of no client that could ask its owner")
+        await self.proofs.prove(id, needs)
 
     def obstacle(self) -> str:
         """Return what keeps an append waiting, for the message of an error that ends the wait."""

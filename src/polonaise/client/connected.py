@@ -14,6 +14,7 @@ from polonaise.client.bodies import BodyFetcher
 from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
+from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
@@ -218,7 +219,7 @@ class Connected:
             raise fresh(self._fault)
         id = self._routes.id_of(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings, id)
-        appends.prove = partial(self._requests.prove, partition)
+        appends.proofs = ProofRequests(self._host, partition, partial(self._requests.prove, partition))
         taker: Applier | MarkOnly
         if self._view is None:
             taker = MarkOnly(appends, self._requests)

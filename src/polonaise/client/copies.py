@@ -67,9 +67,12 @@ class CopiedReceipt(Receipt):
 
     def unproved(self, why: str) -> CopiesUnproved:
         """Return the error for an append that is committed, while what it needs is not proved."""
+        later = "await the error's receipt to wait on"
+        if self._condition.stopped is not None:
+            later = "this client can't wait for the proof any more, and a new one finds the append under that id"
         return CopiesUnproved(
             f"append {self.sequence} to partition {self.partition} is in the log as {self.id}, for good, and is not "
-            f"proved to be on {self.needs}: {why}. Do not append it again; await the error's receipt to wait on",
+            f"proved to be on {self.needs}: {why}. Do not append it again; {later}",
             self,
         )
 
@@ -83,4 +86,8 @@ class CopiedReceipt(Receipt):
         except DeadlineExceeded as error:
             if self.id < 0 or self.proved:
                 raise
-            raise self.unproved(f"the {timeout or 0:g} s are over") from error
+            raise self.unproved(self.late(timeout)) from error
+
+    def late(self, timeout: float | None) -> str:
+        """Return why a wait of so many seconds has ended without the proof."""
+        return f"the {timeout or 0:g} s are over{self._condition.because()}"

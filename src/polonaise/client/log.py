@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVarTuple
 from uuid import UUID
 
 from polonaise.client.connected import Partitioner
@@ -40,6 +40,9 @@ from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 
 Ts = TypeVarTuple("Ts")
+
+_NONE: Final = 0
+"""The default number of copies and of zones: no need."""
 
 
 class Serializer(Protocol):
@@ -249,8 +252,8 @@ class Log(ReadableLog):
         locks: Iterable[Lock] = (),
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
-        copies: int = 0,
-        zones: int = 0,
+        copies: int = _NONE,
+        zones: int = _NONE,
     ) -> Receipt:
         """Append one transaction, without a context; return its receipt at once. `await` the receipt, or not.
 
@@ -285,7 +288,8 @@ class Log(ReadableLog):
             checked_id("high_water_mark", high_water_mark)
         lock_bytes = joined(locks, limits) if locks else b""
         checked = operations(expectations, changes) if expectations or changes else ()
-        needs = checked_needs(copies, zones) if copies or zones else None
+        # By identity, not by truth: None or False for a number is a mistake, which would silently ask for nothing.
+        needs = None if copies is _NONE and zones is _NONE else checked_needs(copies, zones)
         return appends.append(body, header, high_water_mark, lock_bytes, checked, needs)
 
     def append_group(
@@ -296,8 +300,8 @@ class Log(ReadableLog):
         high_water_mark: TransactionId | None = None,
         expectations: Iterable[Expectation] = (),
         changes: Iterable[Change] = (),
-        copies: int = 0,
-        zones: int = 0,
+        copies: int = _NONE,
+        zones: int = _NONE,
     ) -> Receipt:
         """Append many transactions that commit as one, all or none; return their receipt at once.
 

@@ -96,6 +96,12 @@ async def run_once(
             await look_up()  # the reason to give up may be what was done under this key since it was looked up
         if tx.abandoned is not None or not tx.bodies:
             return value  # no record is made of it, so JSON need not hold it
+        if tx.needs is not None:
+            # A repetition would find the key used, and be a success at once: it knows nothing of what the first needed.
+            raise BadOption(
+                "a context of `once` takes no `need`: a repetition could not wait for the copies of the first call. "
+                "Require them of the topic (polonaise topic require), or use `run`"
+            )
         encoded = encoded_value(value)
         append_own(tx, OwnKind.ONCE, OnceRecord(key, request, len(tx.bodies), encoded).pack())
         return encoded

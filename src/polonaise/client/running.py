@@ -13,7 +13,7 @@ from polonaise.client.copies import CopiedReceipt
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
-from polonaise.client.protocol.outcomes import Again, next_step
+from polonaise.client.protocol.outcomes import Again, lacking, next_step
 from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
     kind: OutcomeKind
     receipt: Receipt | None = None
-    """The receipt of the append, when COMMITTED or UNKNOWN; else None."""
+    """The receipt of the append, when COMMITTED or UNKNOWN, or RAISED with `CopiesUnproved`; else None."""
     error: BaseException | None = None
     """The error that awaiting the submission raises; None when COMMITTED."""
 
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 class _Tally:
     """Counts the refused appends of one context, and remembers why, for the message of `AppendExpired`."""
 
-    __slots__ = ("because", "conflicts", "last", "overtaken", "races", "refused")
+    __slots__ = ("because", "conflicts", "lacking", "last", "overtaken", "races", "refused")
 
     def __init__(self) -> None:
         self.refused = 0
@@ -72,13 +72,15 @@ class _Tally:
         """The id of the transaction that the last conflict was with; -1 before any conflict."""
         self.overtaken = ""
         """A clause on the position that the last append demanded, if it was refused for that; else empty."""
+        self.lacking = ""
+        """A clause on the replicas that the last append lacked, if it was refused for that; else empty."""
         self.because = ""
         """A clause on what held up the last failed append, if known; else empty."""
 
-    def add(self, failure: AppendFailure, position: TransactionId | None) -> None:
+    def add(self, failure: AppendFailure, position: TransactionId | None, receipt: Receipt) -> None:
         """Count a refused append; `position` is the id that it demanded, if any."""
         self.refused += 1
-        self.overtaken = ""
+        self.overtaken = self.lacking = ""
         self.because = f"; what held up the last one: {failure.cause}" if failure.cause else ""
         if failure.reason is FailureReason.LOCK_CONFLICT:
             self.conflicts += 1
@@ -86,6 +88,8 @@ class _Tally:
         elif failure.reason is FailureReason.EXPECTATION_FAILED and position is not None:
             self.races += 1
             self.overtaken = f"; the last demanded position {position}, and the log's next was {failure.value}"
+        elif failure.reason is FailureReason.INSUFFICIENT_REPLICAS:
+            self.lacking = f"; the last because {lacking(receipt)}"
 
     def __str__(self) -> str:
         text = f"before that the context ran, and its append was refused, {self.refused} times"
@@ -94,7 +98,7 @@ class _Tally:
                 f", {self.conflicts} of them for conflicts of its locks, the last with transaction {self.last}: "
                 "lock less, or give it more time"
             )
-        return text + self.overtaken
+        return text + self.overtaken + self.lacking
 
 
 class Running:
@@ -299,7 +303,7 @@ class _Run:
         if self._tally is None:
             self._tally = _Tally()
         again = next_step(failure, self._position, self._tally.races)
-        self._tally.add(failure, self._position)
+        self._tally.add(failure, self._position, receipt)
         if again is None:
             await receipt  # raises
             raise AssertionError(f"append {receipt.sequence} failed, and its receipt raised no error")
@@ -336,7 +340,7 @@ class _Run:
                 receipt,
             ) from None
         if isinstance(receipt, CopiedReceipt) and not receipt.done:
-            raise receipt.unproved(f"the {self._timeout:g} s are over") from None
+            raise receipt.unproved(receipt.late(self._timeout)) from None
 
     async def _wait_to_run_again(self, again: Again) -> None:
         appends, deadline_s = self._appends, self.deadline_s

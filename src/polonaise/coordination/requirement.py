@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from polonaise.terms import StorageId
-
-
-def told_of(copies: int, zones: int) -> str:
-    """Return the text for what commits need beside a quorum; empty for nothing."""
-    if not copies and not zones:
-        return ""
-    text = f"{copies} copies" if copies else "copies"
-    return f"{text} in {zones} zones" if zones else text
+from polonaise.wire.copies import needed_text
 
 
 class Demand(NamedTuple):
@@ -44,7 +37,7 @@ class Demand(NamedTuple):
     @property
     def told(self) -> str:
         """What is required, for operators; empty if nothing is."""
-        return told_of(self.copies, self.zones)
+        return needed_text(self.copies, self.zones)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +67,14 @@ class Requirement:
     @property
     def told(self) -> str:
         """What is required, for operators; empty if nothing is."""
-        return told_of(self.copies, self.zones)
+        return needed_text(self.copies, self.zones)
 
     def lack_of(self, names: Collection[StorageId]) -> str:
         """Return what these replicas lack to meet the requirement, for operators; empty if they meet it."""
         if len(names) < self.copies:
-            return f"{self.copies} copies are required, and {len(names)} can be had"
+            verb = "is" if self.copies == 1 else "are"
+            return f"{needed_text(self.copies, 0)} {verb} required, and {len(names)} can be had"
         there = {self.zone_of[name] for name in names if name in self.zone_of}
         if len(there) < self.zones:
-            return f"copies in {self.zones} zones are required, and {len(there)} can be had"
+            return f"{needed_text(0, self.zones)} are required, and {len(there)} can be had"
         return ""

@@ -15,6 +15,14 @@ NEEDED_MAX: Final = 255
 _NEEDS: Final = struct.Struct("<BB")
 
 
+def needed_text(copies: int, zones: int) -> str:
+    """Return so many copies in so many zones as a text; empty for none of both."""
+    parts = [f"{copies} {'copy' if copies == 1 else 'copies'}"] if copies else ["copies"] if zones else []
+    if zones:
+        parts.append(f"in {zones} {'zone' if zones == 1 else 'zones'}")
+    return " ".join(parts)
+
+
 class Needs(NamedTuple):
     """What one append needs before it counts as a success, beside its commit."""
 
@@ -28,7 +36,7 @@ class Needs(NamedTuple):
         return _NEEDS.pack(*self)
 
     def __str__(self) -> str:
-        return f"{self.copies} copies in {self.zones} zones"
+        return needed_text(self.copies, self.zones)
 
 
 def parse_needs(value: bytes) -> Needs:

@@ -65,6 +65,14 @@ def next_step(failure: AppendFailure, position: TransactionId | None, races: int
     return Again(-1, pause=True) if reason in passing else None
 
 
+def lacking(receipt: Any) -> str:
+    """Return why the append of this receipt, or one without a receipt, was refused for want of replicas."""
+    needs = getattr(receipt, "needs", None)
+    if needs is None:
+        return "the engaged replicas are fewer, or in fewer zones, than commits need"
+    return f"it needs {needs}, and the replicas that are engaged at present are not as many"
+
+
 def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
     """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open."""
     reason, value, cause = failure
@@ -80,7 +88,10 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
                 f"{which}: a register or the position is not as demanded; the append would have got id {value}"
             )
         case FailureReason.INSUFFICIENT_REPLICAS:
-            return InsufficientReplicas(f"{which}: too few replicas are engaged; nothing was written{because}")
+            # What an append needs beyond its commit holds up nothing else: what is known to hold the partition up is
+            # then no reason.
+            reason_known = "" if getattr(receipt, "needs", None) else because
+            return InsufficientReplicas(f"{which}: {lacking(receipt)}; nothing was written{reason_known}")
         case FailureReason.PRODUCER_FENCED:
             return ProducerFenced(
                 f"{which}: the producer was opened again, in this process or another, and is in epoch {value}: "

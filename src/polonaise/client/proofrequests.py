@@ -1,0 +1,100 @@
+"""Requests to a partition's owner for the proof of copies: one at a time for each kind of needs, whoever waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from polonaise.client.waiting import fail_all
+from polonaise.errors import PolonaiseError, fresh
+from polonaise.host import Host
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.wire.copies import Needs
+
+
+class ProofRequests:
+    """Asks the owner of one partition, on behalf of all the receipts that wait for what they need.
+
+    A proof covers all transactions before it, so one request for the last of them is enough for thousands of waits; and
+    a wait that is given up leaves no request of its own at the server.
+    """
+
+    def __init__(
+        self, host: Host, partition: PartitionId, ask: Callable[[TransactionId, Needs], Awaitable[None]]
+    ) -> None:
+        """Begin with nothing proved. `ask` returns once the owner has proved that a transaction is on what it needs."""
+        self._host = host
+        self._partition = partition
+        self._ask = ask
+        self._kinds: dict[Needs, _Kind] = {}
+        self._stopped: PolonaiseError | None = None
+
+    async def prove(self, id: TransactionId, needs: Needs) -> None:
+        """Return once it is proved that a committed transaction is on what it needs.
+
+        Raises what `ask` raises, and the error of `stop`.
+        """
+        if self._stopped is not None:
+            raise fresh(self._stopped)
+        kind = self._kinds.setdefault(needs, _Kind())
+        if id <= kind.proved:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        kind.waiting[future] = id
+        if kind.task is None:
+            name = f"client: prove copies in partition {self._partition}"
+            kind.task = self._host.spawn(self._prove_all(kind, needs), name)
+        try:
+            await future
+        finally:
+            kind.waiting.pop(future, None)
+            if not kind.waiting:
+                kind.end()
+
+    async def _prove_all(self, kind: _Kind, needs: Needs) -> None:
+        """Ask until nobody waits any more, each time for the last transaction that is waited for by then."""
+        while kind.waiting:
+            last = max(kind.waiting.values())
+            try:
+                await self._ask(last, needs)
+            except PolonaiseError as error:
+                fail_all(kind.taken(), error)
+                break
+            kind.proved = max(kind.proved, last)
+            for future in kind.taken(last):
+                if not future.done():
+                    future.set_result(None)
+        kind.task = None
+
+    def stop(self, error: PolonaiseError) -> None:
+        """End all waits with this error, those of the future included."""
+        self._stopped = error
+        for kind in self._kinds.values():
+            fail_all(kind.taken(), error)
+            kind.end()
+
+
+class _Kind:
+    """The waits for one kind of needs."""
+
+    __slots__ = ("proved", "task", "waiting")
+
+    def __init__(self) -> None:
+        self.proved: TransactionId = NO_TRANSACTION
+        """The last id that is proved. It stays so: no replica cuts what is committed."""
+        self.waiting: dict[asyncio.Future[None], TransactionId] = {}
+        self.task: asyncio.Task[None] | None = None
+        """The task that asks the owner; None while nobody waits."""
+
+    def taken(self, last: TransactionId | None = None) -> list[asyncio.Future[None]]:
+        """Take the waits for ids up to `last` out, by default all of them, and return their futures."""
+        taken = [future for future, id in self.waiting.items() if last is None or id <= last]
+        for future in taken:
+            del self.waiting[future]
+        return taken
+
+    def end(self) -> None:
+        """Give up the request that is under way, if there is one."""
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
