@@ -193,6 +193,15 @@ async def test_a_dead_node_is_drained(town: Town) -> None:
 
 
 @in_a_town(spares=1)
+async def test_a_node_is_drained_whose_partition_lacks_a_copy(town: Town) -> None:
+    async with Appending(town):
+        await added(town, 3)
+        await moved(town, lambda moves: moves.remove(0, name_of(town, 2), force=True), [])
+        assert await moved(town, lambda moves: moves.drain(name_of(town, 0)), []) == 1, "the one that it lacks is added"
+    assert sorted(members(town)) == [name_of(town, n) for n in (1, 2, 3)]
+
+
+@in_a_town(spares=1)
 async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_be_repeated(town: Town) -> None:
     lines: list[str] = []
     old, dead = name_of(town, 0), town.cluster.spares[0]
