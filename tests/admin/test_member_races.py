@@ -60,12 +60,13 @@ class Values:
     def edits(self) -> MemberEdits:
         return MemberEdits(self, 1.0)  # type: ignore[arg-type]
 
-    def moves(self) -> CopyMoves:
+    def moves(self, lines: list[str] | None = None, step_s: float = 1.0) -> CopyMoves:
         def now_s() -> float:
             return asyncio.get_running_loop().time()
 
         host: Any = SimpleNamespace(clock=SimpleNamespace(monotonic_s=now_s))
-        return CopyMoves(host, self.edits(), step_s=1.0, timeout_s=1.0, report=lambda _, __: None)
+        told = [] if lines is None else lines
+        return CopyMoves(host, self.edits(), step_s=step_s, timeout_s=1.0, report=lambda _, line: told.append(line))
 
     def once(self, do: Callable[[], None]) -> None:
         def first(_: ClusterDescription) -> None:
@@ -167,6 +168,50 @@ async def test_a_copy_that_has_been_moved_already_is_a_success() -> None:
     await Values(FOUR, "BCD").moves().replace(0, "A", "D")
     with pytest.raises(BadOption, match="no copy on A"):
         await Values(FOUR, "BC").moves().replace(0, "A", "D")
+
+
+async def test_a_copy_does_not_move_to_a_node_that_has_one_if_the_partition_has_none_to_spare() -> None:
+    values = Values(FOUR, "ABC")
+    with pytest.raises(BadOption, match=r"B has a copy of the partition, and without A .* 2 of the 3"):
+        await values.moves().replace(0, "A", "B")
+    values.held = replace(values.held, members=("A",))
+    with pytest.raises(BadOption, match=r"has 1 of the 3 copies .* none can be spared"):
+        await values.moves().replace(0, "A", "B")
+    assert values.held.next is None, "nothing was asked for"
+
+
+async def test_a_move_that_was_broken_off_after_its_first_step_goes_on() -> None:
+    values = Values(FOUR, "ABCD")
+
+    def made() -> None:
+        values.held = replace(values.held, members=values.held.next or values.held.members, next=None)
+
+    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    async with asyncio.timeout(5):
+        await values.moves().replace(0, "A", "D")
+    assert values.held.members == tuple("BCD")
+
+
+async def test_what_is_done_is_told_once_and_what_is_refused_never() -> None:
+    values = Values(FOUR, "ABC")
+    lines: list[str] = []
+    for refused, node in (("add", "E"), ("remove", "E"), ("remove", "A")):
+        with pytest.raises(PolonaiseError):
+            await getattr(values.moves(lines), refused)(0, node)
+    assert lines == []
+    values.held = replace(values.held, engagements={name: Engagement(7) for name in "ABC"})
+
+    def made() -> None:
+        engaged = dict(values.held.engagements)
+        values.held = replace(values.held, members=values.held.next or values.held.members, next=None)
+        if "D" not in engaged:  # the new copy catches up, while the removal is tried again and again
+            caught_up = replace(values.held, engagements={**engaged, "D": Engagement(8)})
+            asyncio.get_running_loop().call_later(0.7, lambda: setattr(values, "held", caught_up))
+
+    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    async with asyncio.timeout(5):
+        await values.moves(lines, step_s=4.0).replace(0, "A", "D")
+    assert [line.split(":")[0] for line in lines] == ["adding a copy on D", "waits", "removing the copy on A"]
 
 
 def test_damage_on_a_node_that_gave_its_copy_up_is_no_trouble_of_the_partition() -> None:

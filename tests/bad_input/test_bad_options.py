@@ -96,6 +96,16 @@ def test_an_invalid_zookeeper_address(command: Command, address: str, naming: st
     command.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
 
 
+@pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "0:0", "[0:0:0:0:0:0:0:0]:0", "[::ffff:0.0.0.0]:7000"])
+def test_a_server_at_an_address_that_nobody_can_connect_to(command: Command, tmp_path: Path, listen: str) -> None:
+    coordinator = tmp_path / "coordinator"
+    command.refuses(
+        "server", "run", "--coordinator", f"file:{coordinator}", "--storage", STORAGE, "--listen", listen,
+        code="bad_option", naming="Give the address under which they reach it",
+    )  # fmt: skip
+    assert not coordinator.exists()
+
+
 def test_zookeeper_without_its_library(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     monkeypatch.delitem(sys.modules, "polonaise.coordination.zookeeper", raising=False)

@@ -10,9 +10,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from polonaise.admin.logs import conditions
+from polonaise.host.tls import TlsIdentity
 from polonaise.node.condition import health_status_of
-from rigs.httpget import http_get
+from rigs.httpget import exchanged, http_get
 from rigs.observed import observed_cluster, started_storage
+from rigs.tls import Authority
 from rigs.waiting import wait_until
 
 OPEN_METRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -96,6 +98,18 @@ async def test_the_head_of_an_answer_comes_without_its_body(tmp_path: Path) -> N
             assert int(said.headers["content-length"]) > 0
     finally:
         await node.stop()
+
+
+async def test_http_stays_plain_while_the_nodes_have_tls(tmp_path: Path) -> None:
+    """A supervisor's probes and most scrapers have no certificate of the cluster's CA."""
+    identity = TlsIdentity(Authority(tmp_path / "tls").node())
+    async with observed_cluster(tmp_path, storage=1, tls=identity) as cluster:
+        await until_ready(cluster.server.http)
+        for node in (cluster.server, *cluster.storage):
+            assert (await http_get(node.http, "/live")).document == {"live": True}
+            assert (await scraped(node.http))["polonaise_node_ready", ()] == 1
+            hello = await exchanged(node.address, b"GET /live HTTP/1.1\r\n\r\n")
+            assert b"HTTP/1" not in hello, "the node's own address takes TLS only, and answers nothing over HTTP"
 
 
 async def test_a_lost_storage_node_shows_in_health_and_metrics_as_log_health_tells_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import polonaise
 from polonaise.host.real import RealHost
+from polonaise.host.tls import TlsIdentity
 from polonaise.node.processes import Http, run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -43,9 +44,9 @@ class ObservedCluster(NamedTuple):
             yield log
 
 
-async def started(run: Callable[..., Coroutine[Any, Any, None]]) -> ObservedRun:
+async def started(run: Callable[..., Coroutine[Any, Any, None]], tls: TlsIdentity | None = None) -> ObservedRun:
     """Start `run(host, ready, http)` as a task, and return when it serves. Raises what it raises."""
-    host, said = RealHost(), asyncio.Queue[str]()
+    host, said = RealHost(tls=tls), asyncio.Queue[str]()
 
     async def main() -> None:
         try:
@@ -63,26 +64,27 @@ async def started(run: Callable[..., Coroutine[Any, Any, None]]) -> ObservedRun:
         return ObservedRun(await first, await said.get(), task)
 
 
-async def started_storage(directory: Path, **settings: Any) -> ObservedRun:
+async def started_storage(directory: Path, tls: TlsIdentity | None = None, **settings: Any) -> ObservedRun:
     """Start a storage node."""
     how = StorageSettings(str(directory), **settings)
-    return await started(lambda host, ready, http: run_storage(host, how, ready, http))
+    return await started(lambda host, ready, http: run_storage(host, how, ready, http), tls)
 
 
 @contextlib.asynccontextmanager
 async def observed_cluster(
-    directory: Path, *, storage: int = 3, partitions: int = 1, **settings: Any
+    directory: Path, *, storage: int = 3, partitions: int = 1, tls: TlsIdentity | None = None, **settings: Any
 ) -> AsyncIterator[ObservedCluster]:
     """Run a cluster in a directory."""
     runs: list[ObservedRun] = []
     try:
         for number in range(storage):
-            runs.append(await started_storage(directory / f"storage-{number}"))
+            runs.append(await started_storage(directory / f"storage-{number}", tls))
         nodes = {run.address: run.address for run in runs}
         coordinator = f"file:{directory / 'coordinator'}"
         how = ServerSettings(**settings)
         server = await started(
-            lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http)
+            lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http, tls=tls),
+            tls,
         )
         runs.append(server)
         yield ObservedCluster(coordinator, runs[:storage], server)

@@ -24,6 +24,10 @@ from polonaise.errors import (
     DeadlineExceeded,
     UnknownStorageNode,
 )
+from polonaise.node.condition import Condition, HealthStatus, conditions_in, health_status_of
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.face import ObservedServer
 from rigs.town import Town, in_a_town
 from rigs.waiting import time_passes, wait_until
 
@@ -189,6 +193,15 @@ async def test_a_dead_node_is_drained(town: Town) -> None:
 
 
 @in_a_town(spares=1)
+async def test_a_node_is_drained_whose_partition_lacks_a_copy(town: Town) -> None:
+    async with Appending(town):
+        await added(town, 3)
+        await moved(town, lambda moves: moves.remove(0, name_of(town, 2), force=True), [])
+        assert await moved(town, lambda moves: moves.drain(name_of(town, 0)), []) == 1, "the one that it lacks is added"
+    assert sorted(members(town)) == [name_of(town, n) for n in (1, 2, 3)]
+
+
+@in_a_town(spares=1)
 async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_be_repeated(town: Town) -> None:
     lines: list[str] = []
     old, dead = name_of(town, 0), town.cluster.spares[0]
@@ -234,6 +247,45 @@ async def test_a_needed_copy_is_not_removed_and_the_members_stay(town: Town) -> 
         with pytest.raises(CopyNeeded, match="2 copies in sync"):
             await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0)))
     assert len(members(town)) == 3
+
+
+@in_a_town()
+async def test_a_partition_with_fewer_copies_than_it_is_to_have_is_not_well_until_they_are_added(town: Town) -> None:
+    async def judged() -> Condition:
+        (server,) = town.cluster.running_servers
+        return conditions_in(await server.checked_health())[0]
+
+    async def under_replicated() -> float:
+        (server,) = town.cluster.running_servers
+        seen = await ObservedServer(server, server._host.clock).samples(Detail())
+        return seen[metrics.UNDER_REPLICATED][0][1]
+
+    async def well() -> bool:
+        return not (await judged()).troubles
+
+    async with Appending(town):
+        await wait_until(well)
+        assert await under_replicated() == 0
+        for number in (0, 1):
+            await moved(town, lambda moves, number=number: moves.remove(0, name_of(town, number), force=True), [])  # type: ignore[misc]
+
+        async def lacking() -> bool:
+            return len((await judged()).engaged) == 1
+
+        await wait_until(lacking)
+        (trouble,) = (await judged()).troubles
+        assert trouble.startswith("the partition has 1 of the 3 copies that it is to have: ")
+        assert "polonaise storage balance" in trouble
+        assert "polonaise partition add-copy" in trouble
+        assert health_status_of([await judged()]) == HealthStatus.DEGRADED, "all that there are are engaged"
+        assert await under_replicated() == 1
+
+        async def balanced(moves: CopyMoves) -> None:
+            await moves.carry_out(await moves.balance())
+
+        await moved(town, balanced, [])
+        await wait_until(well)
+        assert await under_replicated() == 0
 
 
 @in_a_town(spares=1)

@@ -47,30 +47,52 @@ class CopyMoves:
 
     async def add(self, partition: PartitionId, name: StorageId) -> None:
         """Add a copy of a partition on a storage node, and wait until it is in sync. Raises what `add_copy` raises."""
-        self._report(partition, f"adding a copy on {name}")
         await self._edits.add_copy(partition, name)
+        self._report(partition, f"adding a copy on {name}")  # not before: it may have been refused
         await self._made(partition, name, member=True)
 
     async def remove(self, partition: PartitionId, name: StorageId, *, force: bool = False) -> None:
         """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises."""
-        self._report(partition, f"removing the copy on {name}")
         await self._edits.remove_copy(partition, name, force=force)
+        self._report(partition, f"removing the copy on {name}")  # not before: it may have been refused
         await self._made(partition, name, member=False)
 
     async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
         """Move a copy from one storage node to another. What was done of it before is not done again.
 
-        Raises what `add` and `remove` raise, and `BadOption` if neither of them has a copy, or if both are the same.
+        Raises what `add` and `remove` raise, and `BadOption` if neither of them has a copy, if both are the same, or if
+        too few copies would be left: the other one could never be removed.
         """
         if source == target:
             raise BadOption(f"a copy can't move from {source} to itself: choose another storage node")
         value = await self._settled(partition)
         if source in value.members:
+            await self._check_enough_after(value, source, target)
             await self._move(Move(partition, source, target))
         elif target in value.members:
             self._report(partition, f"the copy on {source} has been moved to {target} already")
         else:
             raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")
+
+    async def _check_enough_after(self, value: PartitionValue, source: StorageId, target: StorageId) -> None:
+        """Raise `BadOption` if a partition would have too few members once its copy on `source` was replaced.
+
+        If both nodes are members, this may be a move that was broken off after its first step. It is none if there is
+        no member too many: then the target had its copy before.
+        """
+        copies = (await self._edits.description()).value.replication_factor
+        left = {*value.members, target} - {source}
+        if len(left) >= copies:
+            return
+        if target in value.members:
+            raise BadOption(
+                f"storage node {target} has a copy of the partition, and without {source} the partition would have "
+                f"{len(left)} of the {copies} copies that it is to have: choose a node that has none"
+            )
+        raise BadOption(
+            f"the partition has {len(value.members)} of the {copies} copies that it is to have, so none can be spared: "
+            "add the others first (polonaise storage balance, or partition add-copy)"
+        )
 
     async def balance(self) -> list[Move]:
         """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
@@ -131,9 +153,10 @@ class CopyMoves:
                 await self._settled(partition)
             values = await values_of(self._edits.partition, range(described.total))
             planned = balance(described, {partition: value.members for partition, value in values.items()})
-            moves = [move for move in planned if move.source == name]
+            # With the copies that these partitions lack: without them none could be spared.
+            moves = [move for move in planned if move.source == name or (not move.source and move.partition in held)]
             await self.carry_out(moves)
-            moved += len(moves)
+            moved += sum(move.source == name for move in moves)
             if moves:
                 until_s = self._host.clock.monotonic_s() + self._step_s
             elif self._host.clock.monotonic_s() >= until_s:

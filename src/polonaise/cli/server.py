@@ -92,11 +92,10 @@ def server_run(
     """
     from polonaise.admin.configuration import configuration_of
     from polonaise.host import certificates
-    from polonaise.host.address import parse_address
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
     from polonaise.node.addresses import storage_nodes_of
-    from polonaise.node.processes import run_server
+    from polonaise.node.processes import check_server_address, run_server
 
     if until_stdin_ends:
         stop_when_stdin_ends()
@@ -110,7 +109,7 @@ def server_run(
         given = configuration_of("server", config, options)
         start_logging(given["log_format"], verbose=verbose)
         settings, served = given.server_settings(), http_at(given["http"])
-        parse_address(settings.listen)
+        check_server_address(settings.listen)
         address = given.required("coordinator", "server")
         nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
         partitions, fragments = given["partitions"], given["fragments"]

@@ -233,10 +233,13 @@ class _Placement:
 
 
 def _moves(partition: PartitionId, before: Collection[StorageId], after: Collection[StorageId]) -> list[Move]:
-    """Return the moves between two sets of members; those to be removed are paired with those to be added."""
+    """Return the moves between two sets of members; those to be removed are paired with those to be added.
+
+    Copies that the partition only lacks come first: none is removed before there are enough.
+    """
     gone = [name for name in before if name not in after]
     new = [name for name in after if name not in before]
     longest = max(len(gone), len(new))
-    sources: list[StorageId | None] = [*gone, *[None] * (longest - len(gone))]
+    sources: list[StorageId | None] = [*[None] * (longest - len(gone)), *gone]
     targets: list[StorageId | None] = [*new, *[None] * (longest - len(new))]
     return [Move(partition, source, target) for source, target in zip(sources, targets, strict=True)]

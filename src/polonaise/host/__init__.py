@@ -174,6 +174,12 @@ def network_trouble(network: Network) -> str:
     return str(getattr(network, "trouble", ""))
 
 
+def plain_network(network: Network) -> Network:
+    """Return the network without TLS, for peers such as probes that have no certificate; itself if it has no TLS."""
+    plain: Network = getattr(network, "plain", network)
+    return plain
+
+
 class Host(Protocol):
     """The machine, as what runs on this host may use it. One process may have several hosts."""
 

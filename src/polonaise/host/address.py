@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import NamedTuple, TypeAlias
 
 from polonaise.errors import BadOption
@@ -66,3 +67,17 @@ def _may_be_host(host: str) -> bool:
     except UnicodeError:
         return False
     return "\0" not in host
+
+
+def is_every_interface(address: Address) -> bool:
+    """Return whether this names all interfaces of a machine, as `0.0.0.0` and `[::]` do: nobody can connect to that."""
+    if not isinstance(address, HostPort):
+        return False
+    if ":" not in address.host:
+        # Systems read short forms as well, such as 0 and 0x0.0.
+        return address.host.startswith("0") and set(address.host.lower()) <= set("0x.")
+    try:
+        parsed = ipaddress.IPv6Address(address.host)
+    except ValueError:
+        return False
+    return parsed.is_unspecified or (parsed.ipv4_mapped is not None and parsed.ipv4_mapped.is_unspecified)

@@ -13,7 +13,7 @@ import ssl
 from typing import Any, Final, Protocol, runtime_checkable
 
 from polonaise.errors import BadOption, PolonaiseError, TlsRequired
-from polonaise.host import Listener, ProtocolFactory
+from polonaise.host import Listener, Network, ProtocolFactory
 from polonaise.host.acceptor import Acceptor, bind_port
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.sockets import RealNetwork, not_connected, not_listening
@@ -54,6 +54,11 @@ class TlsNetwork(RealNetwork):
     def trouble(self) -> str:
         """What is wrong with the TLS files, for health documents; empty if nothing is. See `network_trouble`."""
         return self._identity.warning()
+
+    @property
+    def plain(self) -> Network:
+        """The same network without TLS. See `plain_network`."""
+        return RealNetwork()
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections; see `Network.listen`. A peer without TLS is refused by `BarringProtocol.bar`."""

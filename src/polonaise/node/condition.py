@@ -57,6 +57,8 @@ class Condition(NamedTuple):
     """What is wrong with the server's TLS files; empty if nothing."""
     change: str = ""
     """The change of members that is pending, in words; empty if none is."""
+    lacking: str = ""
+    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -73,6 +75,7 @@ class Condition(NamedTuple):
         """All that is wrong, line by line; empty if nothing is."""
         lines = [self.waits_for] if self.waits_for else []
         lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
+        lines += [self.lacking] if self.lacking else []
         lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
             if self.fragments_scrub["trouble"]:
@@ -153,8 +156,26 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
-        _change_in(health),
+        _change_in(health), _lacking(answer, health),
     )  # fmt: skip
+
+
+def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
+    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough.
+
+    All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The
+    text is the same for all partitions with the same lack, because equal troubles are told once with their number.
+    """
+    # Servers of older versions don't tell how many copies there are to be.
+    members, due = health.get("members"), answer.get("replication_factor")
+    if members is None or due is None or len(members) >= due:
+        return ""
+    what = f"the partition has {len(members)} of the {due} copies that it is to have"
+    if len(health.get("next") or ()) > len(members):
+        return f"{what}: one more is being added"
+    if len(nodes := answer["storage"]) < due:
+        return f"{what}, and the cluster has {len(nodes)} storage nodes: add one (polonaise storage add NAME HOST:PORT)"
+    return f"{what}: add the others with `polonaise storage balance`, or one with `polonaise partition add-copy`"
 
 
 def _change_in(health: Mapping[str, Any]) -> str:

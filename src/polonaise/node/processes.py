@@ -13,7 +13,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
-from polonaise.host.address import parse_address
+from polonaise.host.address import is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
@@ -201,6 +201,19 @@ def _listed(nodes: Mapping[StorageId, str]) -> str:
     return ", ".join(name if name == address else f"{name}={address}" for name, address in nodes.items())
 
 
+def check_server_address(listen: str) -> None:
+    """Raise `BadOption` for an address that a server can't listen at, or under which nobody could reach it.
+
+    A server registers the address at which it listens, and clients and other servers are sent there. A storage node
+    may listen at every interface: it is reached at the address in the cluster's description.
+    """
+    if is_every_interface(parse_address(listen)):
+        raise BadOption(
+            f"a server can't listen at {listen}: it tells clients the address at which it listens, and that is none "
+            "that they could connect to. Give the address under which they reach it (--listen HOST:PORT)"
+        )
+
+
 async def run_server(
     host: Host,
     coordinator_address: str,
@@ -220,7 +233,7 @@ async def run_server(
     also raises `ExtraMissing`, and what listening there raises.
     """
     check_http(http)
-    parse_address(settings.listen)  # before the cluster is made: this server could not serve it
+    check_server_address(settings.listen)  # before the cluster is made: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address, tls)
     server = Server(host, coordinator, settings, history_in(fragments))
 

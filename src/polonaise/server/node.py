@@ -181,6 +181,11 @@ class Server:
         return self._cluster.described.value
 
     @property
+    def replication_factor(self) -> int:
+        """How many copies each partition is to have; 0 before `start`."""
+        return 0 if self._cluster.described is None else self._cluster.described.value.replication_factor
+
+    @property
     def _fields(self) -> dict[str, int]:
         """The fields of a line in the log (`node.logformat`)."""
         return {"server": self.id}
@@ -196,7 +201,7 @@ class Server:
         With fewer, hardly any partition can start a session.
         """
         connected = sum(link.session is not None for link in self._links.values())
-        return 2 * connected > self._description.replication_factor
+        return 2 * connected > self.replication_factor
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
@@ -588,6 +593,7 @@ class Server:
             "topics_required": self._requirements.told_of_topics,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,
             "copies": self._copies.health(),
+            "replication_factor": self.replication_factor,
             "storage": {
                 name: {
                     **self._storage_health.answers.get(name, {}),

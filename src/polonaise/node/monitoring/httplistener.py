@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, cast
 from aiohttp import web
 
 from polonaise.errors import PolonaiseError
-from polonaise.host import Host, Listener
+from polonaise.host import Host, Listener, plain_network
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,9 @@ class HttpListener:
 
     async def open(self, address: str) -> str:
         """Listen, and return the address. Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles`."""
-        self._listener = await self._host.network.listen(address, lambda: _OneRequest(self._server, self._connections))
+        # Plain even if the node has TLS: a supervisor's probes and most scrapers have no certificate of this CA.
+        network = plain_network(self._host.network)
+        self._listener = await network.listen(address, lambda: _OneRequest(self._server, self._connections))
         return self._listener.address
 
     async def close(self) -> None:

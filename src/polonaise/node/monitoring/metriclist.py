@@ -100,7 +100,8 @@ CLUSTER_PARTITIONS: Final = _gauge(
     "server_cluster_partitions", "Partitions of the cluster, owned or not, by the same 8 digits.", "cluster"
 )
 UNDER_REPLICATED: Final = _gauge(
-    "server_under_replicated_partitions", "Partitions with a session in which not all members are engaged."
+    "server_under_replicated_partitions",
+    "Partitions with a session in which not all members are engaged, or that have fewer members than they are to have.",
 )
 LISTED: Final = _gauge(
     "server_partitions_listed", "1 if this answer has the metrics of each partition, 0 if only totals."

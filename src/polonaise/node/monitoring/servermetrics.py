@@ -33,6 +33,8 @@ class _SeenPartition(NamedTuple):
     in_flight: int
     engaged: list[StorageId]
     late: list[StorageId]
+    lacks_copies: bool
+    """Whether it has fewer members than it is to have."""
     replica_lag: dict[StorageId, int]
     feed_lag: dict[ClientId, int]
 
@@ -48,8 +50,8 @@ def state_of(owner: PartitionOwner, now_s: float) -> str:
     return "failing" if owner.readiness.trouble(now_s) else "ready"
 
 
-def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
-    """Return the figures of a partition at this moment."""
+def _look_at(owner: PartitionOwner, now_s: float, copies: int) -> _SeenPartition:
+    """Return the figures of a partition, which is to have so many copies, at this moment."""
     session = owner.session
     engaged = list(session.engaged) if session is not None else []
     late = [name for name in session.value.members if name not in session.engaged] if session is not None else []
@@ -65,6 +67,7 @@ def _look_at(owner: PartitionOwner, now_s: float) -> _SeenPartition:
         session.in_flight if session is not None else 0,
         engaged,
         late,
+        session is not None and len(session.value.members) < copies,
         lag,
         {client: max(0, owner.committed + 1 - mount.next_id) for client, mount in owner.feeds.mounts.items()},
     )
@@ -83,7 +86,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     turn = _TURN_PARTITIONS_LISTED if listed else _TURN_PARTITIONS
     sums = _Sums()
     for number, served in enumerate(partitions, 1):
-        seen = _look_at(served.owner, clock.monotonic_s())
+        seen = _look_at(served.owner, clock.monotonic_s(), server.replication_factor)
         sums.add(served, seen)
         add_totals(totals, served.totals())
         if listed:
@@ -161,7 +164,7 @@ class _Sums:
     def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
         """Add the figures of a partition."""
         self._states[seen.state] += 1
-        self._under_replicated += bool(seen.late)
+        self._under_replicated += bool(seen.late) or seen.lacks_copies
         self._falling_behind += len(served.owner.readiness.falling_behind)
         self._inbox += seen.waiting[0]
         self._inbox_bytes += seen.waiting[1]
