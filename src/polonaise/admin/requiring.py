@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from polonaise.admin.asking import ask_health, values_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
+from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
@@ -50,24 +51,25 @@ class RequirementChange:
 
 
 async def require(
-    host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str = ""
+    host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str | None = None
 ) -> RequirementChange:
     """Change what is required of a topic, or of the whole cluster, and wait until every partition of it acts by that.
 
+    Without a `topic` it is the whole cluster; an empty name is none, so that nobody who lost a name changes it all.
     With 0 copies and 0 zones, commits need what the other one requires; if that is nothing either, a quorum only. Fewer
     copies than zones stand for as many. The wait ends after `timeout_s` seconds, as each wait for an answer before the
-    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for numbers that the partitions' copies and
-    their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server does not or is of a
-    version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if the change may have
-    been made.
+    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for numbers that the
+    partitions' copies and their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server
+    does not or is of a version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if
+    the change may have been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
-    copies = max(copies, zones)
+    copies, name = max(copies, zones), "" if topic is None else check_topic_name(topic)
     current = await _answered(coordinator.description(), timeout_s)
-    wanted = current.value.requiring(copies, zones, topic)
-    required = wanted.demands[topic].among(wanted.zones)
-    partitions = _partitions_of(wanted, topic)
+    wanted = current.value.requiring(copies, zones, name)
+    required = wanted.demands[name].among(wanted.zones)
+    partitions = _partitions_of(wanted, name)
     copied = await _copied(coordinator, partitions, timeout_s)
     if lack := _lack_in(required, copied):
         raise BadOption(
@@ -75,11 +77,11 @@ async def require(
             "require less"
         )
     if copies:
-        await _check_servers(host, coordinator, current.value, "topics_required" if topic else "required", timeout_s)
+        await _check_servers(host, coordinator, current.value, "topics_required" if name else "required", timeout_s)
         await _check_present(host, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
     waiting = await _followed(host, coordinator, dict.fromkeys(partitions, required.version), timeout_s)
-    return RequirementChange(copies, zones, topic, waiting)
+    return RequirementChange(copies, zones, name, waiting)
 
 
 async def set_zone(
