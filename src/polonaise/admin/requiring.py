@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import ask_health, values_of
+from polonaise.admin.asking import Told, ask_health, values_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.values import ClusterDescription, Owner, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
@@ -27,7 +27,8 @@ T = TypeVar("T")
 _LOOK_S: Final = 0.2
 """Seconds between two looks at the partitions that do not act by a requirement yet."""
 _LAST_S: Final = 1.0
-"""Seconds that the coordinator gets to answer the last look: with what is left of the time it could hardly do so."""
+"""Seconds that the coordinator, or an owner, gets to answer at the end: with what is left of the time it could hardly
+do so."""
 _ZONE_MAX: Final = 64
 """The most characters of a zone's name."""
 
@@ -196,7 +197,7 @@ async def _followed(
 ) -> dict[PartitionId, str]:
     """Wait until a session of each of these partitions acts by the requirement of this version, or by a later one.
 
-    Returns those where none does yet, each with the reason.
+    Returns those where none does yet, each with the reason: what its owner waits for, if the owner tells.
 
     A session that was engaged under an older requirement may go on to commit by it, wherever its server is. So what the
     engagement says counts, and not whether a server has read the requirement.
@@ -214,9 +215,41 @@ async def _followed(
             waiting = {
                 each: _why_not_yet(value) for each, value in values.items() if not _acts_by(value, versions[each])
             }
-        if not waiting or host.clock.monotonic_s() >= until_s:
+        if not waiting:
             return waiting
+        if host.clock.monotonic_s() >= until_s:
+            return {**waiting, **await _told_by_owners(host, coordinator, waiting)}
         await asyncio.sleep(_LOOK_S)
+
+
+async def _told_by_owners(
+    host: Host, coordinator: Coordinator, partitions: Collection[PartitionId]
+) -> dict[PartitionId, str]:
+    """Return what each of these partitions waits for, by its owner's health, where that tells it."""
+    try:
+        key = (await _answered(coordinator.describe(), _LAST_S)).key
+        owners = (await _answered(coordinator.assignment(), _LAST_S)).value.owners
+    except CoordinatorUnavailable:
+        return {}
+    owned = {partition: owners[partition] for partition in partitions if partition in owners}
+    servers = {owner.server: owner.address for owner in owned.values()}
+    answers = await asyncio.gather(
+        *(ask_health(host, address, ROLE_SERVER, key, _LAST_S) for address in servers.values())
+    )
+    told = dict(zip(servers, answers, strict=True))
+    return {
+        partition: why for partition, owner in owned.items() if (why := _why_in(told[owner.server], partition, owner))
+    }
+
+
+def _why_in(told: Told, partition: PartitionId, owner: Owner) -> str:
+    """Return what a partition waits for according to its owner's answer; empty if that tells nothing of it."""
+    if not isinstance(told, dict):
+        return f"its owner, server {owner.server}, does not answer: {told}"
+    try:
+        return str(told["partitions"][str(partition)]["waits_for"])
+    except (LookupError, TypeError):
+        return ""
 
 
 def _acts_by(value: PartitionValue, version: int) -> bool:
