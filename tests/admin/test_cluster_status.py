@@ -16,6 +16,7 @@ from polonaise.admin.cluster import (
     _storage_status,
 )
 from polonaise.admin.partitiondescription import describe_partition
+from polonaise.admin.requiring import require
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
 from rigs.town import Town, in_a_town
@@ -223,6 +224,8 @@ async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_r
     with pytest.raises(UnknownPartition):
         await observed(town, lambda observer: describe_partition(observer, PARTITIONS))
 
+    assert found.required == found.document()["required"] == ""
+
     async def cut_off(observer: ClusterObserver) -> None:
         async def silent() -> None:
             raise CoordinatorUnavailable("it went away between two reads")
@@ -233,3 +236,16 @@ async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_r
             await describe_partition(observer, 1)
 
     await observed(town, cut_off)
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_what_is_required_is_shown_while_it_cant_be_had_too(town: Town) -> None:
+    await well(town)
+    assert not (await town.operator(lambda host, coordinator: require(host, coordinator, 3, 0, 20.0))).waiting
+    town.cluster.storage[0].hold_down()
+    town.cluster.storage[0].crash()
+    status = await until(town, lambda each: each.wellness is Wellness.FAILED)
+    assert status.document()["required"] == status.required == "3 copies"
+    found = await observed(town, lambda observer: describe_partition(observer, 1))
+    assert "required" not in found.status.counts, "no session acts by it"
+    assert found.required == found.document()["required"] == "3 copies"

@@ -55,6 +55,26 @@ def test_thousands_of_partitions_make_a_screen_with_those_that_are_not_well_firs
     assert f"and {5_000 - ROWS_MAX:,} partitions more, all of them well (--all shows all)" in lines
 
 
+def test_what_commits_need_is_shown_if_somebody_requires_anything() -> None:
+    status = cluster([partition(0)])
+    assert not any("need" in line for line in text_of(list(screen_of(status))))
+    assert (status.document()["required"], status.document()["topics_required"]) == ("", {})
+    assert status.description is not None
+    names = [f"t{number}" for number in range(5)]
+    wanted = replace(status.description, topics={name: (number,) for number, name in enumerate(names)})
+    wanted = wanted.requiring(2, 2)
+    for name in names:
+        wanted = wanted.requiring(0 if name == "t0" else 3, 0, name)
+    status = replace(status, description=wanted)
+    assert [line for line in text_of(list(screen_of(status))) if line.startswith(("commits", "and to"))] == [
+        "commits need 2 copies in 2 zones",
+        *(f"commits to topic t{number} need 3 copies" for number in (1, 2, 3)),
+        "and to 1 topic more: see `polonaise topic list`",
+    ]
+    assert status.document()["required"] == "2 copies in 2 zones"
+    assert status.document()["topics_required"] == dict.fromkeys(names[1:], "3 copies")
+
+
 def test_all_rows_are_shown_when_they_are_asked_for() -> None:
     lines = text_of(list(screen_of(cluster([partition(number) for number in range(300)]), None)))
     assert sum(" ready " in line for line in lines) == 300

@@ -63,6 +63,14 @@ def test_what_the_cluster_cant_have_is_not_required(shell: Shell, place: str) ->
     refused("--copies", 3, code="insufficient_replicas", naming="no answer from a, b, c. Nothing was changed")
 
 
+def test_no_copies_in_zones_are_as_many_copies_as_zones_and_help_says_so(shell: Shell, place: str) -> None:
+    options = ("--copies", 0, "--zones", 4, "--coordinator", place)
+    shell.refuses("cluster", "require", *options, code="bad_option", naming="4 copies are required, and 3 can be had")
+    for command in ("cluster", "topic"):
+        said = " ".join(shell.run(command, "require", "--help").output.split())
+        assert "`--copies 0` alone takes it back" in said
+
+
 def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(shell: Shell, place: str) -> None:
     # To require nothing needs no node. But without a server no session starts that acts by it.
     said = shell.run("cluster", "require", "--copies", 0, "--timeout", 0.1, "--coordinator", place)

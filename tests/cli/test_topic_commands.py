@@ -98,6 +98,8 @@ def test_what_a_topic_cant_have_is_not_required(shell: Shell, at: tuple[str, str
     shell.run("topic", "create", "payments", *at)
     refused = ("topic", "require")
     shell.refuses(*refused, "nope", "--copies", 1, *at, code="unknown_topic", naming="it has payments")
+    for name in ("", "a/b"):
+        shell.refuses(*refused, name, "--copies", 0, *at, code="bad_option", naming="invalid name of a topic")
     shell.refuses(*refused, "payments", "--copies", 9, *at, code="bad_option", naming="9 copies are required")
     shell.refuses(*refused, "payments", "--copies", 1, *at, code="insufficient_replicas", naming="Nothing was changed")
     shell.refuses(*refused, "payments", "--copies", 1, code="bad_option", naming="no cluster is named")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polonaise.admin.logs import conditions
 from polonaise.admin.topics import add_partitions, create_topic
 from polonaise.client.discovery import Discovery
 from polonaise.client.log import Log
@@ -116,6 +117,25 @@ async def test_a_client_of_a_topic_sees_numbers_only(town: Town) -> None:
 
     for topic in ("orders", ""):
         await client(town, topic, other, asking=False)
+
+
+@in_a_town
+async def test_health_is_that_of_the_topics_partitions_and_by_their_numbers(town: Town) -> None:
+    async def own(log: Log) -> None:
+        for partition in (0, 0, 0, 1):
+            await log.append(b"own", partition)
+
+    await create(town, "payments", 2)
+    await client(town, "", own)
+
+    async def main(log: Log) -> None:
+        await log.append(b"1", 1)
+        await log.ready(0)
+        told = {each.partition: each.committed_high_water_mark for each in await conditions(log, [1, 0], 10.0)}
+        assert told == {1: 0, 0: -1}, "and neither 2 nor 0, the marks of the partitions with these ids"
+        assert list(told) == [1, 0]
+
+    await client(town, "payments", main)
 
 
 @in_a_town

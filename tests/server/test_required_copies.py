@@ -93,6 +93,21 @@ async def test_the_requirement_is_taken_back(town: Town) -> None:
 
 
 @in_a_town
+async def test_a_change_that_is_not_followed_in_time_says_what_is_lacking(town: Town) -> None:
+    await required(town, 3)
+    held_down(town.cluster.storage[0])
+    await wait_until(lambda: "copies are required" in waits_for(town))
+    change = await zoned(town, 1, "north")
+    assert change is not None
+    assert "3 copies are required, and 2 can be had" in change.waiting[0]
+    held_down(town.cluster.servers[0])
+    await wait_until(lambda: not town.cluster.running_servers)
+    change = await zoned(town, 1, "south")
+    assert change is not None
+    assert "does not answer" in change.waiting[0]
+
+
+@in_a_town
 async def test_a_requirement_that_the_nodes_cant_meet_is_refused_and_nothing_is_changed(town: Town) -> None:
     await append(town, b"1")
     with pytest.raises(BadOption, match="4 copies are required, and 3 can be had"):

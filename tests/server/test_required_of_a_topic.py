@@ -25,7 +25,7 @@ async def created(town: Town, partitions: int = 1) -> None:
 
 
 async def required(town: Town, copies: int, zones: int = 0, topic: str = TOPIC) -> RequirementChange:
-    return await town.operator(lambda host, coordinator: require(host, coordinator, copies, zones, 20.0, topic))
+    return await town.operator(lambda host, coordinator: require(host, coordinator, copies, zones, 20.0, topic or None))
 
 
 async def append(town: Town, body: bytes, topic: str = TOPIC, partition: int = 0) -> None:

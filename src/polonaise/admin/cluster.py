@@ -191,6 +191,18 @@ class ClusterStatus:
         """The number of partitions in each state."""
         return dict(Counter(each.state for each in self.partitions))
 
+    @property
+    def required(self) -> str:
+        """What all commits need beside a quorum, by the cluster's description; empty if nothing, or if unknown."""
+        demand = None if self.description is None else self.description.required
+        return "" if demand is None else demand.told
+
+    @property
+    def topics_required(self) -> dict[str, str]:
+        """What commits to a topic need, for each topic of which something is required."""
+        demands = {} if self.description is None else self.description.topics_required
+        return {topic: demand.told for topic, demand in demands.items() if demand.told}
+
     def common_troubles(self, count: int) -> list[tuple[str, int]]:
         """Return the most common troubles of partitions, `count` at most, each with the number of partitions."""
         return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
@@ -201,6 +213,8 @@ class ClusterStatus:
         return {
             "wellness": self.wellness.name.lower(),
             "cluster": None if description is None else description.key.hex(),
+            "required": self.required,
+            "topics_required": self.topics_required,
             "coordinator": {"address": redacted(self.coordinator), "trouble": self.coordinator_trouble},
             "servers": [server_document(each) for each in self.servers],
             "storage": [storage_document(each) for each in self.storage],

@@ -71,7 +71,9 @@ async def conditions(
     timeout_s: float,
     silent: Callable[[PartitionId, DeadlineExceeded], None] | None = None,
 ) -> list[Condition]:
-    """Return the condition of each partition, with one request per server. Raises what `Log.health` raises.
+    """Return the condition of each partition, by its number in the log, with one request per server.
+
+    Raises what `Log.health` raises.
 
     If a server does not answer within `timeout_s` seconds, `silent`, if given, is called in place of raising
     `DeadlineExceeded`, with the first partition of that server. The conditions known by then are returned: waiting for
@@ -82,6 +84,8 @@ async def conditions(
     """
     known: dict[PartitionId, Condition] = {}
     requested = list(partitions)
+    # Servers tell the cluster's ids, which the partitions of a topic have besides their numbers in it.
+    numbers = {log.id_of(partition): partition for partition in requested}
     until_s = asyncio.get_running_loop().time() + min(_MOMENT_S, timeout_s)
     for partition in requested:
         if partition not in known:
@@ -96,7 +100,9 @@ async def conditions(
                     raise
                 silent(partition, error)
                 break
-            known |= conditions_in(answer)
+            for id, condition in conditions_in(answer).items():
+                if (number := numbers.get(id)) is not None:
+                    known[number] = condition._replace(partition=number)
     return [known[partition] for partition in requested if partition in known]
 
 

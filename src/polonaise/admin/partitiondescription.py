@@ -30,11 +30,15 @@ class PartitionDescription:
     status: PartitionStatus
     value: PartitionValue
     replicas: list[ReplicaStatus]
+    required: str
+    """What its commits need beside a quorum, by the cluster's description; empty for nothing. While an older session
+    goes on, that one still commits by what was required before."""
 
     def document(self) -> dict[str, Any]:
         """Return the description as a JSON-ready document."""
         return {
             **partition_document(self.status),
+            "required": self.required,
             "coordinator": {
                 "generation": self.value.generation,
                 "session": self.value.session,
@@ -53,7 +57,9 @@ async def describe_partition(observer: ClusterObserver, partition: PartitionId) 
     if cluster.coordinator_error is not None:
         raise cluster.coordinator_error
     status = cluster.partitions[partition]
-    return PartitionDescription(status, value, [_replica_status(name, value, status) for name in value.members])
+    required = None if cluster.description is None else cluster.description.requirements().get(partition)
+    replicas = [_replica_status(name, value, status) for name in value.members]
+    return PartitionDescription(status, value, replicas, "" if required is None else required.told)
 
 
 def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:

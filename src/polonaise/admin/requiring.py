@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import ask_health, values_of
+from polonaise.admin.asking import Told, ask_health, values_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
-from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
+from polonaise.coordination.topics import check_topic_name
+from polonaise.coordination.values import ClusterDescription, Owner, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
@@ -26,7 +27,8 @@ T = TypeVar("T")
 _LOOK_S: Final = 0.2
 """Seconds between two looks at the partitions that do not act by a requirement yet."""
 _LAST_S: Final = 1.0
-"""Seconds that the coordinator gets to answer the last look: with what is left of the time it could hardly do so."""
+"""Seconds that the coordinator, or an owner, gets to answer at the end: with what is left of the time it could hardly
+do so."""
 _ZONE_MAX: Final = 64
 """The most characters of a zone's name."""
 
@@ -50,24 +52,25 @@ class RequirementChange:
 
 
 async def require(
-    host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str = ""
+    host: Host, coordinator: Coordinator, copies: int, zones: int, timeout_s: float, topic: str | None = None
 ) -> RequirementChange:
     """Change what is required of a topic, or of the whole cluster, and wait until every partition of it acts by that.
 
+    Without a `topic` it is the whole cluster; an empty name is none, so that nobody who lost a name changes it all.
     With 0 copies and 0 zones, commits need what the other one requires; if that is nothing either, a quorum only. Fewer
     copies than zones stand for as many. The wait ends after `timeout_s` seconds, as each wait for an answer before the
-    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for numbers that the partitions' copies and
-    their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server does not or is of a
-    version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if the change may have
-    been made.
+    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for numbers that the
+    partitions' copies and their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server
+    does not or is of a version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if
+    the change may have been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
-    copies = max(copies, zones)
+    copies, name = max(copies, zones), "" if topic is None else check_topic_name(topic)
     current = await _answered(coordinator.description(), timeout_s)
-    wanted = current.value.requiring(copies, zones, topic)
-    required = wanted.demands[topic].among(wanted.zones)
-    partitions = _partitions_of(wanted, topic)
+    wanted = current.value.requiring(copies, zones, name)
+    required = wanted.demands[name].among(wanted.zones)
+    partitions = _partitions_of(wanted, name)
     copied = await _copied(coordinator, partitions, timeout_s)
     if lack := _lack_in(required, copied):
         raise BadOption(
@@ -75,11 +78,11 @@ async def require(
             "require less"
         )
     if copies:
-        await _check_servers(host, coordinator, current.value, "topics_required" if topic else "required", timeout_s)
+        await _check_servers(host, coordinator, current.value, "topics_required" if name else "required", timeout_s)
         await _check_present(host, current.value, required, copied, timeout_s)
     await _write(coordinator, wanted, current, timeout_s)
     waiting = await _followed(host, coordinator, dict.fromkeys(partitions, required.version), timeout_s)
-    return RequirementChange(copies, zones, topic, waiting)
+    return RequirementChange(copies, zones, name, waiting)
 
 
 async def set_zone(
@@ -194,7 +197,7 @@ async def _followed(
 ) -> dict[PartitionId, str]:
     """Wait until a session of each of these partitions acts by the requirement of this version, or by a later one.
 
-    Returns those where none does yet, each with the reason.
+    Returns those where none does yet, each with the reason: what its owner waits for, if the owner tells.
 
     A session that was engaged under an older requirement may go on to commit by it, wherever its server is. So what the
     engagement says counts, and not whether a server has read the requirement.
@@ -212,9 +215,41 @@ async def _followed(
             waiting = {
                 each: _why_not_yet(value) for each, value in values.items() if not _acts_by(value, versions[each])
             }
-        if not waiting or host.clock.monotonic_s() >= until_s:
+        if not waiting:
             return waiting
+        if host.clock.monotonic_s() >= until_s:
+            return {**waiting, **await _told_by_owners(host, coordinator, waiting)}
         await asyncio.sleep(_LOOK_S)
+
+
+async def _told_by_owners(
+    host: Host, coordinator: Coordinator, partitions: Collection[PartitionId]
+) -> dict[PartitionId, str]:
+    """Return what each of these partitions waits for, by its owner's health, where that tells it."""
+    try:
+        key = (await _answered(coordinator.describe(), _LAST_S)).key
+        owners = (await _answered(coordinator.assignment(), _LAST_S)).value.owners
+    except CoordinatorUnavailable:
+        return {}
+    owned = {partition: owners[partition] for partition in partitions if partition in owners}
+    servers = {owner.server: owner.address for owner in owned.values()}
+    answers = await asyncio.gather(
+        *(ask_health(host, address, ROLE_SERVER, key, _LAST_S) for address in servers.values())
+    )
+    told = dict(zip(servers, answers, strict=True))
+    return {
+        partition: why for partition, owner in owned.items() if (why := _why_in(told[owner.server], partition, owner))
+    }
+
+
+def _why_in(told: Told, partition: PartitionId, owner: Owner) -> str:
+    """Return what a partition waits for according to its owner's answer; empty if that tells nothing of it."""
+    if not isinstance(told, dict):
+        return f"its owner, server {owner.server}, does not answer: {told}"
+    try:
+        return str(told["partitions"][str(partition)]["waits_for"])
+    except (LookupError, TypeError):
+        return ""
 
 
 def _acts_by(value: PartitionValue, version: int) -> bool:

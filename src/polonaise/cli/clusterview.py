@@ -19,6 +19,8 @@ ROWS_MAX: Final = 20
 """The most rows of a table, unless all are asked for."""
 _COMMON_MAX: Final = 3
 """The most troubles of partitions that get a line which says how many have them."""
+_TOPICS_MAX: Final = 3
+"""The most topics that get a line which says what their commits need."""
 _COMMON_FROM: Final = 2
 """The least number of partitions with the same trouble for which there is such a line."""
 _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
@@ -45,6 +47,12 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
         return parts
     if status.coordinator_error is not None:
         parts.append("below is what the coordinator said last, and what the nodes say now")
+    if status.required:
+        parts.append(f"commits need {status.required}")
+    if of_topics := status.topics_required:
+        parts += [f"commits to topic {topic} need {told}" for topic, told in [*of_topics.items()][:_TOPICS_MAX]]
+        if len(of_topics) > _TOPICS_MAX:
+            parts.append(f"and to {counted(len(of_topics) - _TOPICS_MAX, 'topic')} more: see `polonaise topic list`")
     parts += _section(status.servers, server_rows, "server", rows_max)
     parts += _section(status.storage, storage_rows, "storage node", rows_max)
     states = ", ".join(f"{count:,} {state}" for state, count in sorted(status.states.items(), key=_worst_last))

@@ -71,6 +71,8 @@ def partition_describe(
         replicas = [(each.name, each.state, _known(each.session), _known(each.closing)) for each in found.replicas]
         say("")
         print_table(["replica", "state", "last session", "closing mark"], replicas, right=(2, 3))
+        if found.required:
+            say(f"commits need {found.required}")
         if found.value.next is not None:
             say(f"next members: {', '.join(found.value.next)}")
         if found.status.condition is not None and found.status.condition.change:

@@ -35,9 +35,10 @@ def cluster_require(
     """Require of every commit, beside a quorum, copies on so many storage nodes and in so many zones.
 
     While fewer can be had, appends are refused at once and nothing is written. Returns when every partition acts by it;
-    exit status 1 if some do not in time, which it names: they will as soon as they can. `--copies 0` takes it back.
+    exit status 1 if some do not in time, which it names: they will as soon as they can. Fewer copies than zones
+    stand for as many as zones; `--copies 0` alone takes it back.
     """
-    _require("", copies, zones, coordinator, timeout, as_json=as_json)
+    _require(None, copies, zones, coordinator, timeout, as_json=as_json)
 
 
 @topic.command("require", epilog=EXIT_STATUS)
@@ -53,13 +54,15 @@ def topic_require(
     """Require of every commit to a topic copies on so many storage nodes and in so many zones.
 
     Where the whole cluster requires more, that holds. All else is as with `polonaise cluster require`, but for the
-    partitions of this topic only, and those that it gets later. `--copies 0` takes it back.
+    partitions of this topic only, and those that it gets later. `--copies 0` alone takes it back.
     """
     _require(name, copies, zones, coordinator, timeout, as_json=as_json)
 
 
-def _require(name: str, copies: int, zones: int, coordinator: str | None, timeout_s: float, *, as_json: bool) -> None:
-    """Change what is required of a topic or, with an empty name, of the whole cluster; print how partitions follow."""
+def _require(
+    name: str | None, copies: int, zones: int, coordinator: str | None, timeout_s: float, *, as_json: bool
+) -> None:
+    """Change what is required of a topic or, without a name, of the whole cluster; print how partitions follow."""
     from polonaise.admin.requiring import require
 
     async def do(host: Host, opened: Coordinator) -> None:

@@ -28,6 +28,7 @@ class Condition(NamedTuple):
     """The condition of a partition, according to the server that owns it."""
 
     partition: PartitionId
+    """The partition's id in the cluster; where the log of a topic is asked (`admin.logs`), its number in the topic."""
     server: int
     ready: bool
     committed_high_water_mark: TransactionId | None

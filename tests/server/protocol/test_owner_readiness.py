@@ -20,6 +20,50 @@ def test_sessions_that_end_one_after_the_other_without_a_commit_are_a_trouble_un
     assert talk.owner.readiness.trouble(talk.now.monotonic_s) == ""
 
 
+def test_faults_that_end_sessions_while_nobody_waits_for_a_commit_are_no_trouble() -> None:
+    talk = Talk()
+    for event in ("session 1 at -1", "x mounts at -1", "A B store 1"):
+        talk(event)
+    for number in (2, 3, 4):
+        if number % 2:
+            talk("x asks for the mark")  # on its way: but the session has worked, and nobody has appended
+        talk("C fails")
+        talk(f"session {number} at -1")
+        assert talk.owner.readiness.trouble(talk.now.monotonic_s) == ""
+        assert talk("time 1")[-1:] == ["news for x: commits again"]
+        talk("x asks for the mark")
+        talk("A B store 1")
+
+
+def test_sessions_that_sync_nothing_are_a_trouble_though_nobody_appends() -> None:
+    talk = Talk()
+    for number in (1, 2):
+        for event in (f"session {number} at -1", "x mounts at -1", "A fails"):
+            talk(event)
+    assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
+
+
+def test_sessions_whose_appends_wait_behind_synced_barriers_are_a_trouble() -> None:
+    talk = Talk()
+    for number in (1, 2):
+        for event in (f"session {number} at -1", "x mounts at -1", "A B store 1", f"x appends {number}", "A fails"):
+            talk(event)
+    assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
+
+
+def test_faults_far_apart_are_two_troubles_and_those_that_are_found_late_are_one() -> None:
+    def after(*, idle_s: float, found_s: float) -> str:
+        talk = Talk(acknowledge_s_max=30.0, pulse_s=1000.0)
+        for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails", "session 2 at -1"):
+            talk(event)
+        for event in (f"time {idle_s}", "x appends 2", f"time {found_s}", "A fails"):
+            talk(event)
+        return talk.owner.readiness.trouble(talk.now.monotonic_s)
+
+    assert after(idle_s=60, found_s=0) == ""
+    assert "2 sessions in a row" in after(idle_s=0, found_s=20)
+
+
 def test_mounts_are_told_what_keeps_their_appends_once_and_when_nothing_does_any_more() -> None:
     talk = Talk()
     for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):

@@ -228,6 +228,7 @@ class PartitionOwner:
         session, self.session = self.session, None
         if session is None:
             return
+        waiting_since_s = session.waiting_since_s(now.monotonic_s) if fault else None
         # Nothing is told here. A batch in flight may be on a quorum already, or on a single replica that the next
         # session believes: only the next decision makes it committed or lost, and its client learns which then.
         # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
@@ -235,7 +236,9 @@ class PartitionOwner:
         self._answers.unanswered += requests
         self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
         reached = {name: session.reached(name) for name in session.engaged}
-        self.readiness.session_ended(session.id, reason, now.monotonic_s, fault=fault, reached=reached)
+        self.readiness.session_ended(
+            session.id, reason, now.monotonic_s, fault=fault, waiting_since_s=waiting_since_s, reached=reached
+        )
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
             self._hinder(self.readiness.faults.causes)
@@ -308,7 +311,7 @@ class PartitionOwner:
         self._last_crc = batch.crc
         self.counts.committed(batch)
         # Only a commit ends a trouble; a session that starts does not, for with all disks full they start and fail.
-        if self.readiness.faults.since_commit:
+        if self.readiness.faults.unsettled:
             self.readiness.faults.committed()
             self._hinder("")
         columns = Batch(memoryview(batch.raw))
@@ -329,7 +332,7 @@ class PartitionOwner:
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
             self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
-        elif self.session is None and self.readiness.faults.since_commit:
+        elif self.session is None and self.readiness.faults.unsettled:
             # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
             self.readiness.faults.blame([name], str(error), now.monotonic_s)
             self._hinder(self.readiness.faults.causes)

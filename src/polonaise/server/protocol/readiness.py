@@ -77,15 +77,22 @@ class Readiness:
         self.added = {name: self.added.get(name, "") for name in added}
 
     def session_ended(
-        self, session: SessionId, reason: str, now_s: float, *, fault: bool, reached: dict[StorageId, TransactionId]
+        self,
+        session: SessionId,
+        reason: str,
+        now_s: float,
+        *,
+        fault: bool,
+        waiting_since_s: float | None,
+        reached: dict[StorageId, TransactionId],
     ) -> None:
         """Note that the partition is not ready until the next session; `fault`: a replica's fault ended this one.
 
-        `reached` is what each engaged replica has acknowledged.
+        `waiting_since_s` is as in `SessionFaults.ended_session`, `reached` what each engaged replica has acknowledged.
         """
         self.reached |= reached
         if fault:
-            self.faults.ended_session(reason, now_s)
+            self.faults.ended_session(reason, now_s, waiting_since_s)
         self.waits_for = f"session {session} ended: {reason}"
         self._ended_s = now_s
 
@@ -125,7 +132,7 @@ class Readiness:
         faults = self.faults
         if not faults.are_lasting(now_s):
             return ""
-        return f"{faults.since_commit} sessions in a row ended before anything was committed: {faults.causes}"
+        return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
 
     def lasting_hindrance(self, now_s: float, *, writing: bool) -> str | None:
         """Return what has kept appends from being committed for longer than a session start takes.

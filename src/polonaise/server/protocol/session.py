@@ -128,6 +128,22 @@ class Session:
         """
         return not (self._in_flight or self._unsynced or self.has_something_to_send)
 
+    def waiting_since_s(self, now_s: float) -> float | None:
+        """Return since when this session waits for a commit, as of now; None if it has proved that it commits.
+
+        A barrier that a quorum has synced proves it only while no append waits: barriers need no room on a disk.
+        """
+        if not (self._in_flight or self.has_something_to_send):
+            return None
+        appends = self.order.forming_count or any(sent.batch is not None for sent in self._in_flight)
+        if self._acknowledgements.committed and not appends:
+            return None
+        if not self._in_flight:
+            return now_s
+        # It is among these: what no quorum has synced, some engaged replica has not.
+        first = self._in_flight[0].number
+        return next(sent_s for number, sent_s, _ in self._unsynced if number == first)
+
     @property
     def has_numbers_left(self) -> bool:
         """Whether another message can be sent in this session."""

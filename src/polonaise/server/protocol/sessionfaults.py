@@ -1,4 +1,4 @@
-"""The faults that have ended a partition's sessions: in all under one owner, and since the last commit."""
+"""The faults that have ended a partition's sessions: in all under one owner, and while a commit was waited for."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ FAULTS_LAST_S: Final = 10.0
 class SessionFaults:
     """Remembers which replica failed with what, and how often that ended a session. Times are monotonic seconds."""
 
-    __slots__ = ("_blamed", "_last_s", "last", "since_commit", "total")
+    __slots__ = ("_blamed", "_fruitless_s", "_last_s", "fruitless", "last", "total", "unsettled")
 
     def __init__(self) -> None:
         self.total = 0
         """The number of this owner's sessions that a fault has ended."""
-        self.since_commit = 0
-        """The number of sessions that a fault has ended since the last commit."""
+        self.unsettled = False
+        """Whether a fault has ended a session since the last commit."""
+        self.fruitless = 0
+        """The number of sessions that faults have ended in one trouble, each while it was waiting for a commit in vain.
+        """
         self.last = ""
         """The fault that ended a session last; empty if none has."""
         self._last_s = 0.0
+        self._fruitless_s = 0.0
+        """When the last fruitless session ended."""
         self._blamed: dict[StorageId, str] = {}
 
     def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
@@ -35,16 +40,26 @@ class SessionFaults:
             self._blamed.clear()
         self._blamed.update(dict.fromkeys(names, fault))
 
-    def ended_session(self, reason: str, now_s: float) -> None:
-        """Note that a fault has ended a session."""
+    def ended_session(self, reason: str, now_s: float, waiting_since_s: float | None) -> None:
+        """Note that a fault has ended a session, which was waiting for a commit since then; None if it was not.
+
+        A session that was not, because nobody had appended, or all was committed, says nothing of the next appends.
+        """
         self.total += 1
         self.last = reason
-        self.since_commit += 1
+        self.unsettled = True
         self._last_s = now_s
+        if waiting_since_s is None:
+            return
+        # By the beginning of the wait, and not by its end: a session whose disks hang is ended only after a while.
+        if waiting_since_s - self._fruitless_s > FAULTS_LAST_S:
+            self.fruitless = 0
+        self.fruitless += 1
+        self._fruitless_s = now_s
 
     def committed(self) -> None:
         """Note that something was committed: that ends any trouble."""
-        self.since_commit = 0
+        self.unsettled, self.fruitless = False, 0
         self._blamed.clear()
 
     @property
@@ -53,5 +68,5 @@ class SessionFaults:
         return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:
-        """Whether sessions end by faults without a commit: two or more, the last within `FAULTS_LAST_S`."""
-        return self.since_commit >= 2 and now_s - self._last_s <= FAULTS_LAST_S
+        """Whether faults end sessions that wait for a commit: two or more, the last within `FAULTS_LAST_S`."""
+        return self.fruitless >= 2 and now_s - self._fruitless_s <= FAULTS_LAST_S
