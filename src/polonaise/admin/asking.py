@@ -32,12 +32,14 @@ _READS_MAX: Final = 16
 
 
 @asynccontextmanager
-async def opened_coordinator(address: str) -> AsyncGenerator[tuple[Host, Coordinator]]:
+async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator[tuple[Host, Coordinator]]:
     """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
+
+    With TLS, this process's certificate has to be for `role`.
 
     Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
     """
-    identity = tls_identity(CLIENT)
+    identity = tls_identity(role)
     host = RealHost(tls=identity)
     try:
         coordinator = coordinator_at(host, address, identity)
@@ -78,22 +80,27 @@ async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, ti
     """
     began_s = host.clock.monotonic_s()
     try:
-        async with operating(host, address, role, cluster_key, timeout_s) as connection:
+        async with connected(host, address, role, _AS[role], cluster_key, timeout_s) as connection:
             left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
-            return _document_in(await connection.request(Health(), deadline_s=left_s))
+            return await health_on(connection, left_s)
     except PolonaiseError as error:
         return error
 
 
-@asynccontextmanager
-async def operating(
-    host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float
-) -> AsyncGenerator[Connection]:
-    """Connect to the node at this address as an operator, within `timeout_s` seconds; close the connection at the end.
+async def health_on(connection: Connection, timeout_s: float) -> dict[str, Any]:
+    """Ask a node for its health on this connection. Raises why it did not answer with that."""
+    return _document_in(await connection.request(Health(), deadline_s=timeout_s))
 
-    Raises why there is no connection to a node with this role, of this cluster.
+
+@asynccontextmanager
+async def connected(
+    host: Host, address: str, role: int, own: int, cluster_key: bytes, timeout_s: float
+) -> AsyncGenerator[Connection]:
+    """Connect to the node at this address, in the role `own`, within `timeout_s` seconds; close it at the end.
+
+    Raises why there is no connection to a node with the role `role`, of this cluster.
     """
-    greeting = hello(_AS[role], "operator", cluster_key=cluster_key)
+    greeting = hello(own, "operator", cluster_key=cluster_key)
 
     def make() -> Connection:
         return Connection(host, hello=greeting, peer_roles=(role,), on_message=_refuse_unasked)

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from polonaise.admin.asking import ask_health, not_named, operating, values_of
+from polonaise.admin.asking import connected, health_on, not_named, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.coordination.memberchanges import check_unneeded
 from polonaise.errors import CopyNeeded, PolonaiseError, UnknownPartition, UnsupportedVersion
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.terms import PartitionId, StorageId
-from polonaise.wire.messages import EMPTYING_VERSION, ROLE_STORAGE, CopyEmptied, EmptyCopy
+from polonaise.wire.messages import EMPTYING_VERSION, ROLE_SERVER, ROLE_STORAGE, CopyEmptied, EmptyCopy
 
 _AT_ONCE: Final = 16
 """How many copies the node is asked to empty at the same time."""
@@ -91,13 +91,13 @@ async def empty_copy(
 async def _connected(
     host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float
 ) -> AsyncGenerator[Connection]:
-    """Connect to a storage node, and close the connection at the end. Raises as `clean_storage`."""
-    told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
-    if isinstance(told, PolonaiseError):
-        raise told
-    if (other := not_named(name, address, told)) is not None:
-        raise other
-    async with operating(host, address, ROLE_STORAGE, cluster_key, timeout_s) as connection:
+    """Connect to a storage node, and close the connection at the end. Raises as `clean_storage`.
+
+    In the role of a server: no other may destroy what a node stores. With TLS that takes a server's certificate.
+    """
+    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, cluster_key, timeout_s) as connection:
+        if (other := not_named(name, address, await health_on(connection, timeout_s))) is not None:
+            raise other
         assert connection.peer is not None
         if connection.peer.version_max < EMPTYING_VERSION:
             raise UnsupportedVersion(

@@ -31,16 +31,20 @@ Force = Annotated[bool, Option("--force", help="Even if fewer copies are left in
 
 
 def with_edits(
-    coordinator: str | None, timeout_s: float, do: Callable[[Host, MemberEdits], Coroutine[Any, Any, None]]
+    coordinator: str | None,
+    timeout_s: float,
+    do: Callable[[Host, MemberEdits], Coroutine[Any, Any, None]],
+    *,
+    as_server: bool = False,
 ) -> None:
-    """Connect to the cluster's coordinator, run `do`, and close the connection."""
+    """Connect to the cluster's coordinator, run `do`, and close the connection. As `looking.with_coordinator`."""
 
     async def run(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.memberedits import MemberEdits
 
         await do(host, MemberEdits(opened, timeout_s))
 
-    looking.with_coordinator(coordinator, run)
+    looking.with_coordinator(coordinator, run, as_server=as_server)
 
 
 def with_moves(

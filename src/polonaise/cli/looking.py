@@ -65,14 +65,24 @@ def required(coordinator: str | None) -> str:
     return coordinator
 
 
-def with_coordinator(coordinator: str | None, do: Callable[[Host, Coordinator], Coroutine[Any, Any, None]]) -> None:
-    """Run `do` with the cluster's coordinator, and with a host by which nodes are reached; close both at the end."""
+def with_coordinator(
+    coordinator: str | None,
+    do: Callable[[Host, Coordinator], Coroutine[Any, Any, None]],
+    *,
+    as_server: bool = False,
+) -> None:
+    """Run `do` with the cluster's coordinator, and with a host by which nodes are reached; close both at the end.
+
+    With TLS, the certificate has to be for a client; `as_server`, for a server.
+    """
     address = required(coordinator)
 
     async def run() -> None:
         from polonaise.admin.asking import opened_coordinator
+        from polonaise.host.certificates import CLIENT, SERVER
 
-        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(address)
+        role = SERVER if as_server else CLIENT
+        opening: AbstractAsyncContextManager[tuple[Host, Coordinator]] = opened_coordinator(address, role)
         async with opening as (host, opened):
             await do(host, opened)
 

@@ -262,7 +262,8 @@ def storage_clean(
 ) -> None:
     """Free the room of copies that a storage node gave up: after a balance, a replacement, or a copy removed.
 
-    A copy is kept, and the exit status is 1, where so many others are not in sync as the partition is to have.
+    A copy is kept, and the exit status is 1, where so many others are not in sync as the partition is to have. With TLS
+    it takes the certificate of a server, because it deletes data.
     """
     from polonaise.admin.storagecleaning import clean_storage
 
@@ -284,7 +285,7 @@ def storage_clean(
             freed = sum(each.bytes for each in emptied)
             say(f"storage node {name}: {looking.size(freed)} of {len(emptied)} copies freed")
 
-    changing.with_edits(coordinator, timeout, clean)
+    changing.with_edits(coordinator, timeout, clean, as_server=True)
     if any(each.trouble for each in seen):
         raise typer.Exit(ExitStatus.FAILED)
 

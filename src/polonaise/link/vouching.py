@@ -23,8 +23,7 @@ ROLE_NAMES: Final = {
     ROLE_OPERATOR: "operator",
 }
 _ROLE_WORDS: Final = {ROLE_CLIENT: CLIENT, ROLE_SERVER: SERVER, ROLE_STORAGE: STORAGE, ROLE_OPERATOR: CLIENT}
-"""The role that a certificate must have, by the role in the hello. Operators are clients: they ask for health, and have
-copies emptied."""
+"""The role that a certificate must have, by the role in the hello. Operators, who only ask for health, are clients."""
 _TLS_RECORD: Final = b"\x16\x03"
 """The first bytes of a TLS connection. Read as the length of a frame, they are too large for a hello."""
 _WARNING_S: Final = 10.0

@@ -67,8 +67,6 @@ _UNAVAILABLE_MAX = 100
 """The most partitions that `StorageNode.health` names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, CutForReset, Copy, Join, Confirm, Trim, EmptyCopy)
 """The messages that go through a replica's queue."""
-_OPERATORS = (Health, EmptyCopy)
-"""The messages that operators may send. Only they may have copies emptied."""
 
 
 class StorageNode:
@@ -93,7 +91,7 @@ class StorageNode:
         self._syncs = Histogram()
         self._connections: dict[Connection, _StorageRequests] = {}
         self._operators: set[Connection] = set()
-        """The operators' connections: they may send `_OPERATORS` messages and nothing else."""
+        """The connections that may ask for the node's health, and for nothing else."""
         self._budget = Budget(settings.connections_bytes_max)
         self._serving = False
         self._scrubbing = Scrubbing(
@@ -297,13 +295,8 @@ class StorageNode:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Bring a server's message to its replica's queue, or answer it beside the queue."""
-        if self._operators and connection in self._operators:
-            if not isinstance(message, _OPERATORS):
-                raise ProtocolError(f"an operator may not send {type(message).__name__}")
-            if isinstance(message, EmptyCopy):
-                self._check_own(connection)
-        elif isinstance(message, EmptyCopy):
-            raise ProtocolError("only an operator may have copies emptied")
+        if self._operators and connection in self._operators and not isinstance(message, Health):
+            raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, ReplicaRead):
@@ -316,12 +309,6 @@ class StorageNode:
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
             raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
-
-    def _check_own(self, connection: Connection) -> None:
-        """Raise `WrongClusterKey` if an operator is of another cluster, or of none, and so may only ask for health."""
-        assert connection.peer is not None
-        if connection.peer.cluster_key != self._cluster_key:  # a node that had no cluster yet has greeted anybody
-            raise WrongClusterKey("this storage node belongs to another cluster: check the address")
 
     async def _answer_name(self, connection: Connection, name: StorageId, request: int) -> None:
         """Tell a server whether this node is the one that it takes it for."""

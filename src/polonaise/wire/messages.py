@@ -43,7 +43,7 @@ ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
-"""Who asks a storage node for its health, or has it empty copies that are not needed; it may ask for nothing else."""
+"""Who asks a storage node for its health, and may ask for nothing else."""
 
 # ------------------------------------------------------------------ common
 
@@ -441,7 +441,7 @@ class CutForReset(Message):
 class EmptyCopy(Message):
     """Has a copy of a partition that needs it no more drop all its batches, and obey no session before `session`.
 
-    Sent by an operator, of whose cluster the storage node is. Answered with `CopyEmptied`.
+    Sent by an operator's command, in the role of a server: it destroys data. Answered with `CopyEmptied`.
     """
 
     session: I64
