@@ -593,6 +593,7 @@ class Server:
                     **self._storage_health.answers.get(name, {}),
                     "address": link.address,
                     "connected": link.session is not None,
+                    "connected_at": None if link.session is None else link.session_address,
                     "error": str(link.last_error or link.bulk_error or ""),
                 }
                 for name, link in self._links.items()
