@@ -152,6 +152,18 @@ async def test_a_list_whose_servers_are_all_gone_names_each_with_its_reason() ->
         assert re.search(reason, refused.value.text), reason
 
 
+async def test_a_port_of_something_that_hangs_up_on_a_hello_is_said_to_be_no_node() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as other:
+        host, port = other.sockets[0].getsockname()
+        with pytest.raises(ServersUnavailable, match=f"{host}:{port}: the other side closed .*may be no node of Pol"):
+            async with polonaise.connect(f"polonaise://{host}:{port}", settings=QUICK):
+                pass
+
+
 async def test_a_name_that_no_host_has_is_a_reason() -> None:
     with pytest.raises(ServersUnavailable, match=r"nobody\.invalid:7000"):
         async with polonaise.connect("polonaise://nobody.invalid:7000", settings=QUICK):

@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
         """The bytes that had left the transport at the last check that saw progress."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
-        self.peer_name = "an ungreeted peer"
+        self.peer_name = "a peer that has not said hello"
         """The name that the peer gave itself, fit for a line of a log."""
         self._heard_s = 0.0
         self._sent_s = 0.0
@@ -425,7 +425,13 @@ class Connection(asyncio.Protocol):
             self._linger.cancel()
         if self._budget is not None:
             self._budget.release(self)
-        lost = ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else ""))
+        why = f": {exc}" if exc else ""
+        if self.peer is not None or self._accepted:
+            lost = ConnectionLost(f"the connection to {self.peer_name} broke{why}")
+        else:
+            lost = ConnectionLost(
+                f"the other side closed the connection before its hello{why}: it may be no node of Polonaise"
+            )
         self._end(refusal_in(exc) or lost)
 
     def pause_writing(self) -> None:
