@@ -28,6 +28,9 @@ FOUR = ClusterDescription(bytes(16), 1, tuple("ABCD"), copies=3)
 class Values:
     """A coordinator in memory. What others do is done before a read or a write of the operator, once."""
 
+    def __str__(self) -> str:
+        return "the one of this test"
+
     def __init__(self, description: ClusterDescription, members: str) -> None:
         engagements = {name: Engagement(7) for name in "ABCD"}
         self.held = PartitionValue(1, 7, tuple(members), None, engagements)
@@ -148,7 +151,9 @@ async def test_a_coordinator_that_falls_silent_ends_the_wait_for_a_change() -> N
 
     values.assignment = silent
     async with asyncio.timeout(30):
-        with pytest.raises(CoordinatorUnavailable, match="did not answer within 1 s"):
+        with pytest.raises(
+            CoordinatorUnavailable, match="the coordinator, the one of this test, did not answer within 1 s"
+        ):
             await values.moves().remove(0, "A")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from polonaise.admin.configuration import configuration_of
 from polonaise.cli.exitstatus import ExitStatus
-from polonaise.errors import AccessDenied, BadOption, DiskFailed, NotFound, PolonaiseError
+from polonaise.errors import AccessDenied, BadOption, DiskFailed, PolonaiseError
 from rigs.shell import Shell
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_is_far_too_large(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "error"), [("missing.toml", NotFound), (".", DiskFailed), ("a.txt/b.toml", DiskFailed)]
+    ("path", "error"), [("missing.toml", BadOption), (".", DiskFailed), ("a.txt/b.toml", DiskFailed)]
 )
 def test_a_file_that_can_not_be_read(tmp_path: Path, path: str, error: type[PolonaiseError]) -> None:
     (tmp_path / "a.txt").write_text("")
@@ -147,8 +147,7 @@ def test_a_wrong_variable_is_named_and_its_secret_is_not(tmp_path: Path) -> None
         ("POLONAISE_SERVRE_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
         ("POLONAISE_SERVERS_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
         ("POLONAISE_STORGE_LISTEN", "POLONAISE_STORAGE_LISTEN"),
-        ("POLONAISE_LISTEN", "POLONAISE_SERVER_LISTEN"),
-        ("POLONAISE_SCRUB_BYTES_PER_S", "POLONAISE_SERVER_SCRUB_BYTES_PER_S"),
+        ("POLONAISE_SETTLE_S", "POLONAISE_SERVER_SETTLE_S"),
         ("POLONAISE_COFNIG", "POLONAISE_CONFIG"),
         ("POLONAISE_TLS_CERT", "POLONAISE_TLS_CERTIFICATE"),
     ],
@@ -159,6 +158,22 @@ def test_a_variable_with_a_typo_before_its_setting(variable: str, meant: str) ->
             configuration_of(table, None, {}, {variable: "hush"})
         assert f"environment {variable}: there is no such variable, did you mean {meant}?" in str(error.value)
         assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("table", ["server", "storage"])
+def test_a_variable_without_its_table_is_taken_for_one_of_the_node_that_is_started(table: str) -> None:
+    with pytest.raises(BadOption, match=f"did you mean POLONAISE_{table.upper()}_LISTEN"):
+        configuration_of(table, None, {}, {"POLONAISE_LISTEN": "a:1"})
+
+
+@pytest.mark.parametrize("command", [("server", "run"), ("storage", "run")])
+def test_a_node_whose_file_of_settings_is_missing_has_the_exit_status_for_settings(
+    shell: Shell, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    said = shell.run(*command, "--config", tmp_path / "none.toml")
+    assert said.status == ExitStatus.SETTINGS
+    assert "[bad_option] there is no file" in said.errors
+    assert "none.toml': correct the path in --config" in said.errors
 
 
 def test_evidence_that_a_file_asks_for_can_be_refused_on_the_command_line(shell: Shell, tmp_path: Path) -> None:

@@ -17,9 +17,15 @@ from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import (
     BadOption,
+    CertificateRefused,
+    ConnectionLost,
+    CoordinatorUnavailable,
     DeadlineExceeded,
+    Overloaded,
     PolonaiseError,
     ServersUnavailable,
+    TlsNotSpoken,
+    TlsRequired,
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
@@ -146,6 +152,18 @@ async def test_a_list_whose_servers_are_all_gone_names_each_with_its_reason() ->
         assert re.search(reason, refused.value.text), reason
 
 
+async def test_a_port_of_something_that_hangs_up_on_a_hello_is_said_to_be_no_node() -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as other:
+        host, port = other.sockets[0].getsockname()
+        with pytest.raises(ServersUnavailable, match=f"{host}:{port}: the other side closed .*may be no node of Pol"):
+            async with polonaise.connect(f"polonaise://{host}:{port}", settings=QUICK):
+                pass
+
+
 async def test_a_name_that_no_host_has_is_a_reason() -> None:
     with pytest.raises(ServersUnavailable, match=r"nobody\.invalid:7000"):
         async with polonaise.connect("polonaise://nobody.invalid:7000", settings=QUICK):
@@ -225,6 +243,63 @@ async def test_a_wrong_entry_beside_a_right_one_is_warned_of_once(caplog: pytest
         discovery._failed.clear()  # as after another answer of both
     warned = [record.message for record in caplog.records if "storage:1 is no server" in record.message]
     assert len(warned) == 1
+    await discovery.close()
+
+
+def failing(host: MemoryHost, address: str, error: PolonaiseError) -> None:
+    """Listen at an address where each connection fails with this error."""
+
+    def accept() -> Connection:
+        raise error
+
+    host.wires.listening[address] = accept
+
+
+TLS = [TlsRequired("a:1 takes TLS only"), TlsNotSpoken("a:1 speaks no TLS"), CertificateRefused("a:1 is of another CA")]
+
+
+@pytest.mark.parametrize("beside", [None, ConnectionLost("b:2 is down"), CertificateRefused("b:2 is not trusted")])
+@pytest.mark.parametrize("error", TLS, ids=lambda error: error.code)
+async def test_a_list_of_servers_with_which_tls_fails_says_so(
+    error: PolonaiseError, beside: PolonaiseError | None
+) -> None:
+    host = MemoryHost()
+    failing(host, "a:1", error)
+    failing(host, "b:2", beside or type(error)("b:2 does as a:1"))
+    discovery = ServerDiscovery(host, ["a:1", "b:2"], QUICK)
+    kinds = (type(error), *((CertificateRefused,) if isinstance(beside, CertificateRefused) else ()))
+    with pytest.raises(kinds, match=f"{error.text}.*b:2"):
+        await discovery.describe()
+    await discovery.close()
+
+
+async def test_a_server_with_a_bad_certificate_is_warned_of_while_another_one_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = MemoryHost(seed=3)
+    failing(host, "bad:1", CertificateRefused("the certificate of bad:1 has expired"))
+    accepting(host, "server:2", server())
+    discovery = ServerDiscovery(host, ["bad:1", "server:2"], QUICK)
+    for _ in range(10):
+        address, connection = await discovery._connected({})
+        assert address == "server:2"
+        connection.close()
+        discovery._failed.clear()  # as after another answer of both
+    warned = [record.message for record in caplog.records if "bad:1 has expired" in record.message]
+    assert len(warned) == 1
+    await discovery.close()
+
+
+async def test_a_server_that_answers_otherwise_beside_one_with_a_bad_certificate_is_no_matter_of_tls() -> None:
+    host = MemoryHost()
+    failing(host, "a:1", TLS[0])
+    failing(host, "b:2", Overloaded("b:2 has no room"))
+    discovery = ServerDiscovery(host, ["a:1", "b:2"], QUICK)
+    with pytest.raises(ServersUnavailable, match=r"takes TLS only.*no room"):
+        await discovery.describe()
+    failing(host, "b:2", CoordinatorUnavailable("server 2 got no id"))
+    with pytest.raises(CoordinatorUnavailable, match=r"takes TLS only.*got no id"):
+        await discovery.describe()
     await discovery.close()
 
 

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import check_storage_nodes
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
+from rigs.programs import run_polonaise
 from rigs.shell import Shell
 from rigs.town import Town, in_a_town
 
@@ -153,6 +155,30 @@ async def test_a_move_to_a_node_with_another_clusters_disk(tmp_path: Path) -> No
         with pytest.raises(WrongClusterKey):
             await move_storage(host, coordinator, "a", node.address, 5.0)
         assert await coordinator.description() == Versioned(0, DESCRIPTION)
+    finally:
+        await coordinator.close()
+        await node.close()
+        host.close()
+
+
+async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies_on_the_node(tmp_path: Path) -> None:
+    from polonaise.coordination.file import coordinator_in
+
+    host = RealHost()
+    node = StorageNode(host, StorageSettings(str(tmp_path / "disk"), name="a"))
+    await node.start()
+    coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
+    try:
+        await coordinator.initialize(DESCRIPTION)
+        move = ("storage", "move", "a", node.address, "--coordinator", f"file:{tmp_path / 'coordinator'}")
+        said = await asyncio.to_thread(run_polonaise, *move)
+        assert said.returncode == 0, said.stderr
+        assert "WARNING: it answers there with an empty disk" in said.stdout
+        assert "the cluster has copies of 1 partition on it" in said.stdout
+        assert (await move_storage(host, coordinator, "a", node.address, 5.0)).copies_missing == 1
+        held = await coordinator.partition(0)
+        assert await coordinator.set_partition(0, replace(held.value, members=("b", "h:3")), held.version)
+        assert (await move_storage(host, coordinator, "a", node.address, 5.0)).copies_missing == 0
     finally:
         await coordinator.close()
         await node.close()

@@ -11,6 +11,7 @@ from polonaise.admin.logs import conditions
 from polonaise.admin.topics import add_partitions, create_topic
 from polonaise.client.discovery import Discovery
 from polonaise.client.log import Log
+from polonaise.client.protocol.arguments import partitions_named
 from polonaise.client.view import View
 from polonaise.coordination.topics import TopicPartitions, log_key_of
 from polonaise.errors import PolonaiseError, UnknownPartition, UnknownTopic
@@ -107,6 +108,8 @@ async def test_a_client_of_a_topic_sees_numbers_only(town: Town) -> None:
         await wait_until(lambda: view.seen == {0: [b"p0"], 1: [b"p1", b"more"]})
         with pytest.raises(UnknownPartition, match="partition 2; topic payments has partitions 0 to 1"):
             log.append(b"x", 2)
+        with pytest.raises(UnknownPartition, match="partition 2; topic payments has partitions 0 to 1"):
+            partitions_named("2", log.partition_count, log.topic)
 
     view = Kept()
     await client(town, "payments", main, view=view)

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.admin.localcluster import LocalClusterRun, Told
+from polonaise.admin.cluster import ClusterStatus, PartitionStatus, StorageStatus
+from polonaise.admin.localcluster import LocalClusterRun, Told, _missing
 from polonaise.admin.localplan import Wanted
+from polonaise.errors import WrongClusterKey
 from polonaise.node.local import LocalCluster, StartFailed
 from rigs.localcluster import StartedCluster, node_of, processes_in, started_cluster
 from rigs.programs import POLONAISE, output_of, run_polonaise
@@ -235,6 +237,17 @@ def _on_a_terminal(command: list[str]) -> str:
     assert written.startswith(b"\x1b[?1049h"), "a screen of its own"
     assert b"\x1b[?1049l" in written, "which is given back"
     return written.decode()
+
+
+def test_directories_of_another_cluster_are_told_of_once() -> None:
+    said = str(WrongClusterKey("the directory of this storage node belongs to another cluster"))
+    storage = [StorageStatus(name, f"{name}:1", said, not_connected={1: said}) for name in ("a", "b")]
+    partitions = [PartitionStatus(number, None, None, f"waits: {said}") for number in range(3)]
+    seen = ClusterStatus("file:c", None, None, [], storage, partitions, 0.1)
+    missing = _missing(seen)
+    assert missing.count("another cluster") == missing.count("[wrong_cluster_key]") == 1
+    assert "directories of a, b belong to another cluster" in missing
+    assert "erase them or put others in their place" in missing
 
 
 class Unready(LocalClusterRun):

@@ -48,7 +48,7 @@ async def test_a_node_whose_directory_moved_is_engaged_again_at_its_new_address(
                 again = await asyncio.to_thread(run_polonaise, *right, "--json")
                 assert json.loads(again.stdout) == {
                     "name": "storage-1", "before": moved.address, "address": moved.address, "changed": False,
-                    "trouble": "",
+                    "trouble": "", "copies_missing": 0,
                 }  # fmt: skip
                 await until_engaged(log, 3)
                 await writer.writes(50)

@@ -43,7 +43,13 @@ def cluster(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def append_refused(cluster: LocalCluster, tls: TlsFiles | None, kind: type[PolonaiseError], naming: str) -> None:
-    """Check that an append is refused with this error, and at once."""
+    """Check that an append is refused with this error, at once; by a server's address, connecting is."""
+    assert cluster.server is not None
+    began_s = time.monotonic()
+    with pytest.raises(kind, match=naming):
+        async with polonaise.connect(f"polonaise://{cluster.server.address}", tls=tls):
+            pass
+    assert time.monotonic() - began_s < QUICK_S
     began_s = time.monotonic()
     with pytest.raises(PolonaiseError) as caught:
         async with polonaise.connect(cluster.coordinator, tls=tls) as log:

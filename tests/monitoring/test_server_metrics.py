@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,15 @@ from polonaise.client.log import Log
 from polonaise.coordination.values import Assignment
 from polonaise.errors import CoordinatorUnavailable, ExpectationFailed, LockConflict
 from polonaise.histogram import BOUNDS_S, Histogram
+from polonaise.host.real import RealHost
+from polonaise.node.addresses import coordinator_at
 from polonaise.node.condition import conditions_in
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring import servermetrics
 from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
+from polonaise.server.node import Server
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
@@ -118,6 +122,24 @@ async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the
         assert seen.value(metrics.TRANSACTIONS) == 4
 
     await town.application("client", main)
+
+
+async def test_a_server_that_waits_for_its_coordinator_names_it(tmp_path: Path) -> None:
+    host = RealHost()
+    coordinator = coordinator_at(host, f"file:{tmp_path / 'coordinator'}")
+    server = Server(host, coordinator, ServerSettings())
+    try:
+        observed = ObservedServer(server, host.clock)
+        assert str(tmp_path) in observed.not_ready()
+        health = await observed.health()
+        assert (health["status"], health["problems"]) == ("not_ready", {"server": [observed.not_ready()]})
+        server.id = 7
+        server._trouble.failed("the assignment can't be read", CoordinatorUnavailable("zk:2181 is gone"))
+        assert "zk:2181 is gone" in observed.not_ready()
+        assert "zk:2181 is gone" in (await observed.health())["problems"]["server"][0]
+    finally:
+        await coordinator.close()
+        host.close()
 
 
 @in_an_application

@@ -77,10 +77,13 @@ async def test_a_connection_that_stands_is_left_alone_until_it_breaks(town: Town
     assert (told.changed, "connection_lost" in told.trouble) == (True, True), "nobody is there yet"
     await time_passes(10)
     assert links(town)[name]["connected"]
+    town.cluster.storage[2].crash()  # a server reads the addresses when it lacks a connection
+    await wait_until(lambda: links(town)[name]["address"] == "storage-1:9001")
+    assert links(town)[name]["connected_at"] == name
     town.cluster.places[node.name] = "storage-1:9001"
     node.crash()
     await append(town, b"2", 3)
-    assert links(town)[name]["address"] == "storage-1:9001"
+    assert links(town)[name]["address"] == links(town)[name]["connected_at"] == "storage-1:9001"
 
 
 @in_a_town

@@ -19,6 +19,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER
+from polonaise.node.condition import storage_troubles
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
 from rigs.log import KEY, Maker, crcs
@@ -164,6 +165,26 @@ async def test_a_server_of_another_cluster_is_refused(host: Host, node: Node) ->
         with pytest.raises((WrongClusterKey, ConnectionLost)):
             await (await Owner.connected(host, key=key)).fence(9)
     assert (await (await connected(host)).fence(2)).fence == 2
+
+
+@simulated(cluster_key=KEY)
+async def test_a_refused_server_of_another_cluster_is_told_of_in_health_for_a_while_and_rarely_in_the_log(
+    host: Host, node: Node, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    await connected(host)
+    assert node.node.health()["refused"] == ""
+    for _ in range(20):
+        with pytest.raises(WrongClusterKey, match="if that cluster was deleted, erase the directory"):
+            await Owner.connected(host, key=OTHER_KEY)
+        await asyncio.sleep(5)
+    health = node.node.health()
+    assert "a scripted server" in health["refused"]
+    assert "belongs to another cluster than that server" in health["refused"]
+    assert storage_troubles(health) == [health["refused"]]
+    logged = [each.message for each in caplog.records if "a scripted server" in each.message]
+    assert len(logged) == 2, "of 20 in 100 s"
+    await asyncio.sleep(60)
+    assert node.node.health()["refused"] == ""
 
 
 @simulated

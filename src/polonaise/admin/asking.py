@@ -115,6 +115,15 @@ async def connected(
 async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> str:
     """Ask at this address for the storage node `name`; return why it was not found there, and empty if it answers.
 
+    Raises as `ask_named`.
+    """
+    told = await ask_named(host, name, address, cluster_key, timeout_s)
+    return "" if isinstance(told, dict) else str(told)
+
+
+async def ask_named(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> Told:
+    """Ask at this address for the storage node `name`; return its health, or the error for which there is none.
+
     Raises `WrongStorageNode` for another storage node, and `WrongClusterKey` for a node of another cluster.
     """
     told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
@@ -122,7 +131,7 @@ async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes
         raise told
     if (other := not_named(name, address, told)) is not None:
         raise other
-    return "" if isinstance(told, dict) else str(told)
+    return told
 
 
 def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
 from polonaise.node.addresses import check_storage_name
@@ -132,8 +132,8 @@ def configuration_of(
     path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
     of the process if it is None.
 
-    Raises `BadOption`, which names wrong settings and their origins, and `NotFound`, `AccessDenied` and other faults of
-    the disk for a file that can't be read. All tables of the file are checked, not this one alone.
+    Raises `BadOption`, which names wrong settings and their origins, or a file that does not exist; and `AccessDenied`
+    and other faults of the disk for a file that can't be read. All tables of the file are checked, not this one alone.
     """
     environment = os.environ if environment is None else environment
     mistakes: list[str] = []
@@ -168,8 +168,16 @@ def variable_of(table: str, name: str) -> str:
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration file, and note its other mistakes. Raises `BadOption` for invalid TOML."""
-    text = with_own_errors(path, lambda: _read(Path(path)))
+    """Return the tables of a configuration file, and note its other mistakes.
+
+    Raises `BadOption` for a file that does not exist, and for invalid TOML.
+    """
+    try:
+        text = with_own_errors(path, lambda: _read(Path(path)))
+    except NotFound as error:
+        raise BadOption(
+            f"there is no file {redacted(path)!r}: correct the path in --config, or in {CONFIG_VARIABLE}"
+        ) from error
     if len(text) > _FILE_BYTES_MAX:
         raise BadOption(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is no configuration file")
     try:
@@ -214,7 +222,7 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
             continue  # empty: that is how scripts and compose files leave a variable unset
         if variable.startswith(prefix):
             named[variable.removeprefix(prefix).lower()] = value
-        elif meant := _variable_meant(name):
+        elif meant := _variable_meant(table, name):
             mistakes.append(f"environment {variable}: there is no such variable, did you mean {meant}?")
     return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
 
@@ -227,8 +235,10 @@ def _is_service_link(name: str, value: str) -> bool:
     return link[2] != "PORT" or _SERVICE_URL.fullmatch(value) is not None
 
 
-def _variable_meant(name: str) -> str:
+def _variable_meant(wanted: str, name: str) -> str:
     """Return the variable that a variable of no table may be a typo of; empty if it resembles none, or is valid.
+
+    Of several tables that have such a setting, `wanted` is the one whose settings are read.
 
     One that resembles none is accepted: images and scripts have variables of their own, such as `POLONAISE_VERSION`,
     which must not keep a node from starting.
@@ -236,8 +246,8 @@ def _variable_meant(name: str) -> str:
     word, _, rest = name.lower().partition("_")
     if name in _OTHER_VARIABLES or (rest and word in TABLES):
         return ""
-    for table, keys in TABLES.items():
-        if name.lower() in [key.name for key in keys]:
+    for table in sorted(TABLES, key=lambda each: each != wanted):
+        if name.lower() in [key.name for key in TABLES[table]]:
             return variable_of(table, name)
     if rest and (near := difflib.get_close_matches(word, TABLES, n=1, cutoff=0.8)):
         return variable_of(near[0], rest)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from polonaise.admin import zookeeper
 from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
-from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError
+from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -317,9 +317,18 @@ def _check_zookeeper() -> None:
 
 def _missing(status: ClusterStatus) -> str:
     """Return what is wrong with a cluster, three reasons at most; empty if nothing is."""
+    if status.coordinator_trouble:
+        return status.coordinator_trouble
+    wrong = f"[{WrongClusterKey.code}]"
+    others = [each.name for each in status.storage if each.trouble.startswith(wrong)]
+    if others:  # each partition and server tells the same of each of them
+        return (
+            f"{wrong} the storage directories of {', '.join(others)} belong to another cluster, for instance one that "
+            "was deleted: erase them or put others in their place, or start the cluster in another directory"
+        )
     groups = (status.partitions, status.servers, status.storage)
     troubles = [trouble for group in groups for each in group for trouble in each.troubles]
-    return status.coordinator_trouble or "; ".join(troubles[:3])
+    return "; ".join(list(dict.fromkeys(troubles))[:3])
 
 
 def _how(status: int | None) -> str:

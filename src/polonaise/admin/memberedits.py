@@ -145,10 +145,11 @@ class MemberEdits:
                         error = failed
                     await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
+            why = f": {error.text}" if error else ""
             raise CoordinatorUnavailable(
-                f"the coordinator did not answer within {self._timeout_s:g} s{f': {error.text}' if error else ''}: "
-                "correct its address or start it, then repeat the command. A change that was asked for just before may "
-                "have been taken"
+                f"the coordinator, {self._coordinator}, did not answer within {self._timeout_s:g} s{why}: correct its "
+                "address or start it, then repeat the command. A change that was asked for just before may have been "
+                "taken"
             ) from error
 
 

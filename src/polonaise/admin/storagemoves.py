@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polonaise.admin.asking import ask_name
+from polonaise.admin.asking import ask_named
 from polonaise.admin.memberedits import MemberEdits
+from polonaise.admin.storagenodes import copies_on
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import BadOption
@@ -27,6 +28,8 @@ class StorageMove:
     """The address that the description has now."""
     trouble: str
     """Why the node was not found at its address, where it may be started later; empty if it answers there."""
+    copies_missing: int = 0
+    """How many copies the cluster has on the node, if the disk of the node that answers holds none at all; else 0."""
 
     @property
     def changed(self) -> bool:
@@ -41,6 +44,7 @@ class StorageMove:
             "address": self.after,
             "changed": self.changed,
             "trouble": self.trouble,
+            "copies_missing": self.copies_missing,
         }
 
 
@@ -50,8 +54,9 @@ async def move_storage(
     """Change the address of a storage node in the cluster's description. The same address again changes nothing.
 
     The node at the new address is asked first: one with another name or of another cluster is refused. If nobody
-    answers, the change is made all the same. Each wait, for the coordinator or for the node, ends after `timeout_s`
-    seconds.
+    answers, the change is made all the same; and so it is for one whose disk is empty, since a lost disk is replaced
+    like that, but the outcome tells how many copies are not on it. Each wait, for the coordinator or for the node, ends
+    after `timeout_s` seconds.
 
     Raises, with nothing changed: `BadOption` for an address that is invalid or that another storage node has,
     `UnknownStorageNode`, `WrongStorageNode`, `WrongClusterKey`, and `NotInitialized` if the coordinator knows no
@@ -61,7 +66,10 @@ async def move_storage(
     edits = MemberEdits(coordinator, timeout_s)
     current = (await edits.description()).value
     before = _checked(current, name, address)
-    trouble = await ask_name(host, name, address, current.key, timeout_s)
+    told = await ask_named(host, name, address, current.key, timeout_s)
+    missing = 0
+    if isinstance(told, dict) and told.get("partitions") == 0:  # an older version does not tell it
+        missing = len(await copies_on(edits, name, current.total))
 
     def moved(description: ClusterDescription) -> ClusterDescription:
         nonlocal before
@@ -69,7 +77,7 @@ async def move_storage(
         return description if before == address else description.moved(name, address)
 
     await edits.describe(moved)
-    return StorageMove(name, before, address, trouble)
+    return StorageMove(name, before, address, "" if isinstance(told, dict) else str(told), missing)
 
 
 def _checked(description: ClusterDescription, name: StorageId, address: str) -> str:

@@ -85,7 +85,7 @@ def run(
             await _with_topics(log, address, one)
 
     async def one(log: Log) -> None:
-        numbers = partitions_named(partition, log.partition_count)
+        numbers = partitions_named(partition, log.partition_count, log.topic)
         if ends is not None and set(ends) != set(numbers):
             raise BadOption(
                 f"--until has ids of partitions {_listed(ends)}, and partitions {_listed(numbers)} are to be archived: "
@@ -204,7 +204,7 @@ def trim(
             await _with_topics(log, address, one)
 
     async def one(log: Log) -> None:
-        for number in partitions_named(partition, log.partition_count):
+        for number in partitions_named(partition, log.partition_count, log.topic):
             report = await trimming.trim(log, opened, number, before=before)
             if as_json:
                 topic = {"topic": log.topic} if log.topic else {}

@@ -125,7 +125,7 @@ def _measure(
     async def run() -> None:
         nonlocal failed
         async with polonaise.connect(address) as log:
-            partitions = partitions_named(partition, log.partition_count)
+            partitions = partitions_named(partition, log.partition_count, log.topic)
         measured = await measure(lambda: polonaise.connect(address), load_of(partitions))
         failed = bool(measured.failed)
         if as_json:

@@ -195,7 +195,7 @@ def append(
     async def do(log: Log) -> None:
         if partition is None and log.partition_count != 1:
             raise BadOption(f"which of {log.partition_count} partitions? Choose one with --partition")
-        (chosen,) = partitions_named(str(partition or 0), log.partition_count)
+        (chosen,) = partitions_named(str(partition or 0), log.partition_count, log.topic)
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
         async with aclosing(logs.append(log, bodies, how)) as receipts:
             async for receipt in receipts:
@@ -272,7 +272,7 @@ def high_water_mark(
     """Print the committed high-water mark of each partition; -1 for an empty one."""
 
     async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count)
+        partitions = partitions_named(partition, log.partition_count, log.topic)
         marks = await log.high_water_marks(partitions, timeout=timeout)
         if as_json:
             for number, mark in marks.items():
@@ -297,7 +297,7 @@ def registers(
     from polonaise.admin import logs
 
     async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count)
+        partitions = partitions_named(partition, log.partition_count, log.topic)
         if not as_json:
             say(f"{'partition':>9} {'kept by':<15} key = value")
         async with aclosing(logs.registers(log, partitions, inputs.bytes_of(prefix), timeout)) as registers:
@@ -329,7 +329,7 @@ def health(
     from polonaise.node.condition import HealthStatus, health_status_of
 
     async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count)
+        partitions = partitions_named(partition, log.partition_count, log.topic)
         silence: list[DeadlineExceeded] = []
         conditions = await logs.conditions(log, partitions, timeout, lambda _, error: silence.append(error))
         if as_json:
@@ -395,7 +395,7 @@ def _print_transactions(
 ) -> None:
 
     async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count)
+        partitions = partitions_named(partition, log.partition_count, log.topic)
         heading = f"{'partition':>9} {'id':>12} {'commit time':<27} {'header':>11} data"
         async with aclosing(limited(reading(log, partitions), limit)) as transactions:
             async for tx in transactions:

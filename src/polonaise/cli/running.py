@@ -84,7 +84,7 @@ def reading_settings() -> Iterator[None]:
     """End the command with the exit status for wrong settings if the block finds some: a retry would not help.
 
     Raises `typer.Exit`, after one line on standard error, for `BadOption`, `ExtraMissing` and `CertificateUnusable`.
-    Other errors keep their status, because a retry may help, as with a file system that is not mounted yet.
+    Other errors keep their status, because a retry may help, as with a disk that fails.
     """
     try:
         yield

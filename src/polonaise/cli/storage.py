@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from polonaise.cli import changing, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.output import counted, say, say_json, tidy, while_read
 from polonaise.cli.running import (
     Config,
     HttpListen,
@@ -165,7 +165,7 @@ def storage_move(
 
     Servers that lose or lack their connection to the node look there next; a connection that stands is left alone. The
     order does not matter: the node may be moved before or after. What answers at the address is asked for its name
-    first, and refused if it is another node.
+    first, and refused if it is another node. One with an empty disk is warned of if the cluster has copies on the node.
     """
     from polonaise.admin.storagemoves import move_storage
 
@@ -176,7 +176,15 @@ def storage_move(
             return
         was = f", was {moved.before}" if moved.changed else " already: nothing was changed"
         say(f"storage node {moved.name}: {moved.after}{was}")
-        say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
+        if moved.copies_missing:
+            held = counted(moved.copies_missing, "partition")
+            say(
+                f"WARNING: it answers there with an empty disk, while the cluster has copies of {held} on it. If its "
+                f"disk is elsewhere, stop what answers, and move {moved.name} to where it runs with that disk. If that "
+                "is lost, this disk takes its place, and servers copy to it what the others have"
+            )
+        else:
+            say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
 
     looking.with_coordinator(coordinator, move)
 

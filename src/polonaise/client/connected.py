@@ -15,7 +15,7 @@ from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.proofrequests import ProofRequests
-from polonaise.client.protocol.arguments import checked_seconds, wrong
+from polonaise.client.protocol.arguments import checked_seconds, where_of, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
@@ -278,12 +278,8 @@ class Connected:
             raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
         if not 0 <= partition < self.partition_count:
             raise UnknownPartition(
-                f"partition {partition}; {self._where} has partitions 0 to {self.partition_count - 1}"
+                f"partition {partition}; {where_of(self.topic)} has partitions 0 to {self.partition_count - 1}"
             )
-
-    @property
-    def _where(self) -> str:
-        return f"topic {self.topic}" if self.topic else "this cluster"
 
     def _readable(self, partition: PartitionId | None) -> PartitionId:
         if partition is None:

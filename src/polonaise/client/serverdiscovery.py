@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
@@ -12,12 +13,16 @@ from polonaise.client.settings import ClientSettings
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import (
+    CertificateRefused,
     Closed,
     ConnectionLost,
     CoordinatorUnavailable,
+    DeadlineExceeded,
     PolonaiseError,
     ProtocolError,
     ServersUnavailable,
+    TlsNotSpoken,
+    TlsRequired,
     UnknownTopic,
     UnsupportedVersion,
     WrongClusterKey,
@@ -49,6 +54,10 @@ _log = logging.getLogger("polonaise.client")
 
 _MISTAKES: Final = (WrongRole, WrongClusterKey, UnsupportedVersion)
 """The errors which show that an address should not be in the list of servers."""
+_TLS_MISTAKES: Final = (CertificateRefused, TlsRequired, TlsNotSpoken)
+"""The errors which show that this side or a server was set up wrongly for TLS."""
+_SILENCE: Final = (ConnectionLost, DeadlineExceeded)
+"""The errors which say no more of a server than that no answer came from it."""
 _STALE_SHARE: Final = 1 / 3
 """The share of `coordinator_s_max` above which an assignment's age counts as stale, and for which a server may let a
 request for a newer assignment wait."""
@@ -79,8 +88,10 @@ class ServerDiscovery:
     and among these the listed ones before those that only the assignment names. Owners that the assignment names stand
     in when the list is out of date; listed servers are tried again even if all of them were gone.
 
-    Each call tries every server at most once, and raises `ServersUnavailable` if none answered. If all of them failed
-    with the same one of the errors which show that an address should not be in the list, it raises that error.
+    Each call tries every server at most once, and raises `ServersUnavailable` if none answered. Three cases have errors
+    of their own: `CoordinatorUnavailable` if a server answered that its coordinator did not; the error of TLS if no
+    server that answered could be talked to because of TLS; and if all of them failed with the same one of the errors
+    which show that an address should not be in the list, that error.
 
     The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
     """
@@ -152,7 +163,7 @@ class ServerDiscovery:
     async def _assignment_now(self) -> Versioned[Assignment]:
         """Ask servers until one has a fresh assignment, and return that one, or else the newest of the stale ones.
 
-        Raises `ServersUnavailable` if no server answers.
+        Raises as `_none_answers` says if no server has any.
         """
         troubles: dict[str, PolonaiseError] = {}
         best: _ToldAssignment | None = None
@@ -160,8 +171,8 @@ class ServerDiscovery:
             try:
                 request = GetAssignment(-1, int(_FIRST_S * 1000))
                 address, told = await self._ask(request, AssignmentIs, _assignment_in, troubles, _FIRST_S)
-            except ServersUnavailable:
-                if best is None:
+            except PolonaiseError:  # of all servers: the stale answers are the best that there is
+                if best is None or self._closed:
                     raise
                 break
             if best is None or told.version > best.version:
@@ -253,8 +264,8 @@ class ServerDiscovery:
     async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
         """Return the connection in use, or else a new one to a server that is not in `troubles`.
 
-        Servers that can't be connected to are added to `troubles`. Raises `ServersUnavailable` or one of `_MISTAKES` if
-        no server is left, and `Closed`.
+        Servers that can't be connected to are added to `troubles`. Raises as `_none_answers` says if no server is left,
+        and `Closed`.
         """
         async with self._connecting:
             if self._current is not None and not self._current[1].closed and self._current[0] not in troubles:
@@ -281,11 +292,12 @@ class ServerDiscovery:
         raise self._none_answers(troubles)
 
     def _warn_of_mistakes(self, troubles: dict[str, PolonaiseError]) -> None:
-        """Log, once for each, the addresses that should not be in the list."""
+        """Log, once for each, the addresses that should not be in the list, and those with which TLS fails."""
         for address, error in troubles.items():
-            if isinstance(error, _MISTAKES) and address not in self._warned:
+            if isinstance(error, _MISTAKES + _TLS_MISTAKES) and address not in self._warned:
                 self._warned.add(address)
-                _log.warning("correct the list of servers (the others in it are asked): %s", _reason(address, error))
+                what = "correct the list of servers" if isinstance(error, _MISTAKES) else "mend TLS with this server"
+                _log.warning("%s (the others in the list are asked): %s", what, _reason(address, error))
 
     def _in_order(self) -> list[str]:
         """Return the addresses of all known servers, in the order in which to try them."""
@@ -326,13 +338,27 @@ class ServerDiscovery:
         self._current = None
 
     def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
-        """Return the error for a call that no server has answered: it names every server with the reason."""
+        """Return the error for a call that no server has answered: it names every server with the reason.
+
+        That is `CoordinatorUnavailable` if a server answered that its coordinator did not: the list is right then.
+        Among servers that do not answer at all, one whose TLS this side can't talk to tells more than they do.
+        """
         if self._closed:
             return Closed("this client was closed: connect a new one")
         told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
-        kinds = {type(error) for error in troubles.values()}
-        if len(kinds) == 1 and issubclass(kind := kinds.pop(), _MISTAKES):
+        errors = troubles.values()
+        if any(isinstance(error, CoordinatorUnavailable) for error in errors):
+            return CoordinatorUnavailable(
+                "the servers that answer can't reach the coordinator: start it again, or mend the way from them to it "
+                f"(`polonaise cluster status` asks it from here): {told}"
+            )
+        kinds = {type(error) for error in errors}
+        if len(kinds) == 1 and issubclass(kind := next(iter(kinds)), _MISTAKES):
             return kind(f"no server of this cluster is in the list: {told}")
+        tls = Counter(type(error) for error in errors if isinstance(error, _TLS_MISTAKES))
+        if tls and all(isinstance(error, _TLS_MISTAKES + _MISTAKES + _SILENCE) for error in errors):
+            ((kind, _),) = tls.most_common(1)
+            return kind(f"TLS with the known servers fails: {told}")
         return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
 
 

@@ -36,6 +36,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Clock
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.topics import ClusterTopics
 
@@ -120,6 +121,10 @@ class Coordinator:
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
+
+    def __str__(self) -> str:
+        """Return the coordinator's address, for messages: without secrets that it may have."""
+        return redacted(str(self._backend))
 
     # -------------------------------------------------------------- the cluster
 

@@ -34,6 +34,7 @@ from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
+    ROLE_STORAGE,
     Hello,
     Ping,
     Pong,
@@ -84,6 +85,14 @@ class LinkSettings:
     unsent_bytes_max: int = 256 * 1024 * 1024
     """A peer that lets more than this pile up is cut off."""
 
+
+_OTHERS: Final = {
+    ROLE_STORAGE: (
+        "the directory of this storage node belongs to another cluster: check the address; if that cluster was "
+        "deleted, erase the directory, or give the node another one"
+    )
+}
+"""What a side with this role tells a peer of another cluster."""
 
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself.
@@ -164,8 +173,10 @@ class Connection(asyncio.Protocol):
         """The bytes that had left the transport at the last check that saw progress."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
-        self.peer_name = "an ungreeted peer"
+        self.peer_name = "a peer that has not said hello"
         """The name that the peer gave itself, fit for a line of a log."""
+        self.peer_role = 0
+        """The role in the peer's hello, which may have been refused since; 0 before there is one."""
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -186,6 +197,12 @@ class Connection(asyncio.Protocol):
         Called by `host` before the connection is made.
         """
         self._barred = error
+
+    @property
+    def peer_address(self) -> str:
+        """The address that the peer connected from, or was connected to at; empty if it has none."""
+        found = None if self._transport is None else self._transport.get_extra_info("peername")
+        return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else ""
 
     # ------------------------------------------------------------------ saying
 
@@ -425,7 +442,13 @@ class Connection(asyncio.Protocol):
             self._linger.cancel()
         if self._budget is not None:
             self._budget.release(self)
-        lost = ConnectionLost(f"the connection to {self.peer_name} broke" + (f": {exc}" if exc else ""))
+        why = f": {exc}" if exc else ""
+        if self.peer is not None or self._accepted:
+            lost = ConnectionLost(f"the connection to {self.peer_name} broke{why}")
+        else:
+            lost = ConnectionLost(
+                f"the other side closed the connection before its hello{why}: it may be no node of Polonaise"
+            )
         self._end(refusal_in(exc) or lost)
 
     def pause_writing(self) -> None:
@@ -551,11 +574,13 @@ class Connection(asyncio.Protocol):
         if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
             self._turn_away(refused)
             return
+        self.peer_role = message.role
+        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         if not self._belongs(message.cluster_key):
-            self._turn_away(WrongClusterKey("the peer belongs to another cluster: check the address, or the directory"))
+            text = _OTHERS.get(mine.role, "the peer belongs to another cluster: check the address, or the directory")
+            self._turn_away(WrongClusterKey(text))
             return
         self.peer = message
-        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None

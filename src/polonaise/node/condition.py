@@ -115,7 +115,7 @@ def _without_coordinator(why: str) -> list[str]:
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [each for each in (health.get("gone"), health.get("tls")) if each]
+    lines = [each for each in (health.get("gone"), health.get("tls"), health.get("refused")) if each]
     lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
     return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
 

@@ -93,8 +93,9 @@ async def connect(
     For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
     the existing log; `UnknownTopic` for a topic that the cluster lacks; `NotInitialized` if there is no cluster (no
     embedded log, with `host=no`); `ServersUnavailable` if none of the servers answers, and `WrongRole`,
-    `WrongClusterKey` or `UnsupportedVersion` if for that reason none of them can; `CoordinatorUnavailable` without an
-    answer of the coordinator that is named, and `ExtraMissing` without the library for it; `NotEmbeddedLog`,
+    `WrongClusterKey`, `UnsupportedVersion`, `TlsRequired`, `TlsNotSpoken` or `CertificateRefused` if for that reason
+    none of them can; `CoordinatorUnavailable` without an answer of the coordinator, the one that is named or that of
+    the servers, and `ExtraMissing` without the library for it; `NotEmbeddedLog`,
     `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
     `CertificateUnusable` for files of `tls`; `HostFailed` if this process should host the log and can't run its nodes.
     """

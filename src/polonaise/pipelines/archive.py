@@ -205,7 +205,7 @@ class _ArchiveTask(NamedTuple):
 def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
     """Return the last id to archive of each partition. Raises `BadOption`, `UnknownPartition`, `BeyondLog`."""
     check_no_topic(log.topic, "an archive")
-    numbers = partitions_named(how.partitions, log.partition_count)
+    numbers = partitions_named(how.partitions, log.partition_count, log.topic)
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(
             f"until names partitions {sorted(how.until)}, but this job archives partitions {numbers}: give a last id "

@@ -139,7 +139,7 @@ def audit_log(
         raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
     with open_log(full) as log:
         check_no_topic(log.topic, "an audit")
-        numbers = partitions_named(partitions, log.partition_count)
+        numbers = partitions_named(partitions, log.partition_count, log.topic)
         committed = {number: log.high_water_mark(number, timeout=timeout_s) for number in numbers}
         copies: dict[PartitionId, list[PartitionCopy]] = {
             number: [ServedCopy(tasks_address(full), number, timeout_s)] for number in numbers

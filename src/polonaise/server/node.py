@@ -386,6 +386,17 @@ class Server:
         """Why this server owns nothing, although it is started; empty if it owns what the assignment gives it."""
         return self._membership.not_owning
 
+    @property
+    def waits_for(self) -> str:
+        """What this server, which does not follow an assignment, waits for: nearly always its coordinator."""
+        if self.not_owning:
+            return self.not_owning
+        if trouble := str(self._trouble):
+            return f"the server has not read the assignment yet: {trouble}"
+        if not self.id:
+            return f"the server waits for an answer of the coordinator, {self._coordinator}"
+        return f"the server has not read the assignment yet from {self._coordinator}, or it is stopping"
+
     async def _tick(self) -> None:
         """Tell the partitions the time, for ever."""
         while True:
@@ -599,6 +610,7 @@ class Server:
                     **self._storage_health.answers.get(name, {}),
                     "address": link.address,
                     "connected": link.session is not None,
+                    "connected_at": None if link.session is None else link.session_address,
                     "error": str(link.last_error or link.bulk_error or ""),
                 }
                 for name, link in self._links.items()

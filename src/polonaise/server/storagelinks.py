@@ -89,6 +89,8 @@ class StorageLink:
         self._changed = asyncio.Event()
         self.session: Connection | None = None
         """The connection for sessions once both sides have said hello; None while there is none."""
+        self.session_address = ""
+        """The address at which the last connection for sessions was made: a move leaves a connection that stands."""
         self.bulk: Connection | None = None
         """The connection for reads and copies; None while there is none."""
         self.last_error: PolonaiseError | None = None
@@ -150,8 +152,9 @@ class StorageLink:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                connection = await self._connect("session")
-                self.session = connection
+                address = self.address
+                connection = await self._connect("session", address)
+                self.session, self.session_address = connection, address
                 self.last_error = None
                 self._changed.set()
                 pause_s = self._settings.retry_s_min
@@ -195,7 +198,7 @@ class StorageLink:
         while True:
             await self.connected()
             try:
-                self.bulk = await self._connect("bulk")
+                self.bulk = await self._connect("bulk", self.address)
                 self.bulk_error = None
                 await self._until_closed(self.bulk)
                 self.bulk_error = self.bulk.closed
@@ -204,14 +207,14 @@ class StorageLink:
             self.bulk = None
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
-    async def _connect(self, purpose: str) -> Connection:
-        """Make one connection to the storage node, at the address that it has now, and check that it is that node.
+    async def _connect(self, purpose: str, address: str) -> Connection:
+        """Make one connection to the storage node at this address, and check that it is that node.
 
         `purpose` is named in the hello, for the node's log.
         """
         connection = await connect(
             self._host,
-            self.address,
+            address,
             lambda: Connection(
                 self._host,
                 hello=hello(

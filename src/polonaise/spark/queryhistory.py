@@ -112,7 +112,7 @@ class QueryHistory:
         """
         named = self._options.partitions
         if self.log is not None:
-            return partitions_named(named, self.log.partition_count)
+            return partitions_named(named, self.log.partition_count, self.log.topic)
         if self.replica is not None:
             return self.replica.partitions(named)
         archived = {name.partition for name in self._listing}

@@ -39,6 +39,7 @@ from polonaise.storage.protocol.scrubschedule import Scrubbed
 from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
+from polonaise.storage.strangers import Strangers
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -93,6 +94,7 @@ class StorageNode:
         self._operators: set[Connection] = set()
         """The connections that may ask for the node's health, and for nothing else."""
         self._budget = Budget(settings.connections_bytes_max)
+        self._strangers = Strangers(host.clock, settings.directory)
         self._serving = False
         self._scrubbing = Scrubbing(
             host, settings, lambda: self._known, lambda partition: self._replica(partition, create=False)
@@ -287,6 +289,8 @@ class StorageNode:
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
         self._operators.discard(connection)
+        if isinstance(error, WrongClusterKey) and connection.peer_role == ROLE_SERVER:
+            self._strangers.refused(connection.peer_name, connection.peer_address)
         if self._connections.pop(connection, None) is not None:
             for replica in self._partitions.values():
                 replica.disconnected(connection)
@@ -463,6 +467,7 @@ class StorageNode:
             "directory": self._settings.directory,
             "gone": str(self._gone or ""),
             "tls": network_trouble(self._host.network),
+            "refused": str(self._strangers),
             "partitions": len(self._known),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {

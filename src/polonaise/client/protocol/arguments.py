@@ -98,11 +98,11 @@ def _is_broken(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def partitions_named(text: str | None, count: int) -> list[PartitionId]:
-    """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition of the cluster.
+def partitions_named(text: str | None, count: int, topic: str = "") -> list[PartitionId]:
+    """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition.
 
-    Raises `BadOption` for an invalid text, or None where the cluster has several partitions, and `UnknownPartition`
-    for a number beyond the `count` of the cluster.
+    `count` is the number of partitions of the `topic`, or of the log's own if it is empty. Raises `BadOption` for an
+    invalid text, or None where there are several partitions, and `UnknownPartition` for a number from `count` on.
     """
     if text is None:
         if count == 1:
@@ -116,6 +116,11 @@ def partitions_named(text: str | None, count: int) -> list[PartitionId]:
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise BadOption(f"invalid partitions {text!r}: write all, 3, or 0-6,9")
         if int(last or first) >= count:
-            raise UnknownPartition(f"partition {last or first}; this cluster has partitions 0 to {count - 1}")
+            raise UnknownPartition(f"partition {last or first}; {where_of(topic)} has partitions 0 to {count - 1}")
         named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     return list(named)
+
+
+def where_of(topic: str) -> str:
+    """Return what the partitions are of, for messages: this topic, or the cluster, whose own are in no topic."""
+    return f"topic {topic}" if topic else "this cluster"

@@ -67,7 +67,7 @@ class ObservedServer:
         A server without partitions is ready to take over, unless it has none because of its coordinator.
         """
         if not self._server.followed:
-            return self._server.not_owning or "the server has not read the assignment yet, or it is stopping"
+            return self._server.waits_for
         # The health document is not used: for thousands of partitions it takes tens of milliseconds of the event loop.
         now_s, waits = self._clock.monotonic_s(), {}
         for partition, served in self._server.partitions.items():
@@ -81,7 +81,7 @@ class ObservedServer:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
         conditions = conditions_in(document)
         problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
-        own = server_troubles(document)
+        own = server_troubles(document) or ([] if self._server.followed else [self._server.waits_for])
         if not conditions and own:
             problems["server"] = own
         status = health_status_of(conditions.values())

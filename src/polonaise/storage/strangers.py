@@ -1,0 +1,48 @@
+"""Note the servers of other clusters that a storage node refuses, for its log and its health."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from polonaise.host import Clock
+
+_log = logging.getLogger(__name__)
+
+_TOLD_S: Final = 60.0
+"""For how many seconds a refusal counts as present trouble, and the least time between two lines in the log: a server
+tries again every few seconds, and anybody may connect as often as they like."""
+
+
+class Strangers:
+    """The servers of other clusters that a storage node has refused lately.
+
+    A refused server says so in its own log, but the mistake is as likely on this side: the node may run on the disk of
+    another cluster, and would else look well.
+    """
+
+    def __init__(self, clock: Clock, directory: str) -> None:
+        self._clock = clock
+        self._directory = directory
+        self._last = ""
+        """The last server that was refused: its name and address."""
+        self._last_s = float("-inf")
+        self._logged_s = float("-inf")
+
+    def refused(self, name: str, address: str) -> None:
+        """Take note of a server that was refused, and log it unless another one was logged just before."""
+        self._last = f"{name} at {address}" if address else name
+        self._last_s = self._clock.monotonic_s()
+        if self._last_s - self._logged_s >= _TOLD_S:
+            self._logged_s = self._last_s
+            _log.warning("storage node %s: %s", self._directory, self)
+
+    def __str__(self) -> str:
+        """Return which server was refused lately, and what to do; empty if none was."""
+        if self._clock.monotonic_s() - self._last_s >= _TOLD_S:
+            return ""
+        return (
+            f"{self._last} was refused, because this directory belongs to another cluster than that server: correct "
+            "the node's directory, or the address by which the server finds the node. If the directory's cluster was "
+            "deleted, erase or replace the directory"
+        )
