@@ -43,7 +43,7 @@ async def test_a_bulk_connection_that_fails_is_told_until_it_is_made_again_and_t
     first, second = connection(), connection()
     bulks: deque[Any] = deque([ConnectionLost("too many sockets"), first])
 
-    async def connect(purpose: str) -> Any:
+    async def connect(purpose: str, address: str) -> Any:
         if purpose == "session":
             return connection()
         made = bulks.popleft() if bulks else ConnectionLost("still away")
