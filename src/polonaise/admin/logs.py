@@ -148,7 +148,8 @@ async def _make(
 ) -> None:
     """Append each body as it comes, and put its receipt into `made`; at the end put None, or the error that ended it.
 
-    Does not wait for further bodies: a person who types them sees each fate.
+    Does not wait for further bodies: a person who types them sees each fate. With `how.checked` each waits until the
+    one before is applied; after one that was not committed nothing more is put, because `append` ends at its receipt.
     """
     try:
         async for body in bodies:

@@ -299,7 +299,8 @@ class Coordinator:
     async def close(self) -> None:
         """End this process's registrations, and its use of the backend; later calls raise `Closed`.
 
-        Changes under way are brought to their end.
+        A directory finishes the changes under way. At ZooKeeper a change that takes several requests may end with
+        `Closed` between two of them, as if the process had died there.
         """
         self._closed = True
         await self._backend.close()

@@ -156,7 +156,7 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
-        A host with TLS refuses a peer without by calling `bar` on the protocol, before the connection is made.
+        A host with TLS refuses a peer that speaks no TLS: it calls `bar` on its protocol before the connection is made.
 
         Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """

@@ -71,7 +71,7 @@ class Produced(NamedTuple):
     """The digest of what was appended under each of these numbers, by `digest_of`; `NOT_KEPT` if unknown."""
 
     def opened(self, epoch: int) -> Produced:
-        """Return the value after the producer was opened under this epoch."""
+        """Return the value with this epoch, after the producer was opened. Its numbering goes on where it was."""
         return self._replace(epoch=epoch)
 
     def produced(self, transaction: int, digest: int = NOT_KEPT) -> Produced:

@@ -387,7 +387,10 @@ class AssignmentIs(Message):
 
 @message(64)
 class LastSessionInfo(Message):
-    """Raises the fence to `session`, durably, and asks what this copy can prove. No other message raises the fence."""
+    """Raises the fence to `session`, durably, and asks what this copy can prove.
+
+    No other message of an owner raises the fence; an operator's `EmptyCopy` does, too.
+    """
 
     session: I64
 

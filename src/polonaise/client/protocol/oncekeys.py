@@ -61,7 +61,9 @@ class OnceRecord(NamedTuple):
             return cls(key.decode(), request.decode(), appended, tx.data[value:].decode())
         except (struct.error, UnicodeDecodeError) as error:
             raise DataDamaged(
-                f"transaction {tx.id} of partition {tx.partition} holds no readable record of a `log.once` key: {error}"
+                f"transaction {tx.id} of partition {tx.partition} should record a key of `log.once`, and can't be read "
+                f"as such a record ({error}): a view can't go on past it. If a newer version wrote it, run that version "
+                "here"
             ) from error
 
 

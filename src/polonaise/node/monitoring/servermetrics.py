@@ -186,7 +186,7 @@ class _Sums:
             self._lock_tables += not table.exact
 
     def add_to(self, samples: Samples) -> None:
-        """Add the sums to samples."""
+        """Add the sums to samples, and of feed lag and replica lag the maxima."""
         add = samples.add
         for state in STATES:
             add(metrics.PARTITIONS, self._states[state], state)
