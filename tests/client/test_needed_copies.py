@@ -13,6 +13,7 @@ from polonaise.errors import (
     AppendExpired,
     AppendUnknown,
     BadOption,
+    BeyondLog,
     Closed,
     CopiesUnproved,
     DeadlineExceeded,
@@ -104,12 +105,10 @@ async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(wo
     for _ in range(20):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(receipts[4], 0.005)
-    assert len(world.server.heard.proofs) == 1
-    world.server.prove()
-    await wait_until(lambda: world.server.held_proofs)
-    assert [asked.id for asked in world.server.heard.proofs] == [0, 9]
+    await wait_until(lambda: all(receipt.committed for receipt in receipts))
     world.server.prove()
     await asyncio.gather(*waiting)
+    assert [asked.id for asked in world.server.heard.proofs] == [0], "the answer tells how far it is proved"
 
 
 async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(world: World) -> None:
@@ -122,6 +121,19 @@ async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(worl
     await wait_until(lambda: not [task for task in asyncio.all_tasks() if "prove copies" in task.get_name()])
     world.server.proves = True
     await receipt
+
+
+async def test_a_proof_that_can_not_be_had_for_one_append_is_no_error_of_the_others(world: World) -> None:
+    log = await world.ready_client()
+    world.server.proves = False
+    low, high = log.append(b"1", copies=3), log.append(b"2", copies=3)
+    waiting = [asyncio.ensure_future(_result(receipt)) for receipt in (low, high)]
+    await wait_until(lambda: world.server.held_proofs)
+    world.server.proves = True
+    world.server.prove(BeyondLog("the log ends before it"))
+    with pytest.raises(CopiesUnproved, match="ends before it"):
+        await waiting[0]
+    await waiting[1]
 
 
 # ------------------------------------------------------------------ no silent success, and no failure that is none
@@ -348,5 +360,5 @@ async def _result(receipt: Any) -> Any:
     return await receipt
 
 
-async def _never(id: TransactionId, needs: Needs) -> None:
-    await asyncio.get_running_loop().create_future()
+async def _never(id: TransactionId, needs: Needs) -> TransactionId:
+    return await asyncio.get_running_loop().create_future()

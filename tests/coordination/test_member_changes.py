@@ -62,7 +62,10 @@ def test_a_copy_that_can_not_be_added(
 
 def test_a_copy_that_may_be_needed_is_not_emptied() -> None:
     check_unneeded(partition("ABC"), "D", 3)
-    check_unneeded(partition("AB"), "D", 3)  # all that there are
+    with pytest.raises(CopyNeeded, match="2 are in sync"):
+        check_unneeded(partition("AB"), "D", 3)
+    with pytest.raises(CopyNeeded, match="0 are in sync"):  # a session that is being started, and may never be
+        check_unneeded(replace(partition("ABC"), session=8), "D", 3)
     with pytest.raises(CopyNeeded, match="one of the partition's copies"):
         check_unneeded(partition("ABC"), "C", 3)
     with pytest.raises(CopyNeeded, match="2 are in sync: that on D may be needed"):

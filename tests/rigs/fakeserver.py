@@ -190,7 +190,7 @@ class FakeServer:
         held, self.held_proofs = self.held_proofs, []
         for connection, log, asked, request in held:
             if error is None:
-                connection.send(CopiesProved(asked.id), request=request, partition=log.partition)
+                connection.send(CopiesProved(max(asked.id, log.mark)), request=request, partition=log.partition)
             else:
                 connection.refuse(error, request=request, partition=log.partition)
 

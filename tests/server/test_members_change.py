@@ -164,6 +164,34 @@ async def test_a_node_is_cleaned_of_copies_that_it_gave_up_and_of_no_others(town
 
 
 @in_a_town(spares=1)
+async def test_a_copy_that_was_never_there_is_not_told_as_kept(town: Town) -> None:
+    new = name_of(town, 3)
+    async with Appending(town):
+        await added(town, 3)
+        late = town.cluster.storage[1]
+        late.hold_down()
+        late.crash()
+        await wait_until(lambda: len(in_sync(town.cluster.partition_value(0))) == 2)
+        assert await cleaned(town, new) == []
+
+
+@in_a_town(spares=1)
+async def test_the_last_copy_is_kept_when_all_members_are_dead_and_no_session_starts(town: Town) -> None:
+    old, new = name_of(town, 0), name_of(town, 3)
+    async with Appending(town):
+        await added(town, 3)
+        await moved(town, lambda moves: moves.replace(0, old, new), [])
+    members_of = [*town.cluster.storage[1:], *town.cluster.spares]
+    for node in members_of:
+        node.hold_down()
+        node.crash()
+    engaged = town.cluster.partition_value(0).session
+    await wait_until(lambda: town.cluster.partition_value(0).session > engaged)
+    (kept,) = await cleaned(town, old)
+    assert (kept.bytes, "0 are in sync" in kept.trouble) == (0, True)
+
+
+@in_a_town(spares=1)
 async def test_a_copy_that_may_be_needed_is_kept(town: Town) -> None:
     old, new = name_of(town, 0), name_of(town, 3)
     async with Appending(town):
@@ -174,7 +202,7 @@ async def test_a_copy_that_may_be_needed_is_kept(town: Town) -> None:
         late.crash()
         await wait_until(lambda: len(in_sync(town.cluster.partition_value(0))) == 2)
         (kept,) = await cleaned(town, old)
-        assert (kept.bytes, "2 are in sync" in kept.trouble) == (0, True)
+        assert (kept.bytes, kept.trouble.startswith("kept: "), "2 are in sync" in kept.trouble) == (0, True, True)
         await edited(town, lambda edits: edits.add_copy(0, old))
         (pending,) = await cleaned(town, old)
         assert (pending.bytes, "are being changed" in pending.trouble) == (0, True)

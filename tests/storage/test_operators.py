@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
-from polonaise.errors import ConnectionLost, Fenced, UnknownPartition, WrongClusterKey
+from polonaise.errors import ConnectionLost, Fenced, PolonaiseError, UnknownPartition, WrongClusterKey
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
@@ -22,6 +23,8 @@ from polonaise.wire.messages import (
     HealthIs,
     LastSessionInfo,
     SessionInfo,
+    Trim,
+    Trimmed,
 )
 from rigs.log import KEY, PARTITION, Maker, crcs
 from rigs.storage import DEADLINE_S, Node, Owner, connected, filled, opened, simulated
@@ -137,3 +140,37 @@ async def test_an_operator_may_not_have_copies_emptied(host: Host, node: Node) -
     with pytest.raises(ConnectionLost, match="health only"):
         await emptied(await operator(host), 9)
     assert (await owner.fence(2)).fence == 2
+
+
+@simulated(cluster_key=KEY, segment_bytes_max=2_000)
+async def test_an_emptied_copy_of_a_trimmed_log_begins_anew_and_is_filled_from_the_beginning(
+    host: Host, node: Node
+) -> None:
+    made = Maker().batches(30, size=100, count=2)
+    owner = await filled(host, made)
+    await owner.confirm(59)
+    while not (await owner.ask(Trim(1, 30), Trimmed)).done:
+        pass
+    asking = await operator(host, role=ROLE_SERVER)
+    assert await emptied(asking, 5) > 0
+    await node.restart(power_loss=True)
+    owner = await connected(host)
+    assert await owner.fence(6) == SessionInfo(6, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, -1, 0, UNRESOLVED)
+    await owner.copy(made)
+    await owner.join(59, made[-1].crc)
+    assert crcs(await owner.read_all()) == crcs(made)
+
+
+@pytest.mark.parametrize(("kind", "number"), [("sync", 3), ("sync", 4), ("sync", 5), ("write", 5), ("write", 6)])
+def test_emptying_that_failed_half_way_is_repeated(kind: str, number: int) -> None:
+    @simulated(cluster_key=KEY, segment_bytes_max=2_000)
+    async def scenario(host: Host, node: Node) -> None:
+        await filled(host, Maker().batches(30, size=100, count=2))
+        node.fail_at(kind, number)
+        with contextlib.suppress(PolonaiseError):
+            await emptied(await operator(host, role=ROLE_SERVER), 5)
+        node.mend()
+        await emptied(await operator(host, role=ROLE_SERVER), 5)
+        assert len(node.segments()) == 1
+
+    scenario()

@@ -143,12 +143,12 @@ def test_before_the_first_session_nobody_is_obeyed(name: str) -> None:
 
 def test_an_emptied_copy_keeps_its_fence_and_has_never_joined_before_its_first_batch_goes() -> None:
     made = replica(8, fence=5, joined=5, prepared=3, confirmed=6, lost_above=6)
-    assert made.empty(9, 0, 800) == [Save(Promises(fence=9)), Cut(NO_TRANSACTION), TellEmptied(800)]
+    assert made.empty(9, 800) == [Save(Promises(fence=9)), Cut(NO_TRANSACTION), TellEmptied(800)]
 
 
 def test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member() -> None:
     made = joined(8)
-    carry_out(made, made.empty(7, 0, 800))
+    carry_out(made, made.empty(7, 800))
     for session in (5, 6):
         assert isinstance(refusal(made.last_session_info(session)), Fenced)
         assert isinstance(refusal(made.store([request(1, session=session)])), Fenced)
@@ -157,19 +157,14 @@ def test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member
 @pytest.mark.parametrize("name", REQUESTS)
 def test_an_emptied_copy_obeys_nobody_before_a_session_asks_what_it_can_prove(name: str) -> None:
     made = joined(8)
-    carry_out(made, made.empty(7, 0, 800))
+    carry_out(made, made.empty(7, 800))
     assert isinstance(refusal(REQUESTS[name](made, 7)), NotJoined)
 
 
 @pytest.mark.parametrize("session", [NO_SESSION, 4])
 def test_a_copy_that_a_later_session_has_asked_is_not_emptied(session: int) -> None:
     made = replica(8, fence=5)
-    assert isinstance(refusal(made.empty(session, 0, 800)), Fenced)
-
-
-def test_a_trimmed_copy_is_emptied_down_to_where_its_log_begins() -> None:
-    save, cut, _ = replica(8, fence=5, confirmed=7).empty(6, 4, 800)
-    assert (save, cut) == (Save(Promises(fence=6, prepared=3, confirmed=3)), Cut(3))
+    assert isinstance(refusal(made.empty(session, 800)), Fenced)
 
 
 # ------------------------------------------------------------------ being made clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -11,10 +12,19 @@ from typing import Any, Final
 from polonaise.admin.asking import connected, health_on, not_named, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.coordination.memberchanges import check_unneeded
-from polonaise.errors import CopyNeeded, PolonaiseError, UnknownPartition, UnsupportedVersion
+from polonaise.errors import (
+    ChangePending,
+    ConnectionLost,
+    CopyNeeded,
+    DeadlineExceeded,
+    Fenced,
+    PolonaiseError,
+    UnknownPartition,
+    UnsupportedVersion,
+)
 from polonaise.host import Host
 from polonaise.link.connection import Connection
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, StorageId
 from polonaise.wire.messages import EMPTYING_VERSION, ROLE_SERVER, ROLE_STORAGE, CopyEmptied, EmptyCopy
 
 _AT_ONCE: Final = 16
@@ -29,7 +39,7 @@ class Cleaned:
     bytes: int
     """The bytes that were freed; 0 if it was empty already, or was kept."""
     trouble: str
-    """Why the copy was kept; empty if it was not."""
+    """Why the copy was kept, or that its fate is not known; empty if it was emptied."""
 
     def document(self) -> dict[str, Any]:
         """Return it as a JSON-ready document."""
@@ -60,8 +70,10 @@ async def clean_storage(
                     freed = await empty_copy(connection, edits, partition, name, description.replication_factor, step_s)
                 except UnknownPartition:
                     return  # it was never there
+                except (ConnectionLost, DeadlineExceeded) as error:
+                    report(Cleaned(partition, 0, f"it is not known whether it was emptied: {error}"))
                 except PolonaiseError as error:
-                    report(Cleaned(partition, 0, str(error)))
+                    report(Cleaned(partition, 0, f"kept: {error}"))
                 else:
                     report(Cleaned(partition, freed, ""))
 
@@ -80,7 +92,13 @@ async def empty_copy(
     # made a member of a later one at this moment, then either that session finds it empty, and fills it, or the copy
     # has been told of that session, and refuses.
     value = await edits.partition(partition)
-    check_unneeded(value, name, copies)
+    try:
+        check_unneeded(value, name, copies)
+    except (CopyNeeded, ChangePending):
+        # Is there a copy at all? No copy is emptied for this session, and one that was never there is told as that.
+        with contextlib.suppress(Fenced):
+            await connection.request(EmptyCopy(NO_SESSION), partition=partition, deadline_s=step_s)
+        raise
     answer = await connection.request(EmptyCopy(value.session), partition=partition, deadline_s=step_s)
     if not isinstance(answer, CopyEmptied):
         raise CopyNeeded(f"{connection.peer_name} answered with {type(answer).__name__}: look at the copy")

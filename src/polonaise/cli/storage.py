@@ -282,7 +282,7 @@ def storage_clean(
         if as_json:
             say_json(cleaned.document())
         elif cleaned.trouble:
-            say(f"partition {cleaned.partition}: kept: {cleaned.trouble}")
+            say(f"partition {cleaned.partition}: {cleaned.trouble}")
         elif cleaned.bytes:
             say(f"partition {cleaned.partition}: {looking.size(cleaned.bytes)} freed")
 

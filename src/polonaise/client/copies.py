@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Generator
 
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.receipt import Receipt
+from polonaise.client.waiting import check_loop
 from polonaise.errors import CopiesUnproved, DeadlineExceeded, PolonaiseError
 from polonaise.wire.copies import Needs
 
@@ -59,6 +60,7 @@ class CopiedReceipt(Receipt):
         """Ask the partition's owner, again in each session, until what the append needs has synced it."""
         if self.proved:
             return
+        check_loop(self._condition.loop)
         try:
             await self._condition.prove(self.last_id, self.needs)
         except PolonaiseError as error:

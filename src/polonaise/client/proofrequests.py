@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from polonaise.client.waiting import fail_all
-from polonaise.errors import PolonaiseError, fresh
+from polonaise.errors import BeyondLog, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.copies import Needs
@@ -15,14 +15,14 @@ from polonaise.wire.copies import Needs
 class ProofRequests:
     """Asks the owner of one partition, on behalf of all the receipts that wait for what they need.
 
-    A proof covers all transactions before it, so one request for the last of them is enough for thousands of waits; and
-    a wait that is given up leaves no request of its own at the server.
+    The answer tells how far it is proved, so one request for the first of them is enough for thousands of waits; and a
+    wait that is given up leaves no request of its own at the server.
     """
 
     def __init__(
-        self, host: Host, partition: PartitionId, ask: Callable[[TransactionId, Needs], Awaitable[None]]
+        self, host: Host, partition: PartitionId, ask: Callable[[TransactionId, Needs], Awaitable[TransactionId]]
     ) -> None:
-        """Begin with nothing proved. `ask` returns once the owner has proved that a transaction is on what it needs."""
+        """Begin with nothing proved. `ask` is as `Requests.prove` for this partition."""
         self._host = host
         self._partition = partition
         self._ask = ask
@@ -52,16 +52,20 @@ class ProofRequests:
                 kind.end()
 
     async def _prove_all(self, kind: _Kind, needs: Needs) -> None:
-        """Ask until nobody waits any more, each time for the last transaction that is waited for by then."""
+        """Ask until nobody waits any more, each time for the first transaction that is waited for by then."""
         while kind.waiting:
-            last = max(kind.waiting.values())
+            first = min(kind.waiting.values())
             try:
-                await self._ask(last, needs)
+                proved = await self._ask(first, needs)
+            except BeyondLog as error:
+                # Of this transaction alone: the log's head was reset below it.
+                fail_all(kind.taken(lambda id, first=first: id == first), error)  # type: ignore[misc]
+                continue
             except PolonaiseError as error:
                 fail_all(kind.taken(), error)
                 break
-            kind.proved = max(kind.proved, last)
-            for future in kind.taken(last):
+            kind.proved = max(kind.proved, proved)
+            for future in kind.taken(lambda id, proved=proved: id <= proved):  # type: ignore[misc]
                 if not future.done():
                     future.set_result(None)
         kind.task = None
@@ -86,9 +90,9 @@ class _Kind:
         self.task: asyncio.Task[None] | None = None
         """The task that asks the owner; None while nobody waits."""
 
-    def taken(self, last: TransactionId | None = None) -> list[asyncio.Future[None]]:
-        """Take the waits for ids up to `last` out, by default all of them, and return their futures."""
-        taken = [future for future, id in self.waiting.items() if last is None or id <= last]
+    def taken(self, which: Callable[[TransactionId], bool] = lambda id: True) -> list[asyncio.Future[None]]:
+        """Take the waits for the ids that `which` returns True for out, and return their futures."""
+        taken = [future for future, id in self.waiting.items() if which(id)]
         for future in taken:
             del self.waiting[future]
         return taken

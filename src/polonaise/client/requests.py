@@ -124,12 +124,15 @@ class Requests:
         answer = await self.ask(partition, HighWaterMark(), HighWaterMarkIs, timeout, report=report)
         return answer.high_water_mark
 
-    async def prove(self, partition: PartitionId, id: TransactionId, needs: Needs) -> None:
-        """Return once the owner has proved that a committed transaction is on what it needs.
+    async def prove(self, partition: PartitionId, id: TransactionId, needs: Needs) -> TransactionId:
+        """Wait until the owner has proved that a committed transaction is on what it needs.
+
+        Returns the last id of which that is proved, which may be a later one.
 
         Raises `UnsupportedVersion` if the owner does not know such requests, and as `ask`.
         """
-        await self.ask(partition, ProveCopies(id, *needs), CopiesProved, None, version=COPIES_VERSION)
+        answer = await self.ask(partition, ProveCopies(id, *needs), CopiesProved, None, version=COPIES_VERSION)
+        return answer.id
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""

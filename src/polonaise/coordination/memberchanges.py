@@ -92,6 +92,9 @@ def without_copy(
 def check_unneeded(value: PartitionValue, name: StorageId, copies: int) -> None:
     """Return if storage node `name` is to have no copy of the partition, and so many others are in sync.
 
+    They have to be in sync in the session that was claimed last: while a session is being started, those of the one
+    before stand as engaged, and may all be dead. What the copy still holds may then be the last trace of a commit.
+
     Raises `CopyNeeded` otherwise, and `ChangePending` while the members or the log's end are being changed.
     """
     if name in value.members:
@@ -99,7 +102,8 @@ def check_unneeded(value: PartitionValue, name: StorageId, copies: int) -> None:
     _check_nothing_pending(value)
     if any(reset.is_pending for reset in value.resets):
         raise ChangePending("the head of its log is being reset")
-    if len(sound := in_sync(value)) < min(copies, len(value.members)):
+    sound = [each for each in in_sync(value) if value.engagements[each].session == value.session]
+    if len(sound) < copies:
         raise CopyNeeded(
             f"of its copies on {', '.join(value.members)}, {len(sound)} are in sync: that on {name} may be needed"
         )

@@ -362,7 +362,8 @@ class PartitionLog:
     async def cut(self, last: TransactionId) -> None:
         """Remove everything above `last`, durably; a crash on the way may leave part of it, but never a gap.
 
-        A log that ends below `last` loses only what is not believed. Raises `OutOfOrder`, with nothing changed, unless
+        A log that ends below `last` loses only what is not believed. A cut at -1 leaves a log that begins anew at 0,
+        also of one that was trimmed. Raises `OutOfOrder`, with nothing changed, unless
         a batch ends at `last`; `DamageFound` for damaged bytes below; and `PartitionUnavailable` when the log has to be
         opened anew.
         """
@@ -420,9 +421,9 @@ class PartitionLog:
 
         Changes nothing. The segment is None for a log without one. Raises `OutOfOrder` and `DamageFound` as `cut` does.
         """
-        if self._tail is None:
-            return None, 0, 0
         segments = self.segments
+        if self._tail is None or (last == NO_TRANSACTION and segments[0].first > 0):
+            return None, 0, 0
         # A segment that begins at `last + 1` stays, without batches: its header already says where the log ends.
         position = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
         chosen = segments[position]

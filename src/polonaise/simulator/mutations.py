@@ -441,14 +441,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "needed-copy-emptied": Mutation(
         "polonaise.coordination.memberchanges",
-        "    if len(sound := in_sync(value)) < min(copies, len(value.members)):\n",
-        "    if len(sound := in_sync(value)) < 0:\n",
+        "    sound = [each for each in in_sync(value) if value.engagements[each].session == value.session]\n",
+        "    sound = in_sync(value)\n",
         "P1: a copy that was given up is emptied while it may be the last one that holds what was committed",
     ),
     "emptied-copy-forgets-its-fence": Mutation(
         "polonaise.storage.protocol.replica",
-        "self.promises, fence=session, joined=NO_SESSION,",
-        "self.promises, fence=NO_SESSION, joined=NO_SESSION,",
+        "Save(Promises(fence=session, ",
+        "Save(Promises(fence=NO_SESSION, ",
         "P13: two copies that were given up and emptied are a quorum for an owner that was deposed before",
     ),
     "copy-removed-while-it-is-needed": Mutation(

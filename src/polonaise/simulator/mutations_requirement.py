@@ -21,8 +21,8 @@ REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "copies-proved-by-a-commit": Mutation(
         "polonaise.server.protocol.copyproofs",
-        "        elif pending.id <= session.proved(pending.needs):\n",
-        "        elif pending.id <= committed:\n",
+        "        elif pending.id <= (proved := session.proved(pending.needs)):\n",
+        "        elif pending.id <= (proved := committed):\n",
         "P1: an append that needs more copies than a quorum is told of as having them once it is committed",
     ),
     "copies-proved-by-what-was-sent": Mutation(

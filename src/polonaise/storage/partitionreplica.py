@@ -233,8 +233,8 @@ class PartitionReplica:
             async with self._changing:
                 run = self._next_run()
                 # Opened anew only when a session begins: until then nobody may be told what is on the disk, and each
-                # try costs a recovery.
-                if run and self._is_shut and isinstance(run[0].message, LastSessionInfo):
+                # try costs a recovery. Or when the copy is to be emptied, which no session may ever ask again.
+                if run and self._is_shut and isinstance(run[0].message, LastSessionInfo | EmptyCopy):
                     await self._open()
                 if run:
                     await self._obey(run)
@@ -357,7 +357,7 @@ class PartitionReplica:
             case Trim():
                 return replica.trim(message.session, message.before)
             case EmptyCopy():
-                return replica.empty(message.session, log.first, _size(log))
+                return replica.empty(message.session, _size(log))
         raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
 
     async def _carry_out(self, log: PartitionLog, replica: Replica, entry: _Entry, action: Action) -> None:
@@ -381,7 +381,7 @@ class PartitionReplica:
             case TellEnd():
                 self._answer(entry, Done(log.last, log.last_crc))
             case TellEmptied():
-                self._answer(entry, CopyEmptied(action.bytes - _size(log)))
+                self._answer(entry, CopyEmptied(max(0, action.bytes - _size(log))))
             case Acknowledge():
                 stored = Stored(action.session, log.last)
                 entry.connection.send(stored, request=action.number, partition=self._partition)

@@ -60,3 +60,4 @@ class CopiesProved(Message):
     """The answer to `ProveCopies`, once they have."""
 
     id: I64
+    """The last id of which that is proved: the one that was asked for, or a later one."""

@@ -60,20 +60,20 @@ class CopyProofs:
             self._refuse(pending, BeyondLog(f"{pending.id} is not committed; the log is committed up to {committed}"))
         elif lack := session.lack_of(pending.needs, session.engaged):
             self._refuse(pending, PartitionNotReady(f"partition {self._partition}: {lack}"))
-        elif pending.id <= session.proved(pending.needs):
-            self._answer(pending)
+        elif pending.id <= (proved := session.proved(pending.needs)):
+            self._answer(pending, min(proved, committed))
         elif len(self) >= PROOFS_MAX:
             self._refuse(pending, Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies"))
         else:
             self._asked += 1
             heapq.heappush(self._held.setdefault(pending.needs, []), (pending.id, self._asked, pending))
 
-    def look(self, session: Session) -> None:
-        """Answer what is proved by now: a replica has acknowledged more."""
+    def look(self, session: Session, committed: TransactionId) -> None:
+        """Answer what is proved by now: a replica has acknowledged more. `committed` is as in `ask`."""
         for needs, held in list(self._held.items()):
             proved = session.proved(needs)
             while held and held[0][0] <= proved:
-                self._answer(heapq.heappop(held)[-1])
+                self._answer(heapq.heappop(held)[-1], min(proved, committed))
             if not held:
                 del self._held[needs]
 
@@ -96,8 +96,10 @@ class CopyProofs:
             for *_, pending in sorted(held):
                 self._refuse(pending, error)
 
-    def _answer(self, pending: PendingProof) -> None:
-        self._out.answer(Answer(pending.connection, pending.request, CopiesProved(pending.id)))
+    def _answer(self, pending: PendingProof, proved: TransactionId) -> None:
+        """Tell the client how far it is proved: no farther than the log is committed, where it may still be changed."""
+        answer = CopiesProved(max(proved, pending.id))
+        self._out.answer(Answer(pending.connection, pending.request, answer))
 
     def _refuse(self, pending: PendingProof, error: PolonaiseError) -> None:
         self._out.answer(RefuseRequest(pending.connection, pending.request, error))

@@ -287,7 +287,7 @@ class PartitionOwner:
         committed = current.acknowledged(name, number)
         # Before the commits, which may end the session: what it has proved by now is told.
         if self._proofs:
-            self._proofs.look(current)
+            self._proofs.look(current, self.committed)
             if not committed:
                 return self._out.taken()
         if not committed:

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.log.promises import Promises
-from polonaise.terms import NO_SESSION, UNRESOLVED, SessionId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, SessionId, TransactionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +255,11 @@ class Replica:
             return [Refuse(OutOfOrder(f"only ids up to {certain} are confirmed: the log can't be trimmed at {before}"))]
         return [DropBelow(before)]
 
-    def empty(self, session: SessionId, first: TransactionId, size: int) -> list[Action]:
+    def empty(self, session: SessionId, size: int) -> list[Action]:
         """Drop every batch of a copy that `session`, of which it is no member, and later ones need no more.
 
-        `first` is the first id that the log holds, `size` the bytes that its segments take. Refused if the copy obeys a
-        later session, which may have made it a member since the operator looked.
+        `size` is the bytes that its segments take. Refused if the copy obeys a later session, which may have made it a
+        member since the operator looked; no copy is emptied for `NO_SESSION`.
         """
         if session < self.promises.fence or session <= NO_SESSION:
             return [self._fenced()]
@@ -267,12 +267,12 @@ class Replica:
         # copies that had forgotten them would be a quorum for it.
         # But for that it is as a copy that never joined, which proves nothing to the session that makes it a member
         # again. That is on the disk before the first batch goes: after a crash in between, what is left is a tail that
-        # no session has confirmed. A log that was trimmed stays one: it goes on to begin at `first`.
-        end = first - 1
-        emptied = replace(
-            self.promises, fence=session, joined=NO_SESSION, prepared=end, confirmed=end, lost_above=UNRESOLVED
-        )
-        return [Save(emptied), Cut(end), TellEmptied(size)]
+        # no session has confirmed.
+        return [
+            Save(Promises(fence=session, untrusted_above=self.promises.untrusted_above)),
+            Cut(NO_TRANSACTION),
+            TellEmptied(size),
+        ]
 
     # ------------------------------------------------------------------ writing and reading
 
