@@ -61,7 +61,7 @@ class OnceRecord(NamedTuple):
             return cls(key.decode(), request.decode(), appended, tx.data[value:].decode())
         except (struct.error, UnicodeDecodeError) as error:
             raise DataDamaged(
-                f"transaction {tx.id} of partition {tx.partition} should record a key of `log.once`, and is no readable "
+                f"transaction {tx.id} of partition {tx.partition} should record a `log.once` key, and is no readable "
                 f"record ({error}): a view can't go on past it. If a newer version wrote it, run that version here"
             ) from error
 
