@@ -15,7 +15,7 @@ BUDGET = 500
 
 FOUND_BY = {
     "copy-removed-while-it-is-needed": 22,
-    "new-quorum-counts-alone": 33,
+    "new-quorum-counts-alone": 26,
     "requirement-ignored-at-commit": 13,
     "required-zones-ignored-at-commit": 62,
     "copies-proved-by-a-commit": 8,
@@ -51,7 +51,7 @@ FOUND_BY = {
     "rest-of-a-listing-left-out": 0,
     "hindrance-told-to-nobody": 20,
     "refused-directory-refused-without-a-reason": 13,
-    "trim-without-looking-whether-it-is-archived": 48,
+    "trim-without-looking-whether-it-is-archived": 47,
     "farewell-before-it-is-committed": 220,
     "trim-above-confirmed": 13,
     "trim-before-it-is-noted": 11,
