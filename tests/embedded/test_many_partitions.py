@@ -22,7 +22,9 @@ COUNT = 1_024
 OPENS_S_MAX = 30.0
 DESCRIPTORS_MAX = 500
 IDLE_MAX = 0.05
-"""Of one core."""
+"""Of one core; more on one that is slow at present, see `idle_max`."""
+IDLE_TURNS_MAX = 1_500_000
+"""The turns of a plain loop that take as much of a core as a log that nobody asks may take, in each second."""
 PATIENCE_S = 300.0
 """For what must come to an end; a shared machine may take its time."""
 AT_ONCE = 256
@@ -68,6 +70,17 @@ async def idle() -> float:
     return least
 
 
+def idle_max() -> float:
+    """The part of a core that may be taken. A machine that others use at the same time does everything more slowly."""
+    least = 1.0
+    for _ in range(5):
+        cpu, total = time.process_time(), 0
+        for number in range(IDLE_TURNS_MAX):
+            total += number & 7
+        least = min(least, time.process_time() - cpu)
+    return max(IDLE_MAX, least)
+
+
 async def all_ready(log: Log) -> None:
     async def look() -> bool:
         return all(partition["ready"] for partition in (await log.health(0))["partitions"].values())
@@ -80,7 +93,7 @@ async def test_thousands_of_partitions_cost_what_is_used_of_them(tmp_path: Path)
     async with opened(tmp_path) as log:
         assert await append_to_all(log) < DESCRIPTORS_MAX
         await all_ready(log)
-        assert await idle() < IDLE_MAX
+        assert await idle() < idle_max()
         assert descriptors() < DESCRIPTORS_MAX
     async with opened(tmp_path) as log:
         async with asyncio.timeout(PATIENCE_S):
@@ -88,4 +101,4 @@ async def test_thousands_of_partitions_cost_what_is_used_of_them(tmp_path: Path)
             assert [tx.data async for tx in log.read(1_000)] == [b"x" * 100]
         await all_ready(log)  # those that nobody asks for are started as well
         assert await append_to_all(log) < DESCRIPTORS_MAX
-        assert await idle() < IDLE_MAX
+        assert await idle() < idle_max()
