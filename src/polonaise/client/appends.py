@@ -33,8 +33,6 @@ from polonaise.wire.messages import Flush
 _SEND_AT: Final = 512
 """The number of unsent transactions at which a context's append sends all of them at once, and not at the end of the
 turn of the event loop: the server then works on them while other contexts run."""
-
-
 _NEEDS: Final = "an append that needs copies or zones"
 
 
@@ -134,8 +132,7 @@ class PartitionAppends(PartitionCondition):
         if needs is None:
             receipt = Receipt(self, 1, size + bytes_of(operations) if operations else size)
         else:
-            operations = [*operations, operation_of(needs)]
-            receipt = self._needing(needs, 1, size + bytes_of(operations))
+            receipt, operations = self._needing(needs, 1, size + bytes_of(operations), operations)
         self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent.append((receipt, receipt.sequence, mark, header, body, locks, operations, True))
@@ -143,11 +140,15 @@ class PartitionAppends(PartitionCondition):
             self._send_soon()
         return receipt
 
-    def _needing(self, needs: Needs, count: int, size: int) -> Receipt:
-        """Make the receipt of an append with needs. Raises `UnsupportedVersion` if the server knows none."""
+    def _needing(self, needs: Needs, count: int, size: int, operations: Operations) -> tuple[Receipt, Operations]:
+        """Return the receipt of an append with needs, and its operations with the row that tells the owner of them.
+
+        `size` is without that row. Raises `UnsupportedVersion` if the server knows no needs.
+        """
         if self._stream is not None:
             check_knows(self._stream.connection, COPIES_VERSION, _NEEDS)
-        return CopiedReceipt(self, count, size, needs)
+        row = operation_of(needs)
+        return CopiedReceipt(self, count, size + bytes_of([row]), needs), [*operations, row]
 
     def append_group(
         self,
@@ -162,8 +163,7 @@ class PartitionAppends(PartitionCondition):
         if needs is None:
             receipt = Receipt(self, len(group), group.size + bytes_of(operations))
         else:
-            operations = [*operations, operation_of(needs)]
-            receipt = self._needing(needs, len(group), group.size + bytes_of(operations))
+            receipt, operations = self._needing(needs, len(group), group.size + bytes_of(operations), operations)
         self._outstanding.add(receipt)
         mark = self.mark.value if client_high_water_mark is None else client_high_water_mark
         self._unsent_groups.append(_OutgoingGroup(len(self._unsent), receipt, group, mark, operations))
@@ -184,8 +184,7 @@ class PartitionAppends(PartitionCondition):
         if needs is None:
             receipt = Receipt(self, len(draft.bodies), draft.sent_bytes)
         else:
-            operations = [*operations, operation_of(needs)]
-            receipt = self._needing(needs, len(draft.bodies), draft.sent_bytes)
+            receipt, operations = self._needing(needs, len(draft.bodies), draft.sent_bytes, operations)
         self._outstanding.add(receipt)
         sequence = receipt.sequence
         for other_header, other_body in others:

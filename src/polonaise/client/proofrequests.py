@@ -58,14 +58,14 @@ class ProofRequests:
             try:
                 proved = await self._ask(first, needs)
             except BeyondLog as error:
-                # Of this transaction alone: the log's head was reset below it.
-                fail_all(kind.taken(lambda id, first=first: id == first), error)  # type: ignore[misc]
+                # Of this transaction alone, the first one: the log's head was reset below it.
+                fail_all(kind.taken(first), error)
                 continue
             except PolonaiseError as error:
                 fail_all(kind.taken(), error)
                 break
             kind.proved = max(kind.proved, proved)
-            for future in kind.taken(lambda id, proved=proved: id <= proved):  # type: ignore[misc]
+            for future in kind.taken(proved):
                 if not future.done():
                     future.set_result(None)
         kind.task = None
@@ -90,9 +90,9 @@ class _Kind:
         self.task: asyncio.Task[None] | None = None
         """The task that asks the owner; None while nobody waits."""
 
-    def taken(self, which: Callable[[TransactionId], bool] = lambda id: True) -> list[asyncio.Future[None]]:
-        """Take the waits for the ids that `which` returns True for out, and return their futures."""
-        taken = [future for future, id in self.waiting.items() if which(id)]
+    def taken(self, upto: TransactionId | None = None) -> list[asyncio.Future[None]]:
+        """Take the waits for ids up to `upto` out, by default all of them, and return their futures."""
+        taken = [future for future, id in self.waiting.items() if upto is None or id <= upto]
         for future in taken:
             del self.waiting[future]
         return taken

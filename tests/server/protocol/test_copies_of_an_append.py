@@ -8,6 +8,14 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.copies import NEEDED_MAX, Needs, parse_needs
 from rigs.owner import READY, check
 
+COMMITTED = f"""{READY}
+    > x appends 1
+    send 2: 0..0
+    > A B store 2
+    feed x: 0..0
+    mark 0"""
+"""An append that A and B have synced, and C has not."""
+
 # ------------------------------------------------------------------ let in, or refused at once
 
 
@@ -82,12 +90,7 @@ def test_copies_are_proved_when_so_many_replicas_have_synced_and_not_by_a_quorum
 
 
 def test_what_is_synced_already_is_proved_at_once() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+    check(f"""{COMMITTED}
     > x proves 0 on 2 0
     answer x: proved 0
     > x proves 0 on 2 1
@@ -96,12 +99,7 @@ def test_what_is_synced_already_is_proved_at_once() -> None:
 
 
 def test_zones_are_proved_by_a_replica_in_each() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+    check(f"""{COMMITTED}
     > x proves 0 on 2 2
     > C store 2
     answer x: proved 0
@@ -109,12 +107,7 @@ def test_zones_are_proved_by_a_replica_in_each() -> None:
 
 
 def test_a_replica_that_is_engaged_holds_everything_from_before_its_session() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+    check(f"""{COMMITTED}
     > x proves 0 on 3 0
     > ends
     refuse x: partition_not_ready
@@ -161,12 +154,7 @@ def test_nothing_is_proved_of_what_is_not_committed() -> None:
 
 def test_an_acknowledgement_that_proves_and_commits_is_told_in_this_order() -> None:
     """The proof is of an older transaction; the commit may end the session, which voids what is not proved."""
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+    check(f"""{COMMITTED}
     > x proves 0 on 3 0
     > x appends 2
     send 3: 1..1
@@ -177,12 +165,7 @@ def test_an_acknowledgement_that_proves_and_commits_is_told_in_this_order() -> N
 
 def test_a_request_that_is_not_proved_in_time_is_refused() -> None:
     check(
-        f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+        f"""{COMMITTED}
     > x proves 0 on 3 0
     > time 6
     refuse x: partition_not_ready
