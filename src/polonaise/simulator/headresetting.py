@@ -22,7 +22,7 @@ from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import Fate, Violation
 from polonaise.simulator.observer import REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.resetoperators import ResetOperators
-from polonaise.terms import NO_SESSION, PartitionId, SessionId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, TransactionId
 
 _PROMISE: Final = "P13 fail-safe"
 _STEPS: Final = 400_000
@@ -133,12 +133,14 @@ class HeadResets:
         self._engaged = self._last_engaged()
         whole = [node for node in self._lost if node.name not in self._nemesis.spoilt]
         self._images = {node.name: node.machine.disk.snapshot() for node in whole}
-        quorum, names = len(storage) // 2 + 1, {self._cluster.storage_id(node) for node in self._lost}
-        return [
-            partition
-            for partition, value in enumerate(self._cluster.partition_values())
-            if sum(name in names and each.unresolved for name, each in value.engagements.items()) >= quorum
-        ]
+        return [partition for partition in range(len(self._engaged)) if self._is_struck(partition, self._lost)]
+
+    def _is_struck(self, partition: PartitionId, lost: list[Node]) -> bool:
+        """Whether as many engaged replicas as make a quorum are among the lost ones."""
+        names = {self._cluster.storage_id(node) for node in lost}
+        engagements = self._cluster.partition_value(partition).engagements
+        count = sum(name in names and each.unresolved for name, each in engagements.items())
+        return count >= len(self._cluster.storage) // 2 + 1
 
     def _nemesis_strikes(self, node: Node) -> None:
         if self._random.random() < 0.5:
@@ -177,6 +179,7 @@ class HeadResets:
         One may be open: its owner was about to start a session, and had heard by then what the lost disks held.
         """
         await asyncio.sleep(self._random.uniform(1.0, 2.0))
+        self._engaged_since(struck)
         told = list(self._history.told)
         lost = {self._cluster.storage_id(node) for node in self._lost}
 
@@ -194,6 +197,23 @@ class HeadResets:
                 seen = f"ids up to {self._history.told[partition]} were told"
                 raise Violation(_PROMISE, f"nothing above {told[partition]} in partition {partition}", seen)
         return still()
+
+    def _engaged_since(self, struck: list[PartitionId]) -> None:
+        """Add the partitions to `struck` that a session start in progress has struck since the disks were lost.
+
+        It had heard what those held, and engaged them although they were lost by then. A lost replica that holds again
+        what it held is no such case: it was given the log anew before it was engaged.
+        """
+        for partition, before in enumerate(self._check.before):
+            last = before.batches[-1].last if before.batches else NO_TRANSACTION
+            without = [
+                node
+                for node in self._lost
+                if node.held_down or durable_last(node.machine.disk, DIRECTORY, partition) < last
+            ]
+            if partition not in struck and self._is_struck(partition, without):
+                struck.append(partition)
+                self._engaged[partition] = self._last_engaged()[partition]
 
     def _last_engaged(self) -> list[SessionId]:
         """Return, by partition, the last session that was engaged."""
