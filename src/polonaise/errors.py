@@ -508,7 +508,7 @@ class Abandoned(PolonaiseError):
 
 
 class LockConflict(PolonaiseError):
-    """An append with locks was built on stale state.
+    """An append was refused: one of its locks may have been raised above its client high-water mark.
 
     `conflict` is the id to have applied before building the transaction again; -1 where no id is known. `log.run` does
     so by itself: this is raised for appends that an application builds by hand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -81,6 +82,19 @@ def test_a_port_that_another_process_has(shell: Shell, directory: Path) -> None:
             "cluster", "start", FILE, "--directory", directory, "--port", port, code="address_in_use", naming=str(port)
         )
     assert not directory.exists()
+
+
+def test_an_address_that_cannot_be_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadOption, match=r"can't listen at 192\.0\.2\.1:7000: .*: name an address of this machine"):
+        zookeeper.check_free(HostPort("192.0.2.1", 7000))
+
+    class Refusing(socket.socket):
+        def bind(self, address: object) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(socket, "socket", Refusing)
+    with pytest.raises(BadOption, match=r"can't listen at 127\.0\.0\.1:80: Permission denied: choose a port from 1024"):
+        zookeeper.check_free(HostPort("127.0.0.1", 80))
 
 
 def test_a_port_of_the_cluster_that_another_process_has_by_now(shell: Shell, directory: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polonaise.admin.bench import Load, Measured
-from polonaise.errors import AppendUnknown, BadOption
+from polonaise.errors import AppendExpired, AppendUnknown, BadOption
 from rigs.shell import Shell
 
 LOG = "memory:log"
@@ -139,6 +139,29 @@ def test_fewer_transactions_than_partitions_are_followed_where_they_are(shell: S
     shell.cluster(partitions=4)
     [said] = shell.run("bench", "consumers", LOG, "-n", 2, "--json").objects
     assert said["transactions"] == 2
+
+
+@pytest.mark.slow
+def test_consumers_do_not_wait_for_ever_for_a_transaction_whose_append_failed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from polonaise.client.log import Log
+
+    shell.cluster()
+    real, calls = Log.append, 0
+
+    def append(self: Log, *arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise AppendExpired("too late")
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Log, "append", append)
+    shell.refuses(
+        "bench", "consumers", LOG, "-n", 5, "--timeout", 1, code="deadline_exceeded",
+        naming="partition 0 still lacks 1 of the run's transactions after 1 s",
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------ what is refused

@@ -111,7 +111,7 @@ def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pi
     storage = directory / "log" / "storage-0"
     status, output, errors = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(storage))
     assert status == 0, output + errors
-    assert "well: every copy is whole, and all copies are equal" in output
+    assert "well: every copy is whole, and none differs as far as it goes" in output
     copied = shutil.copytree(storage, tmp_path / "copied")
     (segment,) = (copied / "0").glob("*.seq")
     raw = bytearray(segment.read_bytes())

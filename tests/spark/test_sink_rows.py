@@ -77,7 +77,7 @@ def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks()
         ("data binary,account double", "account", "account is double"),
         ("data binary", "account", "no such column"),
         ("data binary,partition integer,account string", "account", "keep one of them"),
-        ("data binary,locks locks", "locks", "one value per row"),
+        ("data binary,locks locks", "locks", "one value in each row"),
         ("data binary,data binary", None, "twice"),
     ],
 )

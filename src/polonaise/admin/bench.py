@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from polonaise.errors import AppendUnknown, BadOption, PolonaiseError, Retry
+from polonaise.errors import AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError, Retry
 from polonaise.terms import PartitionId
 
 if TYPE_CHECKING:
@@ -139,11 +139,12 @@ async def bench_producers(connect: Connect, load: Load) -> Measured:
 
 
 async def bench_consumers(connect: Connect, load: Load) -> Measured:
-    """Follow the log with several clients while another one appends; measure from each append to each receipt.
+    """Follow the log with several clients while another one appends; measure from each append to each arrival.
 
     Each consumer receives every transaction of the run, from all partitions of the load. Raises `BadOption` for an
-    invalid load, `DeadlineExceeded` if nothing comes from a partition for `Load.timeout_s` seconds and the longest
-    pause of the producer, what the producer's appends raise in `bench_producers`, and what connecting raises.
+    invalid load, `DeadlineExceeded` if no transaction of the run comes from a partition for `Load.timeout_s` seconds
+    and the longest pause of the producer (one whose append failed never comes), what the producer's appends raise in
+    `bench_producers`, and what connecting raises.
     """
     load.check()
     produced, consumed = Measured(), Measured()
@@ -255,16 +256,26 @@ async def _consume(
     sent_s: dict[int, float],
     measured: Measured,
 ) -> None:
-    """Follow one partition until `count` transactions of the run have come."""
+    """Follow one partition until `count` transactions of the run have come. Raises `DeadlineExceeded`."""
     longest_s = load.timeout_s + 2 * load.interval_s * len(load.partitions)
-    async for transaction in log.read(partition, after=after, follow=True, timeout=longest_s):
-        data = bytes(transaction.data)
-        if len(data) >= SIZE_MIN and data.startswith(run):
-            measured.latencies_s.append(time.monotonic() - sent_s[_MARK.unpack_from(data)[1]])
-            measured.body_bytes += len(data)
-            count -= 1
-            if not count:
-                return
+    now_s = asyncio.get_running_loop().time
+    try:
+        # Not the reader's own time-out: while it follows, an owner that answers that nothing is new is soon enough.
+        async with asyncio.timeout(longest_s) as limit:
+            async for transaction in log.read(partition, after=after, follow=True):
+                data = bytes(transaction.data)
+                if len(data) >= SIZE_MIN and data.startswith(run):
+                    measured.latencies_s.append(time.monotonic() - sent_s[_MARK.unpack_from(data)[1]])
+                    measured.body_bytes += len(data)
+                    count -= 1
+                    if not count:
+                        return
+                    limit.reschedule(now_s() + longest_s)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"partition {partition} still lacks {count} of the run's transactions after {longest_s:g} s without one: "
+            "their appends failed, or the partition is not ready: look at `polonaise log health`"
+        ) from error
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, None]]) -> None:

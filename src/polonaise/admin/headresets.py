@@ -159,8 +159,8 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
         source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
     if len(carried_out(state.value)) >= RESETS_MAX:
         raise HeadNotReset(
-            f"the head of partition {state.partition} was reset {RESETS_MAX} times, and no more is kept of it: restore "
-            "the log from its fragments (polonaise archive restore)"
+            f"the head of partition {state.partition} was reset {RESETS_MAX} times, the most that the "
+            "coordinator can record: restore the log from its fragments (polonaise archive restore)"
         )
     reset = HeadReset(to, source, max(state.known, to), asked_us)
     asked = state.value.resets[-1] if state.value.resets else None

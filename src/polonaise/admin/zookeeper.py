@@ -405,5 +405,10 @@ def _bound(address: HostPort) -> socket.socket:
         bound.close()
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(f"{address} is in use: stop who listens there, or choose another port") from error
-        raise BadOption(f"can't listen at {address.host}: {error.strerror}: name an address of this machine") from error
+        remedy = (
+            "choose a port from 1024 on, or start it as a user who may listen at this one"
+            if error.errno == errno.EACCES
+            else "name an address of this machine"
+        )
+        raise BadOption(f"can't listen at {address}: {error.strerror}: {remedy}") from error
     return bound

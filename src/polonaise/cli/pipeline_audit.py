@@ -139,7 +139,7 @@ def _show_log(report: LogAuditReport) -> None:
     ]  # fmt: skip
     print_table(["partition", "copy", "transactions", "last", "behind", "digest", "verdict"], rows, right=(0, 2, 3, 4))
     say(
-        "well: every copy is whole, and all copies are equal"
+        "well: every copy is whole, and none differs as far as it goes"
         if report.well
         else f"NOT WELL: {counted(len(report.troubles), 'problem')}"
     )

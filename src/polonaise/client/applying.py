@@ -178,7 +178,7 @@ class Applier:
             if hasattr(applied, "__await__"):
                 applied = await self._until_applied(applied, run[0].id, run[-1].id)
             if not isinstance(applied, int) or applied < NO_TRANSACTION:
-                raise wrong(f"the view's apply_run on partition {self._partition}", applied, _A_MARK)
+                raise wrong(f"the view's apply_run(run of partition {self._partition})", applied, _A_MARK)
             reached: TransactionId = applied
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):

@@ -249,9 +249,9 @@ class ObstoreStore:
         raise fault from cause
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
-        """Return the fault for an error of the library or the system."""
+        """Return the fault for an error of obstore or of the system."""
         reason = redacted(str(error).strip().partition("\n")[0])
-        # The library has no kind of error for a refused listing: only the server's answer in its text tells.
+        # obstore has no kind of error for a refused listing: only the server's answer in its text tells.
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in reason:
             return NotFound(f"no object {path!r} in {self}")
         denied = exceptions.PermissionDeniedError | exceptions.UnauthenticatedError | PermissionError

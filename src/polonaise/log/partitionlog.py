@@ -207,7 +207,10 @@ class PartitionLog:
     def _check_whole(self) -> None:
         """Raise `PartitionUnavailable` when the log has to be opened anew."""
         if self.broken is not None:
-            raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
+            raise PartitionUnavailable(
+                "the files can't be used until the next session start, which opens them anew, after: "
+                f"{self.broken.text}"
+            )
 
     def _appendable(self) -> Tail:
         """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""

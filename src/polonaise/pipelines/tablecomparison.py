@@ -91,7 +91,7 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
 
     Without a `key`, whole rows are compared, as if each column were of the key. Floating-point values outside the key
     may differ by a billionth of their size. Raises `ViewUnfit` for a table that lacks columns, or has them with other
-    types. Numbers of different types are equal only if their values are, so 1.7 is not 1.
+    types. A number may be of any numeric type: it is compared by its value, so 1.7 is not 1.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]

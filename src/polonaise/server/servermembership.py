@@ -46,7 +46,9 @@ class ServerMembership:
         """The number of times that the registration may have run out. What was read in one stretch is not to be
         followed in the next: others may have changed it meanwhile."""
         self.not_owning = ""
-        """Why the server owns nothing at present; empty while its registration holds."""
+        """Why the server owns nothing since its registration may have run out.
+
+        Empty before that, and again once it was renewed and an assignment read since then is followed."""
 
     async def register(self, registration: Registration) -> None:
         """Register the server. Raises what `Coordinator.register` does."""
@@ -58,7 +60,7 @@ class ServerMembership:
     async def register_again(self) -> None:
         """Register the server again, whose registration is gone. Raises what `Coordinator.register` does.
 
-        That alone is no renewal: the registration may be one that others have just taken for run out.
+        This does not count as a renewal: other servers may have judged this very registration to have run out.
         """
         self._membership = await self._coordinator.register(self._registration)
 

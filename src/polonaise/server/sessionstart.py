@@ -208,7 +208,8 @@ class SessionStart:
         if current.value.session == self._session:
             raise ConsistencyLost(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
-                f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
+                f"{self._session} ({fenced.text}): the coordinator was restored from an older state, and would give "
+                "out session numbers a second time: restore its latest state, then start the servers again"
             )
 
     @contextlib.asynccontextmanager

@@ -61,7 +61,7 @@ class Archivist:
         """The number of calls of `trim` that ended without an error, whether they dropped anything or not."""
 
     def open_history(self, cluster_key: bytes) -> FragmentHistory:
-        """Return a new view of the fragments, for one life of a server."""
+        """Return a new reader of the fragments, for one life of a server."""
         return FragmentHistory(self._store, cluster_key, self._history_settings)
 
     async def run(self, node: Node, host: Host) -> None:

@@ -324,7 +324,7 @@ class Cluster:
         self.stores: dict[str, StorageNode] = {}
         """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()
-        """Names of the storage nodes that run a `RefusingNode` if their directory can't be opened; the others end."""
+        """Names of the storage nodes that run a `RefusingNode` if their directory can never be opened; others end."""
         self.rushing = asyncio.Event()
         """Set while applications do not pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0

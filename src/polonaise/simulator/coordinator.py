@@ -217,7 +217,7 @@ class SimulatedCoordinator:
         return is_holder
 
     def registered(self, folder: str) -> dict[str, Entry]:
-        """Return the entries of the names in `folder` whose processes live, by name.
+        """Return the entries of the names in `folder` whose processes live and whose sessions last, by name.
 
         Without leases, every call returns all entries as just renewed, because the simulator itself decides which
         processes count as living.

@@ -261,7 +261,9 @@ class SimulatedTransport(asyncio.Transport):
         if low is None:
             low = high // 4
         if not high >= low >= 0:
-            raise ValueError(f"high ({high}) must be at least low ({low}), and low at least 0")
+            raise ValueError(
+                f"invalid write buffer limits: high ({high}) must be at least low ({low}), and low at least 0"
+            )
         self._high, self._low = high, low
         self._pause_writer_if_full()
 

@@ -429,7 +429,10 @@ STEPS: Final[tuple[tuple[Step, int], ...]] = (  # with their weights, which each
 
 
 async def take_step(session: ClientLife, step: Step, partition: PartitionId) -> None:
-    """Take one step. Faults and time-outs are answers like others, unless a fault's code names a contradiction."""
+    """Take one step, which a fault or a time-out ends without being raised.
+
+    A fault that tells of a contradiction is noted in the history as a violation.
+    """
     try:
         await step(session, partition)
     except (TimeoutError, Closed):

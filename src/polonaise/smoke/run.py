@@ -41,7 +41,7 @@ RATE: Final = 500.0
 PROGRESS_S: Final = 60.0
 """Seconds without an acknowledged append after which the run has failed: no fault takes a quorum away."""
 _WELL_S: Final = 120.0
-"""Seconds that the cluster gets to be well again after a step."""
+"""Seconds that the cluster gets to be well again after a step, and then the clients to work again."""
 _THROUGH_S: Final = 180.0
 """Seconds that the clients get to learn all fates and to apply all of the log."""
 _ARCHIVE_EVERY_S: Final = 5.0

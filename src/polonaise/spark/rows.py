@@ -101,7 +101,9 @@ def _check_partition_by(column_types: dict[str, types.DataType], partition_by: s
     if partition_by not in column_types:
         raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(column_types)}")
     if partition_by == "locks":
-        raise BadColumns("partitionBy='locks': name a column with one value per row")
+        raise BadColumns(
+            "partitionBy='locks': each row has a list of locks: name another column, with one value in each row"
+        )
     if "partition" in column_types:
         raise BadColumns("partitionBy and a column partition are both given: keep one of them")
 

@@ -329,7 +329,10 @@ class PartitionReplica:
             raise PartitionUnavailable(f"partition {self._partition} is being opened")
         if self._log.broken is not None:
             # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
-            raise PartitionUnavailable(f"the log has to be opened anew after: {self._log.broken.text}")
+            raise PartitionUnavailable(
+                "the files can't be used until the next session start, which opens them anew, after: "
+                f"{self._log.broken.text}"
+            )
         return self._log, self._replica
 
     def _decide(self, log: PartitionLog, replica: Replica, run: Sequence[_Entry]) -> list[Action]:

@@ -57,7 +57,7 @@ class ProveCopies(Message):
 
 @message(44)
 class CopiesProved(Message):
-    """The answer to `ProveCopies`, once they have."""
+    """The answer to `ProveCopies`: as many engaged replicas as it asks for have synced the transaction."""
 
     id: I64
     """The last id of which that is proved: the one that was asked for, or a later one."""

@@ -110,7 +110,10 @@ class Turns:
     # ------------------------------------------------------------------ within this client
 
     def wanted(self, locks: Iterable[bytes]) -> bool:
-        """Return whether a context wants, or wanted lately, one of these locks. Cheap: called for each context."""
+        """Return whether one of these locks has a queue: a turn waits for it or holds it, or rivals are remembered.
+
+        Cheap: called for each context.
+        """
         queues = self._queues
         if queues:
             for lock in locks:  # not `any`, whose generator costs more than the look-ups

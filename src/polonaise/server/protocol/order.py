@@ -282,7 +282,7 @@ class Order:
             self._take_all_locks(appends)
 
     def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], positions: list[int]) -> None:
-        """Let the transactions at these positions of a frame in."""
+        """Copy the transactions at these positions of a frame, which were judged, into the batch being formed."""
         if not positions:
             return
         forming = self._forming
