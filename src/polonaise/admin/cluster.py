@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
+from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -182,6 +182,12 @@ class ClusterStatus:
         return max(each, default=Wellness.WELL)
 
     @property
+    def troubles(self) -> list[str]:
+        """Everything that is wrong with partitions, servers and storage nodes, line by line; empty if nothing is."""
+        groups = (self.partitions, self.servers, self.storage)
+        return [trouble for group in groups for each in group for trouble in each.troubles]
+
+    @property
     def coordinator_trouble(self) -> str:
         """Why the coordinator could not be read, as text; empty if it was."""
         return "" if self.coordinator_error is None else str(self.coordinator_error)
@@ -317,7 +323,7 @@ class ClusterObserver:
                     addresses[server],
                     server in registered,
                     owned[server],
-                    _trouble_in(answer),
+                    trouble_in(answer),
                     server_troubles(answer) if isinstance(answer, dict) else (),
                 )
                 for server, answer in answers.items()
@@ -429,10 +435,6 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
-
-
-def _trouble_in(answer: Told) -> str:
-    return "" if isinstance(answer, dict) else str(answer)
 
 
 def _storage_status(

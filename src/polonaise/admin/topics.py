@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from polonaise.admin.asking import values_of
+from polonaise.admin.asking import values_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue
+from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
@@ -162,11 +162,7 @@ async def _members(
     """Return the members of all partitions; none while each storage node gets a copy of everything anyway."""
     if description.replication_factor == len(usable_nodes(description)):
         return {}
-
-    async def read(partition: PartitionId) -> PartitionValue:
-        return (await coordinator.partition(partition)).value
-
-    values = await values_of(read, range(description.total))
+    values = await values_in(coordinator, range(description.total))
     return {partition: value.next or value.members for partition, value in values.items()}
 
 

@@ -170,9 +170,7 @@ class Town:
             return str(error)
         if status.wellness is Wellness.WELL:
             return ""
-        groups = (status.partitions, status.servers, status.storage)
-        troubles = [trouble for group in groups for each in group for trouble in each.troubles]
-        return status.coordinator_trouble or "; ".join(troubles[:3]) or "it is not well"
+        return status.coordinator_trouble or "; ".join(status.troubles[:3]) or "it is not well"
 
     def stop(self) -> None:
         """Stop the cluster gracefully: servers, storage nodes, then ZooKeeper."""
