@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from polonaise.admin.asking import values_in
@@ -32,8 +32,6 @@ class Topic:
     """The address of the server that owns each partition, by its number; empty where none does."""
     required: str = ""
     """What its commits need, by an operator's word on this topic; empty if nothing beside what all commits need."""
-    added: int = 0
-    """How many partitions the command that returned this has added."""
 
     def document(self) -> dict[str, Any]:
         """Return the topic as a JSON-ready document."""
@@ -126,8 +124,7 @@ async def _grow(
                 ready = await coordinator.make_partitions(members, usable_nodes(grown))
                 if ready and await coordinator.set_description(grown, current.version) is not None:
                     assignment = await _give_owners(coordinator, grown.total)
-                    topic = _topic(grown, name, assignment)
-                    return replace(topic, added=count)
+                    return _topic(grown, name, assignment)
                 if not ready and (await coordinator.description()).version == current.version:
                     raise CoordinatorDamaged(
                         f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but "

@@ -129,9 +129,9 @@ def server_list(
     as_json: looking.Json = False,
 ) -> None:
     """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
-    from polonaise.admin.cluster import ClusterStatus, server_document
+    from polonaise.admin.cluster import ClusterStatus
 
     def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.servers, looking.server_rows, server_document, as_json=as_json)
+        looking.print_rows(status.servers, looking.server_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)

@@ -197,10 +197,10 @@ def storage_list(
     as_json: looking.Json = False,
 ) -> None:
     """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
-    from polonaise.admin.cluster import ClusterStatus, storage_document
+    from polonaise.admin.cluster import ClusterStatus
 
     def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.storage, looking.storage_rows, storage_document, as_json=as_json)
+        looking.print_rows(status.storage, looking.storage_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)
 

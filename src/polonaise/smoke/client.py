@@ -194,17 +194,14 @@ class Client:
         deadline, so one without an answer by then was lost by the library.
         """
         try:
-            return await asyncio.wait_for(_awaited(fate), _LAST_S)
+            async with asyncio.timeout(_LAST_S):
+                return await fate
         except AppendUnknown as error:
             if error.receipt is None or error.receipt is fate:
                 raise
             return await self._known(error.receipt)
         except TimeoutError:
             raise SmokeFailed(f"an append has no answer after {_LAST_S:g} s") from None
-
-
-async def _awaited(receipt: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
-    return await receipt
 
 
 def _hear(loop: asyncio.AbstractEventLoop, client: Client) -> None:
