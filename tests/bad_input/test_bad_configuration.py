@@ -13,12 +13,6 @@ from polonaise.errors import AccessDenied, BadOption, DiskFailed, PolonaiseError
 from rigs.shell import Shell
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.delenv("POLONAISE_CONFIG", raising=False)
-    return Shell(monkeypatch, capfd)
-
-
 def refused(directory: Path, text: str | bytes, table: str = "server") -> str:
     path = directory / "p.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

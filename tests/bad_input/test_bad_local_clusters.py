@@ -22,13 +22,6 @@ FILE = "--file-coordinator"
 
 
 @pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    for name in ("POLONAISE_CONFIG", "POLONAISE_COORDINATOR"):
-        monkeypatch.delenv(name, raising=False)
-    return Shell(monkeypatch, capfd)
-
-
-@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "d"
 

@@ -185,21 +185,13 @@ async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies
         host.close()
 
 
-def test_a_move_in_no_cluster_and_by_no_coordinator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(monkeypatch, capfd)
-    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_move_in_no_cluster_and_by_no_coordinator(shell: Shell, tmp_path: Path) -> None:
     shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="no cluster is named: give --coordinator")
     where = ("--coordinator", f"file:{tmp_path / 'none'}")
     shell.refuses("storage", "move", "a", "h:1", *where, code="not_initialized", naming="no cluster")
 
 
-def test_a_storage_node_with_a_name_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(monkeypatch, capfd)
+def test_a_storage_node_with_a_name_that_is_none(shell: Shell, tmp_path: Path) -> None:
     run = ("storage", "run", "--directory", tmp_path / "disk", "--name", "no name")
     shell.refuses(*run, code="bad_option", naming="invalid name of a storage node 'no name'")
     assert not (tmp_path / "disk").exists()

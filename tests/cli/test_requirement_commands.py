@@ -157,9 +157,7 @@ async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_wri
     ],
     ids=lambda command: " ".join(map(str, command[:2])),
 )
-def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
-        monkeypatch.delenv(name, raising=False)
+def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...]) -> None:
     shell.refuses(*command, code="bad_option", naming="no cluster is named: give --coordinator")
 
 

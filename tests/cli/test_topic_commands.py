@@ -26,12 +26,6 @@ def at(tmp_path: Path) -> tuple[str, str]:
     return "--coordinator", f"file:{tmp_path / 'coordinator'}"
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.delenv("POLONAISE_COORDINATOR", raising=False)
-    return Shell(monkeypatch, capfd)
-
-
 def test_topics_are_created_listed_and_described(shell: Shell, at: tuple[str, str]) -> None:
     said = shell.run("topic", "create", "payments", "--partitions", "2", *at)
     assert said.output.splitlines() == [
