@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
-    S = TypeVar("S", ServerStatus, StorageStatus, PartitionStatus)
+    Status = TypeVar("Status", ServerStatus, StorageStatus, PartitionStatus)
 
 TIMEOUT_S: Final = 3.0
 """Seconds that a node, and the coordinator, have to answer: a command that shows who does not answer must not hang."""
@@ -116,7 +116,7 @@ def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatu
     with_observer(coordinator, timeout_s, do)
 
 
-def print_rows(each: Sequence[S], rows_of: Callable[[Sequence[S]], Rows], *, as_json: bool) -> None:
+def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], *, as_json: bool) -> None:
     """Print servers, storage nodes or partitions as a table, or as one JSON object per line."""
     if as_json:
         for item in each:

@@ -88,16 +88,12 @@ class Client:
 
     def told(self, word: str) -> None:
         """Obey a word from standard input."""
-        if word == GO:
-            self._may_go.set()
-        elif word == PAUSE:
+        self._quiet |= word in (QUIET, END)
+        if word == PAUSE:
             self._may_go.clear()
-        elif word == QUIET:
-            self._quiet = True
+        else:
             self._may_go.set()
-        elif word == END:
-            self._quiet = True
-            self._may_go.set()
+        if word == END:
             self._may_end.set()
 
     async def work(self) -> None:
