@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from polonaise.admin.asking import Told, answered, ask_health, values_in
 from polonaise.coordination import Coordinator
@@ -19,8 +19,10 @@ from polonaise.coordination.values import ClusterDescription, Owner, PartitionVa
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
+
+N = TypeVar("N", ServerId, StorageId)
 
 _LOOK_S: Final = 0.2
 """Seconds between two looks at the partitions that do not act by a requirement yet."""
@@ -155,21 +157,26 @@ async def _check_servers(
     host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
     """Raise `InsufficientReplicas` unless all servers know such requirements, which this key of their health shows."""
-    members = await answered(coordinator.members(), timeout_s)
-    told = await asyncio.gather(
-        *(ask_health(host, each.address, ROLE_SERVER, description.key, timeout_s) for each in members)
-    )
-    for member, answer in zip(members, told, strict=True):
+    servers = {each.server: each.address for each in await answered(coordinator.members(), timeout_s)}
+    told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
+    for server, answer in told.items():
         if not isinstance(answer, dict):
             raise InsufficientReplicas(
-                f"server {member.server} does not answer, and may not know of a requirement: {answer}. "
-                "Nothing was changed"
+                f"server {server} does not answer, and may not know of a requirement: {answer}. Nothing was changed"
             )
         if known_by not in answer:
             what = "required copies" if known_by == "required" else "copies required of a topic"
             raise InsufficientReplicas(
-                f"server {member.server} is of a version that knows no {what}: upgrade it. Nothing was changed"
+                f"server {server} is of a version that knows no {what}: upgrade it. Nothing was changed"
             )
+
+
+async def _asked(
+    host: Host, addresses: Mapping[N, str], role: int, cluster_key: bytes, timeout_s: float
+) -> dict[N, Told]:
+    """Ask these nodes for their health, all at the same time; return what each told."""
+    asking = (ask_health(host, address, role, cluster_key, timeout_s) for address in addresses.values())
+    return dict(zip(addresses, await asyncio.gather(*asking), strict=True))
 
 
 async def _check_present(
@@ -180,13 +187,10 @@ async def _check_present(
     timeout_s: float,
 ) -> None:
     """Raise `InsufficientReplicas` unless the storage nodes that are required answer."""
-    nodes = description.nodes
-    answers = await asyncio.gather(
-        *(ask_health(host, address, ROLE_STORAGE, description.key, timeout_s) for address in nodes.values())
-    )
-    there = [name for name, answer in zip(nodes, answers, strict=True) if isinstance(answer, dict)]
+    told = await _asked(host, description.nodes, ROLE_STORAGE, description.key, timeout_s)
+    there = [name for name, answer in told.items() if isinstance(answer, dict)]
     if lack := _lack_in(required, copied, there):
-        away = [name for name in nodes if name not in there]
+        away = [name for name in told if name not in there]
         raise InsufficientReplicas(f"{lack}: no answer from {', '.join(away)}. Nothing was changed")
 
 
@@ -231,10 +235,7 @@ async def _told_by_owners(
         return {}
     owned = {partition: owners[partition] for partition in partitions if partition in owners}
     servers = {owner.server: owner.address for owner in owned.values()}
-    answers = await asyncio.gather(
-        *(ask_health(host, address, ROLE_SERVER, key, _LAST_S) for address in servers.values())
-    )
-    told = dict(zip(servers, answers, strict=True))
+    told = await _asked(host, servers, ROLE_SERVER, key, _LAST_S)
     return {
         partition: why for partition, owner in owned.items() if (why := _why_in(told[owner.server], partition, owner))
     }
