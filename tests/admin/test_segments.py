@@ -32,6 +32,12 @@ def offsets(path: Path) -> list[int]:
     return asyncio.run(work())
 
 
+def first_damaged(storage: Path) -> int:
+    """The first transaction of the only partition that can't be read."""
+    (report,) = verified(storage)
+    return report.damages[0].transaction
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
     return make_storage(tmp_path / "storage")
@@ -115,15 +121,13 @@ def test_a_missing_last_segment_is_known_from_the_control_file(storage: Path) ->
 def test_that_all_segments_are_missing_is_damage_too(storage: Path) -> None:
     for path in segments(storage):
         path.unlink()
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 0
+    assert first_damaged(storage) == 0
 
 
 def test_a_synced_end_that_was_cut_off_is_damage(storage: Path) -> None:
     path = segments(storage)[2]
     os.truncate(path, path.stat().st_size - 1)
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 16
+    assert first_damaged(storage) == 16
 
 
 def test_an_unfinished_write_at_the_end_is_none(storage: Path) -> None:
@@ -147,22 +151,19 @@ def test_zeros_at_the_end_are_room_that_is_set_aside(storage: Path) -> None:
 def test_zeros_at_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     path = segments(storage)[0]
     os.truncate(path, path.stat().st_size + 1_000)
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_bytes_behind_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     path = segments(storage)[0]
     overwrite(path, path.stat().st_size, b"more")
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_a_segment_of_another_log_under_the_right_name_is_damage(storage: Path, tmp_path: Path) -> None:
     other = make_storage(tmp_path / "other", per_segment=3, batches=5, bad_body_at=4)
     segments(storage)[1].write_bytes(segments(other)[1].read_bytes())
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_a_removed_segment_whose_name_came_back_is_not_the_logs(storage: Path) -> None:
