@@ -19,7 +19,7 @@ import typer.main
 
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.log.control import encode_header
-from rigs.programs import run_polonaise
+from rigs.programs import run_polonaise, start_polonaise
 from rigs.shell import Shell
 
 CONTROL = "polonaise-storage.ctl"
@@ -278,10 +278,10 @@ def test_a_directory_of_another_format(shell: Shell, tmp_path: Path) -> None:
 def test_a_directory_that_another_process_has(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / CONTROL).write_bytes(encode_header(bytes(range(16)), 0))
     arguments = ["storage", "run", "--directory", str(tmp_path)]
-    with subprocess.Popen([sys.executable, "-m", "polonaise.cli", *arguments], stdout=subprocess.PIPE) as first:
+    with start_polonaise(*arguments, stderr=None) as first:
         try:
             assert first.stdout is not None
-            assert first.stdout.readline().startswith(b"listening ")
+            assert first.stdout.readline().startswith("listening ")
             shell.refuses(*arguments, code="directory_in_use", naming=str(tmp_path))
         finally:
             first.terminate()
