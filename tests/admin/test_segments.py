@@ -1,4 +1,4 @@
-"""What an operator is told of files: nothing of whole ones, and of damaged ones where it begins."""
+"""What an operator is told of files: nothing of whole or trimmed ones, and of damaged ones where it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.offline import dump
-from rigs.storagefiles import flip, make_storage, overwrite, segments
+from rigs.storagefiles import flip, make_storage, overwrite, segments, work_on
 
 
 def verified(path: Path) -> list[PartitionReport]:
@@ -203,3 +203,37 @@ def test_what_is_no_storage_is_refused(tmp_path: Path, storage: Path) -> None:
     (storage / CONTROL_FILE).unlink()
     with pytest.raises(ControlFileMissing):
         files.find(str(storage))
+
+
+# ------------------------------------------------------------------ a partition whose beginning was trimmed
+
+
+def trimmed(directory: Path) -> Path:
+    """Nine batches of two transactions, three to a segment; the first segment was dropped."""
+    make_storage(directory)
+    work_on(directory, lambda log: log.trim(6))
+    return directory
+
+
+def test_a_trimmed_partition_is_well(tmp_path: Path) -> None:
+    (found,) = verified(trimmed(tmp_path / "storage"))
+    assert (found.damages, found.last) == ((), 17)
+    assert [segment.first for segment in found.segments] == [6, 12]
+
+
+def test_what_a_broken_off_trim_has_left_is_no_part_of_it(tmp_path: Path) -> None:
+    first = make_storage(tmp_path / "whole")
+    kept = segments(first)[0].read_bytes()
+    directory = trimmed(tmp_path / "storage")
+    (directory / "0" / segments(first)[0].name).write_bytes(kept)
+    (found,) = verified(directory)
+    assert (found.damages, found.last) == ((), 17)
+
+
+def test_a_segment_that_is_missing_behind_a_trim_is_damage(tmp_path: Path) -> None:
+    directory = trimmed(tmp_path / "storage")
+    segments(directory)[0].unlink()
+    (found,) = verified(directory)
+    (damage,) = found.damages
+    assert damage.transaction == 6
+    assert "missing" in damage.what
