@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from rigs.databases import PostgreSQL
+    from rigs.shell import Shell
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("polonaise", deadline=None, print_blob=True)
@@ -61,3 +62,10 @@ def postgresql() -> Iterator[PostgreSQL]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    from rigs.shell import Shell  # as above
+
+    return Shell(monkeypatch, capfd)

@@ -71,6 +71,18 @@ class Values:
         told = [] if lines is None else lines
         return CopyMoves(host, self.edits(), step_s=step_s, timeout_s=1.0, report=lambda _, line: told.append(line))
 
+    def after_each_change(self, do: Callable[[], None]) -> None:
+        """Have the owner, or another operator, do this a moment after each change that is asked for."""
+
+        def soon() -> None:
+            asyncio.get_running_loop().call_soon(do)
+
+        self.on_change = soon
+
+    def made(self) -> None:
+        """Make the change that is asked for, as the partition's owner does."""
+        self.held = replace(self.held, members=self.held.next or self.held.members, next=None)
+
     def once(self, do: Callable[[], None]) -> None:
         def first(_: ClusterDescription) -> None:
             self.before_write = lambda _: None
@@ -138,7 +150,7 @@ async def test_a_change_that_another_operator_cancels_is_no_success(command: str
     def cancel() -> None:
         values.held = replace(values.held, next=None)
 
-    values.on_change = lambda: asyncio.get_running_loop().call_soon(cancel) and None
+    values.after_each_change(cancel)
     with pytest.raises(BadOption, match="was cancelled by another operator"):
         await (values.moves().add(0, "D") if command == "add" else values.moves().remove(0, "A"))
 
@@ -163,7 +175,7 @@ async def test_a_change_that_was_made_is_a_success_though_another_has_begun() ->
     def made() -> None:
         values.held = replace(values.held, members=tuple("ABCD"), next=tuple("BCD"))
 
-    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    values.after_each_change(made)
     async with asyncio.timeout(5):
         await values.moves().add(0, "D")
     assert values.held.next == tuple("BCD"), "the other operator's change is left to its own command"
@@ -187,11 +199,7 @@ async def test_a_copy_does_not_move_to_a_node_that_has_one_if_the_partition_has_
 
 async def test_a_move_that_was_broken_off_after_its_first_step_goes_on() -> None:
     values = Values(FOUR, "ABCD")
-
-    def made() -> None:
-        values.held = replace(values.held, members=values.held.next or values.held.members, next=None)
-
-    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    values.after_each_change(values.made)
     async with asyncio.timeout(5):
         await values.moves().replace(0, "A", "D")
     assert values.held.members == tuple("BCD")
@@ -208,12 +216,12 @@ async def test_what_is_done_is_told_once_and_what_is_refused_never() -> None:
 
     def made() -> None:
         engaged = dict(values.held.engagements)
-        values.held = replace(values.held, members=values.held.next or values.held.members, next=None)
+        values.made()
         if "D" not in engaged:  # the new copy catches up, while the removal is tried again and again
             caught_up = replace(values.held, engagements={**engaged, "D": Engagement(8)})
             asyncio.get_running_loop().call_later(0.7, lambda: setattr(values, "held", caught_up))
 
-    values.on_change = lambda: asyncio.get_running_loop().call_soon(made) and None
+    values.after_each_change(made)
     async with asyncio.timeout(5):
         await values.moves(lines, step_s=4.0).replace(0, "A", "D")
     assert [line.split(":")[0] for line in lines] == ["adding a copy on D", "waits", "removing the copy on A"]

@@ -1,4 +1,4 @@
-"""What an operator is told of files: nothing of whole ones, and of damaged ones where it begins."""
+"""What an operator is told of files: nothing of whole or trimmed ones, and of damaged ones where it begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.offline import dump
-from rigs.storagefiles import flip, make_storage, overwrite, segments
+from rigs.storagefiles import flip, make_storage, overwrite, segments, work_on
 
 
 def verified(path: Path) -> list[PartitionReport]:
@@ -30,6 +30,12 @@ def offsets(path: Path) -> list[int]:
         return [each.offset async for each in dump(found)]
 
     return asyncio.run(work())
+
+
+def first_damaged(storage: Path) -> int:
+    """The first transaction of the only partition that can't be read."""
+    (report,) = verified(storage)
+    return report.damages[0].transaction
 
 
 @pytest.fixture
@@ -115,15 +121,13 @@ def test_a_missing_last_segment_is_known_from_the_control_file(storage: Path) ->
 def test_that_all_segments_are_missing_is_damage_too(storage: Path) -> None:
     for path in segments(storage):
         path.unlink()
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 0
+    assert first_damaged(storage) == 0
 
 
 def test_a_synced_end_that_was_cut_off_is_damage(storage: Path) -> None:
     path = segments(storage)[2]
     os.truncate(path, path.stat().st_size - 1)
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 16
+    assert first_damaged(storage) == 16
 
 
 def test_an_unfinished_write_at_the_end_is_none(storage: Path) -> None:
@@ -147,22 +151,19 @@ def test_zeros_at_the_end_are_room_that_is_set_aside(storage: Path) -> None:
 def test_zeros_at_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     path = segments(storage)[0]
     os.truncate(path, path.stat().st_size + 1_000)
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_bytes_behind_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
     path = segments(storage)[0]
     overwrite(path, path.stat().st_size, b"more")
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_a_segment_of_another_log_under_the_right_name_is_damage(storage: Path, tmp_path: Path) -> None:
     other = make_storage(tmp_path / "other", per_segment=3, batches=5, bad_body_at=4)
     segments(storage)[1].write_bytes(segments(other)[1].read_bytes())
-    (report,) = verified(storage)
-    assert report.damages[0].transaction == 6
+    assert first_damaged(storage) == 6
 
 
 def test_a_removed_segment_whose_name_came_back_is_not_the_logs(storage: Path) -> None:
@@ -202,3 +203,37 @@ def test_what_is_no_storage_is_refused(tmp_path: Path, storage: Path) -> None:
     (storage / CONTROL_FILE).unlink()
     with pytest.raises(ControlFileMissing):
         files.find(str(storage))
+
+
+# ------------------------------------------------------------------ a partition whose beginning was trimmed
+
+
+def trimmed(directory: Path) -> Path:
+    """Nine batches of two transactions, three to a segment; the first segment was dropped."""
+    make_storage(directory)
+    work_on(directory, lambda log: log.trim(6))
+    return directory
+
+
+def test_a_trimmed_partition_is_well(tmp_path: Path) -> None:
+    (found,) = verified(trimmed(tmp_path / "storage"))
+    assert (found.damages, found.last) == ((), 17)
+    assert [segment.first for segment in found.segments] == [6, 12]
+
+
+def test_what_a_broken_off_trim_has_left_is_no_part_of_it(tmp_path: Path) -> None:
+    first = make_storage(tmp_path / "whole")
+    kept = segments(first)[0].read_bytes()
+    directory = trimmed(tmp_path / "storage")
+    (directory / "0" / segments(first)[0].name).write_bytes(kept)
+    (found,) = verified(directory)
+    assert (found.damages, found.last) == ((), 17)
+
+
+def test_a_segment_that_is_missing_behind_a_trim_is_damage(tmp_path: Path) -> None:
+    directory = trimmed(tmp_path / "storage")
+    segments(directory)[0].unlink()
+    (found,) = verified(directory)
+    (damage,) = found.damages
+    assert damage.transaction == 6
+    assert "missing" in damage.what

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ import pytest
 from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble
 from polonaise.errors import CertificateUnusable, DirectoryInUse
 from polonaise.host.tls import TlsFiles
+from rigs.localcluster import processes_in
+from rigs.programs import start_polonaise
 from rigs.tls import Authority
 from rigs.waiting import block_until
 
@@ -20,24 +21,14 @@ pytestmark = pytest.mark.slow
 
 
 def running_in(directory: Path) -> list[int]:
-    """The processes whose command line names this directory, and that are not this one."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:
-                continue
-            if "org.apache.zookeeper.server.quorum.QuorumPeerMain" in words and str(directory) in " ".join(words):
-                found.append(int(entry.name))
-    return found
+    """The servers whose command line names this directory."""
+    server = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+    return [pid for pid, line in processes_in(directory).items() if server in line.split()]
 
 
 def started(directory: Path, *options: str) -> subprocess.Popen[str]:
-    arguments = ["zookeeper", "run", "--directory", str(directory), "--listen", "127.0.0.1:0", *options]
-    return subprocess.Popen(
-        [sys.executable, "-m", "polonaise.cli", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    where = ("--directory", directory, "--listen", "127.0.0.1:0")
+    return start_polonaise("zookeeper", "run", *where, *options, stderr=None)
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL, None])

@@ -22,11 +22,10 @@ from rigs.town import Fold, Town
 
 
 @runs_tests
-def in_a_town(main: Callable[[Log], Awaitable[None]], *, engaged: bool = True) -> None:
+def in_a_town(main: Callable[[Log], Awaitable[None]]) -> None:
     async def story(town: Town) -> None:
         async def application(log: Log) -> None:
-            if engaged:
-                await log.ready(0, timeout=60)
+            await log.ready(0, timeout=60)
             await main(log)
 
         await town.application("newcomer", application)

@@ -13,12 +13,6 @@ from polonaise.errors import AccessDenied, BadOption, DiskFailed, PolonaiseError
 from rigs.shell import Shell
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.delenv("POLONAISE_CONFIG", raising=False)
-    return Shell(monkeypatch, capfd)
-
-
 def refused(directory: Path, text: str | bytes, table: str = "server") -> str:
     path = directory / "p.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -68,6 +62,7 @@ def test_a_typo_is_told_with_the_nearest_right_name(tmp_path: Path, text: str, n
         ("storage = [1, 2]", "a list"),
         ("storage = {a = 1}", "a list"),
         ("lock_entries = 99999999999999999999999999", "invalid server.lock_entries"),
+        ("copy_share = 0", "server.copy_share"),
         ('listen = "a\\u0000b"', "invalid server.listen"),
     ],
 )
@@ -94,10 +89,6 @@ def test_more_bytes_to_copy_at_least_than_at_most(tmp_path: Path) -> None:
     text = refused(tmp_path, '[server]\ncopy_bytes_per_s = "512 KiB"\n')
     assert "copy_bytes_per_s is 512 KiB" in text
     assert "copy_bytes_per_s_min is 1 MiB (default)" in text
-
-
-def test_a_share_of_no_time(tmp_path: Path) -> None:
-    assert "server.copy_share" in refused(tmp_path, "[server]\ncopy_share = 0\n")
 
 
 @pytest.mark.parametrize("raw", [b"[server\n", b"\xff\xfe", b"a = 1\na = 2\n", b"[server]\nlisten = \n"])

@@ -11,9 +11,11 @@ import pytest
 from rigs.shell import Shell
 
 
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    return Shell(monkeypatch, capfd)
+def run_of(node: str, made: Path) -> tuple[object, ...]:
+    """The command that runs a node, which would make this directory."""
+    if node == "storage":
+        return "storage", "run", "--directory", made
+    return "server", "run", "--coordinator", f"file:{made}", "--storage", "127.0.0.1:7100"
 
 
 @pytest.mark.parametrize("library", ["aiohttp", "prometheus_client"])
@@ -24,28 +26,21 @@ def test_http_without_its_library(
     monkeypatch.setitem(sys.modules, library, None)
     for module in [name for name in sys.modules if name.startswith("polonaise.node.monitoring")]:
         monkeypatch.delitem(sys.modules, module)
-    options = {
-        "storage": ["--directory", tmp_path / "made"],
-        "server": ["--coordinator", f"file:{tmp_path / 'made'}", "--storage", "127.0.0.1:7100"],
-    }[node]
-    shell.refuses(
-        node, "run", *options, "--http", "9101", code="extra_missing", naming="pip install 'polonaise[metrics]'"
-    )
-    assert not (tmp_path / "made").exists()
+    made = tmp_path / "made"
+    run = run_of(node, made)
+    shell.refuses(*run, "--http", "9101", code="extra_missing", naming="pip install 'polonaise[metrics]'")
+    assert not made.exists()
 
 
 @pytest.mark.parametrize("node", ["storage", "server"])
 def test_an_http_port_in_use(shell: Shell, tmp_path: Path, node: str) -> None:
-    options = {
-        "storage": ["--directory", tmp_path / "made"],
-        "server": ["--coordinator", f"file:{tmp_path / 'made'}", "--storage", "127.0.0.1:7100"],
-    }[node]
+    made = tmp_path / "made"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        shell.refuses(node, "run", *options, "--http", port, code="address_in_use", naming=f"127.0.0.1:{port}")
-    assert not (tmp_path / "made").exists()
+        shell.refuses(*run_of(node, made), "--http", port, code="address_in_use", naming=f"127.0.0.1:{port}")
+    assert not made.exists()
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "999999", ""])

@@ -1,4 +1,7 @@
-"""What `cluster start` and `cluster status` are given by mistake: nothing is started, and nothing is changed."""
+"""What `cluster start` and `cluster status` are given by mistake: nothing is started, and nothing is changed.
+
+And what a server is told of a cluster that is there.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,11 @@ from polonaise.admin.localplan import PLAN, LocalPlan, Wanted, plan_in, write_pl
 from polonaise.errors import AddressInUse, BadOption, JavaMissing
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import try_lock
+from polonaise.node.local import LocalCluster
 from rigs.shell import Shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 FILE = "--file-coordinator"
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    for name in ("POLONAISE_CONFIG", "POLONAISE_COORDINATOR"):
-        monkeypatch.delenv(name, raising=False)
-    return Shell(monkeypatch, capfd)
 
 
 @pytest.fixture
@@ -283,3 +280,12 @@ def test_a_wrong_root(shell: Shell) -> None:
 
     address = f"zookeeper://{ensemble(1).hosts}/no-cluster-here"
     shell.refuses("cluster", "status", "--coordinator", address, code="not_initialized", naming="no-cluster-here")
+
+
+# ---------------------------------------------------------------------- server run beside a cluster
+
+
+def test_another_number_of_partitions_than_the_cluster_has_is_refused(shell: Shell, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, partitions=2) as cluster:
+        command = ("server", "run", "--coordinator", cluster.coordinator, "--partitions", 4)
+        shell.refuses(*command, code="bad_option", naming="2 partitions")

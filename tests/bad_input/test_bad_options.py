@@ -17,46 +17,16 @@ from zlib import crc32
 import pytest
 import typer.main
 
-from polonaise.cli import main
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.log.control import encode_header
-from rigs.programs import run_polonaise
+from rigs.programs import run_polonaise, start_polonaise
+from rigs.shell import Shell
 
 CONTROL = "polonaise-storage.ctl"
 
 
 # A command that serves after all is a failure, not a test that hangs.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(20)]
-
-
-class Command:
-    """`polonaise …`, and what it said."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def refuses(self, *arguments: object, code: str, naming: str) -> None:
-        status, output, errors = self.run(*arguments)
-        runs_a_node = arguments[:2] in (("server", "run"), ("storage", "run"))
-        assert status in ((1, 78) if runs_a_node else (1,))
-        assert errors.startswith(f"polonaise: [{code}] "), errors
-        assert naming in errors
-        assert len(errors.splitlines()) == 1
-        assert "Traceback" not in errors
-        assert "listening" not in output
-
-    def run(self, *arguments: object) -> tuple[object, str, str]:
-        self._monkeypatch.setattr(sys, "argv", ["polonaise", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = self._capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(monkeypatch, capsys)
 
 
 STORAGE = "127.0.0.1:7100,127.0.0.1:7101,127.0.0.1:7102"
@@ -71,15 +41,6 @@ STORAGE = "127.0.0.1:7100,127.0.0.1:7101,127.0.0.1:7102"
         ("/a/path", "file:PATH"),
         ("file:", "file:PATH"),
         ("", "--coordinator is empty"),
-    ],
-)
-def test_a_coordinator_of_an_unknown_kind(command: Command, address: str, naming: str) -> None:
-    command.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
-
-
-@pytest.mark.parametrize(
-    ("address", "naming"),
-    [
         ("zookeeper:127.0.0.1:2181/bank", "zookeeper://HOST:PORT"),
         ("zookeeper://127.0.0.1:2181", "root of its own"),
         ("zookeeper://127.0.0.1:2181/", "root of its own"),
@@ -92,24 +53,24 @@ def test_a_coordinator_of_an_unknown_kind(command: Command, address: str, naming
         ("zookeeper://user:pass@127.0.0.1:x/bank", "not an address"),
     ],
 )
-def test_an_invalid_zookeeper_address(command: Command, address: str, naming: str) -> None:
-    command.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
+def test_an_invalid_address_of_a_coordinator(shell: Shell, address: str, naming: str) -> None:
+    shell.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "0:0", "[0:0:0:0:0:0:0:0]:0", "[::ffff:0.0.0.0]:7000"])
-def test_a_server_at_an_address_that_nobody_can_connect_to(command: Command, tmp_path: Path, listen: str) -> None:
+def test_a_server_at_an_address_that_nobody_can_connect_to(shell: Shell, tmp_path: Path, listen: str) -> None:
     coordinator = tmp_path / "coordinator"
-    command.refuses(
+    shell.refuses(
         "server", "run", "--coordinator", f"file:{coordinator}", "--storage", STORAGE, "--listen", listen,
         code="bad_option", naming="Give the address under which they reach it",
     )  # fmt: skip
     assert not coordinator.exists()
 
 
-def test_zookeeper_without_its_library(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zookeeper_without_its_library(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
     monkeypatch.delitem(sys.modules, "polonaise.coordination.zookeeper", raising=False)
-    command.refuses(
+    shell.refuses(
         "server", "run", "--coordinator", "zookeeper://127.0.0.1:2181/bank", "--storage", STORAGE,
         code="extra_missing", naming="pip install 'polonaise[zookeeper]'",
     )  # fmt: skip
@@ -119,48 +80,48 @@ def test_zookeeper_without_its_library(command: Command, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("servers", [2, 4])
-def test_an_even_number_of_zookeeper_servers(command: Command, tmp_path: Path, servers: int) -> None:
+def test_an_even_number_of_zookeeper_servers(shell: Shell, tmp_path: Path, servers: int) -> None:
     directory = tmp_path / "zookeeper"
-    command.refuses(
+    shell.refuses(
         "zookeeper", "run", "--directory", directory, "--ensemble", servers, code="bad_option", naming="odd number"
     )
     assert not directory.exists()
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "unix:/tmp/zookeeper"])
-def test_an_invalid_address_of_a_zookeeper_server(command: Command, tmp_path: Path, address: str) -> None:
-    command.refuses(
+def test_an_invalid_address_of_a_zookeeper_server(shell: Shell, tmp_path: Path, address: str) -> None:
+    shell.refuses(
         "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address, code="bad_option", naming=address
     )
 
 
-def test_an_address_of_another_machine_for_a_zookeeper_server(command: Command, tmp_path: Path) -> None:
-    command.refuses(
+def test_an_address_of_another_machine_for_a_zookeeper_server(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses(
         "zookeeper", "run", "--directory", tmp_path / "z", "--listen", "8.8.8.8:2181",
         code="bad_option", naming="8.8.8.8: ",
     )  # fmt: skip
 
 
-def test_a_zookeeper_server_whose_port_is_in_use(command: Command, tmp_path: Path) -> None:
+def test_a_zookeeper_server_whose_port_is_in_use(shell: Shell, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command.refuses(
+        shell.refuses(
             "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address,
             code="address_in_use", naming=address,
         )  # fmt: skip
 
 
-def test_a_zookeeper_server_in_a_directory_that_cannot_be_made(command: Command, tmp_path: Path) -> None:
+def test_a_zookeeper_server_in_a_directory_that_cannot_be_made(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    command.refuses(
+    shell.refuses(
         "zookeeper", "run", "--directory", tmp_path / "file", "--listen", "127.0.0.1:0",
         code="not_a_directory", naming=str(tmp_path / "file"),
     )  # fmt: skip
 
 
-def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -> None:
+def test_a_storage_node_that_is_listed_twice(shell: Shell, tmp_path: Path) -> None:
     twice = "127.0.0.1:7100,127.0.0.1:7101, 127.0.0.1:7100"
-    command.refuses(
+    shell.refuses(
         "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", twice, code="bad_option", naming="twice"
     )
     assert not (tmp_path / "c").exists()
@@ -169,58 +130,58 @@ def test_a_storage_node_that_is_listed_twice(command: Command, tmp_path: Path) -
 @pytest.mark.parametrize(
     "address", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", "::1:7100", "a..b:7100", "unix:"]
 )
-def test_an_invalid_storage_address_makes_no_cluster(command: Command, tmp_path: Path, address: str) -> None:
+def test_an_invalid_storage_address_makes_no_cluster(shell: Shell, tmp_path: Path, address: str) -> None:
     """A description is written once: a cluster that names a node which can't exist is one that never works."""
-    command.refuses(
+    shell.refuses(
         "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", f"127.0.0.1:7100,{address}",
         code="bad_option", naming=address,
     )  # fmt: skip
     assert not (tmp_path / "c").exists()
 
 
-def test_a_server_without_a_cluster_and_without_storage_nodes(command: Command, tmp_path: Path) -> None:
-    command.refuses("server", "run", "--coordinator", f"file:{tmp_path}/c", code="bad_option", naming="--storage")
+def test_a_server_without_a_cluster_and_without_storage_nodes(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses("server", "run", "--coordinator", f"file:{tmp_path}/c", code="bad_option", naming="--storage")
 
 
-def test_storage_nodes_that_are_not_the_clusters(command: Command, tmp_path: Path) -> None:
+def test_storage_nodes_that_are_not_the_clusters(shell: Shell, tmp_path: Path) -> None:
     arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage"]
-    command.refuses(*arguments, STORAGE, code="bad_option", naming="8.8.8.8")  # it has made the cluster
+    shell.refuses(*arguments, STORAGE, code="bad_option", naming="8.8.8.8")  # it has made the cluster
     other = STORAGE.replace("7100", "7999")
-    command.refuses(*arguments, other, code="bad_option", naming="127.0.0.1:7100")
+    shell.refuses(*arguments, other, code="bad_option", naming="127.0.0.1:7100")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "4097", "many"])
-def test_partitions_out_of_range(command: Command, tmp_path: Path, count: str) -> None:
+def test_partitions_out_of_range(shell: Shell, tmp_path: Path, count: str) -> None:
     arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE, "--partitions", count]
-    status, _, errors = command.run(*arguments)
+    status, _, errors = shell.run(*arguments)
     assert status == 2, "a usage error, told by the command line itself"
     assert "--partitions" in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "c").exists()
 
 
-def test_a_coordinator_that_is_no_directory(command: Command, tmp_path: Path) -> None:
+def test_a_coordinator_that_is_no_directory(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "c").write_text("a file")
     for path in (f"{tmp_path}/c", f"{tmp_path}/c/below"):
-        command.refuses(
+        shell.refuses(
             "server", "run", "--coordinator", f"file:{path}", "--storage", STORAGE,
             code="bad_option", naming=f"{path} is not a directory",
         )  # fmt: skip
 
 
-def test_a_coordinator_where_no_directory_can_be_made(command: Command) -> None:
-    command.refuses(
+def test_a_coordinator_where_no_directory_can_be_made(shell: Shell) -> None:
+    shell.refuses(
         "server", "run", "--coordinator", "file:/proc/nope", "--storage", STORAGE,
         code="coordinator_unavailable", naming="can't be made",
     )  # fmt: skip
 
 
-def test_a_damaged_coordinator(command: Command, tmp_path: Path) -> None:
+def test_a_damaged_coordinator(shell: Shell, tmp_path: Path) -> None:
     arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage", STORAGE]
-    command.refuses(*arguments, code="bad_option", naming="8.8.8.8")
+    shell.refuses(*arguments, code="bad_option", naming="8.8.8.8")
     description = tmp_path / "c" / "description"
     description.write_bytes(description.read_bytes().replace(b"7100", b"7200"))
-    command.refuses(*arguments, code="coordinator_damaged", naming="description")
+    shell.refuses(*arguments, code="coordinator_damaged", naming="description")
 
 
 # ---------------------------------------------------------------------- storage run
@@ -228,21 +189,21 @@ def test_a_damaged_coordinator(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["storage", "server"])
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "::1:1", "unix:"])
-def test_an_invalid_address_to_listen_on(command: Command, tmp_path: Path, kind: str, address: str) -> None:
-    command.refuses(*started(kind, tmp_path), "--listen", address, code="bad_option", naming=address)
+def test_an_invalid_address_to_listen_on(shell: Shell, tmp_path: Path, kind: str, address: str) -> None:
+    shell.refuses(*started(kind, tmp_path), "--listen", address, code="bad_option", naming=address)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_address_of_another_machine_leaves_no_directory(command: Command, tmp_path: Path) -> None:
-    command.refuses(*started("storage", tmp_path), "--listen", "8.8.8.8:1", code="bad_option", naming="8.8.8.8:1")
+def test_an_address_of_another_machine_leaves_no_directory(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses(*started("storage", tmp_path), "--listen", "8.8.8.8:1", code="bad_option", naming="8.8.8.8:1")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("kind", ["storage", "server"])
-def test_a_port_in_use(command: Command, tmp_path: Path, kind: str) -> None:
+def test_a_port_in_use(shell: Shell, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        command.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
+        shell.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
     assert not (tmp_path / "s").exists()
 
 
@@ -253,57 +214,57 @@ def started(kind: str, directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_a_directory_that_cannot_be_written(command: Command, tmp_path: Path, below: str) -> None:
+def test_a_directory_that_cannot_be_written(shell: Shell, tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_text("not a directory")
     directory = f"{tmp_path}/file{below}"
-    command.refuses("storage", "run", "--directory", directory, code="not_a_directory", naming=directory)
+    shell.refuses("storage", "run", "--directory", directory, code="not_a_directory", naming=directory)
     assert (tmp_path / "file").read_text() == "not a directory"
 
 
-def test_a_directory_that_cannot_be_made(command: Command) -> None:
-    command.refuses("storage", "run", "--directory", "/proc/nope", code="disk_failed", naming="can't be made")
+def test_a_directory_that_cannot_be_made(shell: Shell) -> None:
+    shell.refuses("storage", "run", "--directory", "/proc/nope", code="disk_failed", naming="can't be made")
 
 
-def test_a_directory_that_may_not_be_made(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_may_not_be_made(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:  # the tests may run as root, who may do everything
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "makedirs", refuse)
     directory = tmp_path / "s"
-    command.refuses("storage", "run", "--directory", directory, code="access_denied", naming="let the user")
+    shell.refuses("storage", "run", "--directory", directory, code="access_denied", naming="let the user")
 
 
 def test_an_empty_name_is_not_the_working_directory(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    command.refuses("storage", "run", "--directory", "", code="bad_option", naming="--directory")
+    shell.refuses("storage", "run", "--directory", "", code="bad_option", naming="--directory")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_partitions_without_their_control_file(command: Command, tmp_path: Path) -> None:
+def test_partitions_without_their_control_file(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
-    command.refuses(
+    shell.refuses(
         "storage", "run", "--directory", tmp_path, code="control_file_missing", naming=f"{tmp_path} without {CONTROL}"
     )
     assert [path.name for path in tmp_path.iterdir() if path.name != "disk.lock"] == ["0"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"noise" * 200, bytes(512)], ids=["empty", "noise", "zeros"])
-def test_a_damaged_control_file(command: Command, tmp_path: Path, raw: bytes) -> None:
+def test_a_damaged_control_file(shell: Shell, tmp_path: Path, raw: bytes) -> None:
     (tmp_path / CONTROL).write_bytes(raw)
-    command.refuses(
+    shell.refuses(
         "storage", "run", "--directory", tmp_path, code="control_file_damaged", naming=f"{tmp_path}/{CONTROL}"
     )
     assert (tmp_path / CONTROL).read_bytes() == raw, "what is refused is left as it is"
 
 
-def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None:
+def test_a_directory_of_another_format(shell: Shell, tmp_path: Path) -> None:
     raw = bytearray(encode_header(bytes(16), 0))
     raw[4] = 9
     raw[124:128] = crc32(raw[:124]).to_bytes(4, "little")
     (tmp_path / CONTROL).write_bytes(bytes(raw))
-    command.refuses(
+    shell.refuses(
         "storage",
         "run",
         "--directory",
@@ -314,14 +275,14 @@ def test_a_directory_of_another_format(command: Command, tmp_path: Path) -> None
     assert (tmp_path / CONTROL).read_bytes() == bytes(raw)
 
 
-def test_a_directory_that_another_process_has(command: Command, tmp_path: Path) -> None:
+def test_a_directory_that_another_process_has(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / CONTROL).write_bytes(encode_header(bytes(range(16)), 0))
     arguments = ["storage", "run", "--directory", str(tmp_path)]
-    with subprocess.Popen([sys.executable, "-m", "polonaise.cli", *arguments], stdout=subprocess.PIPE) as first:
+    with start_polonaise(*arguments, stderr=None) as first:
         try:
             assert first.stdout is not None
-            assert first.stdout.readline().startswith(b"listening ")
-            command.refuses(*arguments, code="directory_in_use", naming=str(tmp_path))
+            assert first.stdout.readline().startswith("listening ")
+            shell.refuses(*arguments, code="directory_in_use", naming=str(tmp_path))
         finally:
             first.terminate()
     assert first.returncode == 0
@@ -343,17 +304,17 @@ HEADER = "trans_id,account_id,date,direction,operation,amount,balance,purpose\n"
         pytest.param("\xff\xfe\x00", "not a file of payments", id="not text"),
     ],
 )
-def test_a_file_that_holds_no_payments(command: Command, tmp_path: Path, content: str, naming: str) -> None:
+def test_a_file_that_holds_no_payments(shell: Shell, tmp_path: Path, content: str, naming: str) -> None:
     path = tmp_path / "payments.csv"
     path.write_bytes(content.encode("latin-1"))
-    command.refuses("demo", "bank", "--payments", path, code="bad_option", naming=naming)
+    shell.refuses("demo", "bank", "--payments", path, code="bad_option", naming=naming)
 
 
-def test_a_file_of_payments_that_is_not_there(command: Command, tmp_path: Path) -> None:
-    command.refuses("demo", "bank", "--payments", tmp_path / "nowhere.csv", code="bad_option", naming="nowhere.csv")
+def test_a_file_of_payments_that_is_not_there(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses("demo", "bank", "--payments", tmp_path / "nowhere.csv", code="bad_option", naming="nowhere.csv")
 
 
-def test_output_that_goes_nowhere(command: Command, tmp_path: Path) -> None:
+def test_output_that_goes_nowhere(tmp_path: Path) -> None:
     for arguments in (["--version"], ["storage", "run", "--directory", str(tmp_path / "s")]):
         with open("/dev/full", "w") as full:
             ended = run_polonaise(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
@@ -362,29 +323,29 @@ def test_output_that_goes_nowhere(command: Command, tmp_path: Path) -> None:
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_an_interruption_before_a_command_runs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_before_a_command_runs(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(typer.main, "get_command", interrupted)
-    assert command.run("--version") == (ExitStatus.INTERRUPTED, "", "")
+    assert shell.run("--version") == (ExitStatus.INTERRUPTED, "", "")
 
 
-def test_segments_too_large_to_be_files(command: Command, tmp_path: Path) -> None:
-    status, _, errors = command.run("storage", "run", "--directory", tmp_path / "s", "--segment-bytes", 10**24)
+def test_segments_too_large_to_be_files(shell: Shell, tmp_path: Path) -> None:
+    status, _, errors = shell.run("storage", "run", "--directory", tmp_path / "s", "--segment-bytes", 10**24)
     assert (status, "--segment-bytes" in errors, "Traceback" in errors) == (2, True, False)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_storage_addresses_that_no_comma_parts(command: Command, tmp_path: Path) -> None:
+def test_storage_addresses_that_no_comma_parts(shell: Shell, tmp_path: Path) -> None:
     nodes = STORAGE.replace(",", ";")
-    command.refuses(
+    shell.refuses(
         "server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", nodes, code="bad_option", naming="comma"
     )
 
 
-def test_the_version_is_told(command: Command) -> None:
-    assert command.run("--version") == (0, f"polonaise {version('polonaise')}\n", "")
+def test_the_version_is_told(shell: Shell) -> None:
+    assert shell.run("--version") == (0, f"polonaise {version('polonaise')}\n", "")
 
 
 def test_as_a_process_a_refusal_is_exit_status_1_and_one_line() -> None:

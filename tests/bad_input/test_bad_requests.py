@@ -16,6 +16,7 @@ from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.settings import ClientSettings
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (
     AppendFailed,
@@ -34,7 +35,6 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.simulator.cluster import Node
 from polonaise.terms import Transaction
 from rigs.health import until_engaged
 from rigs.scenarios import runs_tests
@@ -81,18 +81,14 @@ async def test_a_body_over_the_servers_limit_by_a_client_that_knows_of_none(town
     """The whole connection's frame is refused by name; what was sent before and after it is decided."""
     receipts: list[Any] = []
 
-    async def careless(node: Node, host: Host) -> None:
+    async def careless(host: Host, coordinator: Coordinator) -> None:
         settings = ClientSettings(limits=Limits(body_bytes_max=2**24))
-        async with Log(host, town.cluster.coordinator(node, host), settings=settings) as log:
+        async with Log(host, coordinator, settings=settings) as log:
             await log.ready(0)
             receipts.append(await asyncio.gather(log.append(bytes(2**20 + 1), 0), return_exceptions=True))
             await log.append(BEFORE, 0)
 
-    node = Node(town.cluster, "careless", careless)
-    node.start()
-    assert node.process is not None
-    await node.process.ended()
-    assert node.process.failure is None
+    await town.operator(careless, "careless")
     ((outcome,),) = receipts
     assert isinstance(outcome, PolonaiseError)
     assert await town.log() == [BEFORE]
@@ -206,17 +202,13 @@ class OtherCluster:
 
 @in_a_town
 async def test_a_client_of_another_cluster(town: Town) -> None:
-    async def stray(node: Node, host: Host) -> None:
-        async with Log(host, OtherCluster(town.cluster.coordinator(node, host))) as log:  # type: ignore[arg-type]
+    async def stray(host: Host, coordinator: Coordinator) -> None:
+        async with Log(host, OtherCluster(coordinator)) as log:  # type: ignore[arg-type]
             with pytest.raises(WrongClusterKey) as raised:
                 await log.ready(0, timeout=60)
             checked(raised, "wrong_cluster_key", Retry.NEVER, "another cluster")
 
-    node = Node(town.cluster, "stray", stray)
-    node.start()
-    assert node.process is not None
-    await node.process.ended()
-    assert node.process.failure is None
+    await town.operator(stray, "stray")
     assert await town.log() == []
 
 

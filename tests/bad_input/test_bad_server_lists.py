@@ -231,21 +231,6 @@ async def test_a_server_of_another_cluster_in_the_list_is_refused_once_one_has_a
     await discovery.close()
 
 
-async def test_a_wrong_entry_beside_a_right_one_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    host = MemoryHost(seed=3)
-    accepting(host, "storage:1", hello(ROLE_STORAGE, "s"), (ROLE_SERVER,))
-    accepting(host, "server:2", server())
-    discovery = ServerDiscovery(host, ["storage:1", "server:2"], QUICK)
-    for _ in range(10):
-        address, connection = await discovery._connected({})
-        assert address == "server:2"
-        connection.close()
-        discovery._failed.clear()  # as after another answer of both
-    warned = [record.message for record in caplog.records if "storage:1 is no server" in record.message]
-    assert len(warned) == 1
-    await discovery.close()
-
-
 def failing(host: MemoryHost, address: str, error: PolonaiseError) -> None:
     """Listen at an address where each connection fails with this error."""
 
@@ -273,20 +258,30 @@ async def test_a_list_of_servers_with_which_tls_fails_says_so(
     await discovery.close()
 
 
-async def test_a_server_with_a_bad_certificate_is_warned_of_while_another_one_is_asked(
-    caplog: pytest.LogCaptureFixture,
+def another_role(host: MemoryHost) -> None:
+    accepting(host, "wrong:1", hello(ROLE_STORAGE, "s"), (ROLE_SERVER,))
+
+
+def bad_certificate(host: MemoryHost) -> None:
+    failing(host, "wrong:1", CertificateRefused("the certificate of wrong:1 has expired"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "warning"), [(another_role, "wrong:1 is no server"), (bad_certificate, "wrong:1 has expired")]
+)
+async def test_a_wrong_entry_beside_a_right_one_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture, wrong: Callable[[MemoryHost], None], warning: str
 ) -> None:
     host = MemoryHost(seed=3)
-    failing(host, "bad:1", CertificateRefused("the certificate of bad:1 has expired"))
+    wrong(host)
     accepting(host, "server:2", server())
-    discovery = ServerDiscovery(host, ["bad:1", "server:2"], QUICK)
+    discovery = ServerDiscovery(host, ["wrong:1", "server:2"], QUICK)
     for _ in range(10):
         address, connection = await discovery._connected({})
         assert address == "server:2"
         connection.close()
         discovery._failed.clear()  # as after another answer of both
-    warned = [record.message for record in caplog.records if "bad:1 has expired" in record.message]
-    assert len(warned) == 1
+    assert len([record.message for record in caplog.records if warning in record.message]) == 1
     await discovery.close()
 
 

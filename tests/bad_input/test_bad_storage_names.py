@@ -4,15 +4,19 @@ nothing."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.storagemoves import move_storage
+from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned
 from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongStorageNode
-from polonaise.host.real import RealHost
+from polonaise.host import Host
 from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import check_storage_nodes
 from polonaise.storage.node import StorageNode
@@ -142,34 +146,32 @@ async def test_a_description_that_two_operators_edit_at_once_has_both_changes(to
     )
 
 
-async def test_a_move_to_a_node_with_another_clusters_disk(tmp_path: Path) -> None:
-    from polonaise.coordination.file import coordinator_in
-
-    host = RealHost()
-    settings = StorageSettings(str(tmp_path / "disk"), cluster_key=b"o" * 16)
-    node = StorageNode(host, settings)
-    await node.start()
-    coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
-    try:
+@asynccontextmanager
+async def _node_beside_a_cluster(
+    directory: Path, settings: StorageSettings
+) -> AsyncIterator[tuple[Host, Coordinator, StorageNode]]:
+    """Run a storage node, and open the coordinator of a cluster of which no node runs."""
+    async with opened_coordinator(f"file:{directory / 'coordinator'}") as (host, coordinator):
         await coordinator.initialize(DESCRIPTION)
+        node = StorageNode(host, settings)
+        await node.start()
+        try:
+            yield host, coordinator, node
+        finally:
+            await node.close()
+
+
+async def test_a_move_to_a_node_with_another_clusters_disk(tmp_path: Path) -> None:
+    settings = StorageSettings(str(tmp_path / "disk"), cluster_key=b"o" * 16)
+    async with _node_beside_a_cluster(tmp_path, settings) as (host, coordinator, node):
         with pytest.raises(WrongClusterKey):
             await move_storage(host, coordinator, "a", node.address, 5.0)
         assert await coordinator.description() == Versioned(0, DESCRIPTION)
-    finally:
-        await coordinator.close()
-        await node.close()
-        host.close()
 
 
 async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies_on_the_node(tmp_path: Path) -> None:
-    from polonaise.coordination.file import coordinator_in
-
-    host = RealHost()
-    node = StorageNode(host, StorageSettings(str(tmp_path / "disk"), name="a"))
-    await node.start()
-    coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
-    try:
-        await coordinator.initialize(DESCRIPTION)
+    settings = StorageSettings(str(tmp_path / "disk"), name="a")
+    async with _node_beside_a_cluster(tmp_path, settings) as (host, coordinator, node):
         move = ("storage", "move", "a", node.address, "--coordinator", f"file:{tmp_path / 'coordinator'}")
         said = await asyncio.to_thread(run_polonaise, *move)
         assert said.returncode == 0, said.stderr
@@ -179,27 +181,15 @@ async def test_a_move_to_an_empty_disk_is_warned_of_while_the_cluster_has_copies
         held = await coordinator.partition(0)
         assert await coordinator.set_partition(0, replace(held.value, members=("b", "h:3")), held.version)
         assert (await move_storage(host, coordinator, "a", node.address, 5.0)).copies_missing == 0
-    finally:
-        await coordinator.close()
-        await node.close()
-        host.close()
 
 
-def test_a_move_in_no_cluster_and_by_no_coordinator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(monkeypatch, capfd)
-    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
-        monkeypatch.delenv(name, raising=False)
+def test_a_move_in_no_cluster_and_by_no_coordinator(shell: Shell, tmp_path: Path) -> None:
     shell.refuses("storage", "move", "a", "h:1", code="bad_option", naming="no cluster is named: give --coordinator")
     where = ("--coordinator", f"file:{tmp_path / 'none'}")
     shell.refuses("storage", "move", "a", "h:1", *where, code="not_initialized", naming="no cluster")
 
 
-def test_a_storage_node_with_a_name_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    shell = Shell(monkeypatch, capfd)
+def test_a_storage_node_with_a_name_that_is_none(shell: Shell, tmp_path: Path) -> None:
     run = ("storage", "run", "--directory", tmp_path / "disk", "--name", "no name")
     shell.refuses(*run, code="bad_option", naming="invalid name of a storage node 'no name'")
     assert not (tmp_path / "disk").exists()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.coordination.file import coordinator_in
+from polonaise.admin.asking import opened_coordinator
 from polonaise.coordination.values import ClusterDescription, Registration
-from polonaise.host.real import RealHost
+from rigs.cluster import unserved
 from rigs.shell import Shell
 
 KEY = bytes(range(16))
@@ -19,19 +19,8 @@ NODES = {"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """A coordinator of a cluster of which no node runs."""
-    directory = tmp_path / "coordinator"
-
-    async def make() -> None:
-        host = RealHost()
-        coordinator = coordinator_in(host, str(directory))
-        try:
-            await coordinator.initialize(ClusterDescription.new(KEY, 2, NODES))
-        finally:
-            await coordinator.close()
-            host.close()
-
-    asyncio.run(make())
-    return directory
+    unserved(tmp_path / "coordinator", ClusterDescription.new(KEY, 2, NODES))
+    return tmp_path / "coordinator"
 
 
 def test_a_cluster_is_shown_and_deleted_once_its_key_is_given(shell: Shell, directory: Path) -> None:
@@ -62,9 +51,7 @@ def test_another_key_deletes_nothing(shell: Shell, directory: Path) -> None:
 
 def test_while_a_server_is_registered_nothing_is_deleted(shell: Shell, directory: Path) -> None:
     async def scenario() -> None:
-        host = RealHost()
-        server = coordinator_in(host, str(directory))
-        try:
+        async with opened_coordinator(f"file:{directory}") as (_, server):
             await server.register(Registration(3, "127.0.0.1:9"))
             await asyncio.to_thread(
                 shell.refuses,
@@ -73,9 +60,6 @@ def test_while_a_server_is_registered_nothing_is_deleted(shell: Shell, directory
                 naming="registered: 3. Stop them first",
             )
             assert (await server.describe()).key == KEY
-        finally:
-            await server.close()
-            host.close()
 
     asyncio.run(scenario())
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.requiring import require
-from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
-from polonaise.host.real import RealHost
 from polonaise.log.control import ControlSlot
+from rigs.cluster import unserved
 from rigs.shell import Shell
 from rigs.storagefiles import make_storage, promise
 
@@ -26,19 +26,7 @@ NODES = {"a": "127.0.0.1:1", "b": "127.0.0.1:2", "c": "127.0.0.1:3"}
 @pytest.fixture
 def place(tmp_path: Path) -> str:
     """A coordinator of a cluster of which no node runs."""
-    place = str(tmp_path / "coordinator")
-
-    async def make() -> None:
-        host = RealHost()
-        coordinator = coordinator_in(host, place)
-        try:
-            await coordinator.initialize(ClusterDescription.new(bytes(16), 1, NODES))
-        finally:
-            await coordinator.close()
-            host.close()
-
-    asyncio.run(make())
-    return f"file:{place}"
+    return unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, NODES))
 
 
 def test_a_zone_is_told_and_taken_back(shell: Shell, place: str) -> None:
@@ -83,10 +71,6 @@ def test_partitions_that_do_not_follow_a_requirement_in_time_are_named(shell: Sh
 
 def test_a_coordinator_that_falls_silent_delays_a_requirement_once_and_not_for_each_partition(tmp_path: Path) -> None:
     async def scenario() -> None:
-        host = RealHost()
-        coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
-        write = coordinator.set_description
-
         async def silent(*_: object) -> Any:
             await asyncio.Event().wait()
 
@@ -94,9 +78,9 @@ def test_a_coordinator_that_falls_silent_delays_a_requirement_once_and_not_for_e
             coordinator.partition = silent  # type: ignore[method-assign]
             return await write(*arguments)
 
-        try:
+        async with opened_coordinator(f"file:{tmp_path / 'coordinator'}") as (host, coordinator):
             await coordinator.initialize(ClusterDescription.new(bytes(16), 100, NODES))
-            coordinator.set_description = written  # type: ignore[method-assign]
+            write, coordinator.set_description = coordinator.set_description, written  # type: ignore[method-assign]
             async with asyncio.timeout(60):
                 change = await require(host, coordinator, 0, 0, 2.0)
                 assert change.waiting == dict.fromkeys(range(100), "the coordinator does not answer")
@@ -104,9 +88,6 @@ def test_a_coordinator_that_falls_silent_delays_a_requirement_once_and_not_for_e
                 del coordinator.partition
                 with pytest.raises(CoordinatorUnavailable, match=r"did not answer within 2 s"):
                     await require(host, coordinator, 2, 0, 2.0)
-        finally:
-            await coordinator.close()
-            host.close()
 
     asyncio.run(scenario())
 
@@ -157,9 +138,7 @@ async def test_a_decision_that_the_coordinator_does_not_answer_may_have_been_wri
     ],
     ids=lambda command: " ".join(map(str, command[:2])),
 )
-def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
-        monkeypatch.delenv(name, raising=False)
+def test_no_cluster_is_named(shell: Shell, command: tuple[object, ...]) -> None:
     shell.refuses(*command, code="bad_option", naming="no cluster is named: give --coordinator")
 
 

@@ -13,14 +13,11 @@ import pytest
 from typer.main import get_command
 
 from polonaise.admin import certificates
+from polonaise.admin.certificates import files_of_holder
 from polonaise.cli.application import application
 from polonaise.host.certificates import CLIENT, SERVER, STORAGE
-from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tls import TlsIdentity
 from rigs.shell import Shell
-
-
-def files(directory: Path, name: str) -> TlsFiles:
-    return TlsFiles(str(directory / "ca.pem"), str(directory / f"{name}.pem"), str(directory / f"{name}-key.pem"))
 
 
 def commands(group: Any, name: str = "polonaise") -> Iterator[tuple[str, set[str]]]:
@@ -45,8 +42,8 @@ def test_init_makes_a_ca_one_for_nodes_and_one_for_clients(shell: Shell, tmp_pat
         ("localhost", "server,storage", "localhost,127.0.0.1,::1"),
         ("client", "client", ""),
     ]
-    assert TlsIdentity(files(tmp_path / "tls", "localhost")).own.roles == {SERVER, STORAGE}
-    assert TlsIdentity(files(tmp_path / "tls", "client")).own.roles == {CLIENT}
+    assert TlsIdentity(files_of_holder(tmp_path / "tls", "localhost")).own.roles == {SERVER, STORAGE}
+    assert TlsIdentity(files_of_holder(tmp_path / "tls", "client")).own.roles == {CLIENT}
     assert "PRIVATE" not in said.output
 
 
@@ -67,7 +64,7 @@ def test_init_adds_certificates_of_the_same_ca(shell: Shell, tmp_path: Path) -> 
     said = shell.run("tls", "init", tmp_path, "--node", "n1.example.com,192.0.2.1", "--client", "billing")
     assert [row[0] for row in said.rows] == ["n1.example.com", "billing"]
     assert (tmp_path / "ca.pem").read_bytes() == ca
-    assert TlsIdentity(files(tmp_path, "n1.example.com")).own.name == "n1.example.com"
+    assert TlsIdentity(files_of_holder(tmp_path, "n1.example.com")).own.name == "n1.example.com"
 
 
 def test_a_certificate_that_exists_is_replaced_only_when_that_is_said(shell: Shell, tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ def test_a_certificate_that_exists_is_replaced_only_when_that_is_said(shell: She
     assert shell.run("tls", "init", tmp_path, "--renew", "--days", 2).status == 0
     changed = {path.name for path in tmp_path.iterdir() if path.read_bytes() != before[path.name]}
     assert changed == {"localhost.pem", "client.pem"}, "the keys and the CA stay"
-    TlsIdentity(files(tmp_path, "localhost"))
+    TlsIdentity(files_of_holder(tmp_path, "localhost"))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +149,7 @@ def test_a_host_of_a_long_name_may_be_the_first(shell: Shell, tmp_path: Path) ->
     name = shell.run("tls", "init", tmp_path, "--node", host).rows[0][0]
     assert len(name) <= 64
     assert name.startswith("a" * 40 + ".b")
-    assert TlsIdentity(files(tmp_path, name)).own.roles == {SERVER, STORAGE}
+    assert TlsIdentity(files_of_holder(tmp_path, name)).own.roles == {SERVER, STORAGE}
     other = shell.run("tls", "init", tmp_path, "--node", f"{host}.org").rows[0][0]
     assert other != name
 
@@ -162,12 +159,12 @@ def test_two_at_once_make_one_ca(tmp_path: Path) -> None:
         for _ in threads.map(lambda n: certificates.make(tmp_path, [certificates.client(f"c{n}")]), range(8)):
             pass
     for number in range(8):
-        assert TlsIdentity(files(tmp_path, f"c{number}")).own.roles == {CLIENT}, "of the CA that is there"
+        assert TlsIdentity(files_of_holder(tmp_path, f"c{number}")).own.roles == {CLIENT}, "of the CA that is there"
 
 
 def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> None:
     shell.run("tls", "init", tmp_path)
-    given = files(tmp_path, "localhost")
+    given = files_of_holder(tmp_path, "localhost")
     options = ["--tls-ca", given.ca, "--tls-certificate", given.certificate, "--tls-key", given.key]
     said = shell.run("tls", "check", *options)
     assert said.output.startswith("localhost is for server and storage, until 20")
@@ -177,7 +174,7 @@ def test_check_says_what_a_certificate_is_for(shell: Shell, tmp_path: Path) -> N
 
 def test_check_names_what_is_wrong(shell: Shell, tmp_path: Path) -> None:
     shell.run("tls", "init", tmp_path)
-    given = files(tmp_path, "localhost")
+    given = files_of_holder(tmp_path, "localhost")
     shell.refuses("tls", "check", code="bad_option", naming="no TLS files are named: give --tls-ca")
     shell.refuses("tls", "check", "--tls-ca", given.ca, code="bad_option", naming="certificate and key not given")
     options = ["--tls-ca", given.ca, "--tls-certificate", given.certificate, "--tls-key", tmp_path / "client-key.pem"]

@@ -7,29 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.coordination.file import coordinator_in
+from polonaise.admin.asking import opened_coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.host.real import RealHost
+from rigs.cluster import unserved
 from rigs.shell import Shell
 
 
 @pytest.fixture
 def at(tmp_path: Path) -> tuple[str, str]:
-    async def make() -> None:
-        host = RealHost()
-        coordinator = coordinator_in(host, str(tmp_path / "coordinator"))
-        await coordinator.initialize(ClusterDescription(bytes(16), 1, ("a:1",)))
-        await coordinator.close()
-        host.close()
-
-    asyncio.run(make())
-    return "--coordinator", f"file:{tmp_path / 'coordinator'}"
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    monkeypatch.delenv("POLONAISE_COORDINATOR", raising=False)
-    return Shell(monkeypatch, capfd)
+    return "--coordinator", unserved(tmp_path / "coordinator", ClusterDescription(bytes(16), 1, ("a:1",)))
 
 
 def test_topics_are_created_listed_and_described(shell: Shell, at: tuple[str, str]) -> None:
@@ -65,18 +51,12 @@ def test_topics_that_can_not_be(shell: Shell, at: tuple[str, str]) -> None:
 
 def test_copies_are_required_of_a_topic(shell: Shell, at: tuple[str, str]) -> None:
     shell.run("topic", "create", "payments", *at)
-    place = at[1].removeprefix("file:")
 
     async def demand() -> None:
         """As the command does once the nodes answer: here none runs."""
-        host = RealHost()
-        coordinator = coordinator_in(host, place)
-        try:
+        async with opened_coordinator(at[1]) as (_, coordinator):
             current = await coordinator.description()
             await coordinator.set_description(current.value.requiring(2, 0, "payments"), current.version)
-        finally:
-            await coordinator.close()
-            host.close()
 
     asyncio.run(demand())
     assert shell.run("topic", "list", *at).rows == [["payments", "1", "1", "0", "2", "copies"]]

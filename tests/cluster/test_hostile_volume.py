@@ -13,7 +13,7 @@ import pytest
 import polonaise
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Fetch, Flush, Health, HighWaterMark, Ping, Read
-from rigs.goodprocess import good_client, rounded
+from rigs.goodprocess import TURNS_MAX, good_client, is_hardly_slower, rounded
 from rigs.hostile import (
     Peer,
     Target,
@@ -29,9 +29,6 @@ from rigs.hostile import (
 from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
-TURNS_MAX = 6
-TOLD_APART_MS = 10.0
-"""Latencies below are not compared: with a few processes per processor a turn of the scheduler is as long."""
 
 
 async def test_who_asks_and_never_listens_is_not_served_without_end(server: Target) -> None:
@@ -196,14 +193,10 @@ async def test_good_clients_hardly_notice_the_hostile_ones(server: Target, port:
             async with hostility(target):
                 await client.windows(1)
                 disturbed += await client.windows(2)
-            if turn and hardly_noticed(calm, disturbed):
+            if turn and is_hardly_slower(calm, disturbed, 2):
                 break
     print(f"p99 of appends in ms, calm: {rounded(calm)}; with hostile peers on the {port}: {rounded(disturbed)}")  # noqa: T201
-    assert hardly_noticed(calm, disturbed)
-
-
-def hardly_noticed(calm: list[float], disturbed: list[float]) -> bool:
-    return min(disturbed) <= 2 * max(min(calm), TOLD_APART_MS)
+    assert is_hardly_slower(calm, disturbed, 2)
 
 
 @contextlib.asynccontextmanager

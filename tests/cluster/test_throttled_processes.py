@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,12 @@ import polonaise
 from polonaise.node.local import LocalCluster
 from polonaise.wire.messages import Ping
 from rigs.cluster import connected, running
-from rigs.goodprocess import good_client, rounded
-from rigs.hostile import Target, bytes_of, greet, mount, processor_s, resident_bytes, target_of
+from rigs.goodprocess import TURNS_MAX, good_client, is_hardly_slower, rounded
+from rigs.hostile import Peer, Target, bytes_of, greet, mount, peak_bytes, processor_s, target_of
 from rigs.waiting import time_passes, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
-TURNS_MAX = 6
-TOLD_APART_MS = 10.0
-"""Latencies below are not compared: with a few processes per processor a turn of the scheduler is as long."""
 IDLE_CLIENTS = 1_000
 SERVER_BYTES_MAX = 400 * 2**20
 PARTITIONS = 300
@@ -35,18 +32,25 @@ async def idle_connections(server: Target, count: int) -> AsyncIterator[None]:
     """Keep so many greeted connections that say that they are alive, and nothing else."""
     async with contextlib.AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(greet(server)) for _ in range(count)]
-
-        async def keep_alive() -> None:
-            while True:
-                for peer in peers:
-                    peer.say(bytes_of(Ping()))
-                    await time_passes(2 / count)
-
-        keeping = asyncio.create_task(keep_alive())
-        try:
+        with kept_alive(peers, 2.0):
             yield
-        finally:
-            keeping.cancel()
+
+
+@contextlib.contextmanager
+def kept_alive(peers: list[Peer], every_s: float) -> Iterator[None]:
+    """Let each of these say so often that it is alive."""
+
+    async def keep_alive() -> None:
+        while True:
+            for peer in peers:
+                peer.say(bytes_of(Ping()))
+                await time_passes(every_s / len(peers))
+
+    keeping = asyncio.create_task(keep_alive())
+    try:
+        yield
+    finally:
+        keeping.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -54,17 +58,8 @@ async def reader_that_never_reads(server: Target) -> AsyncIterator[None]:
     async with greet(server) as peer:
         peer.reader._transport.pause_reading()  # type: ignore[attr-defined]
         peer.say(mount(-1), partition=0, request=1)
-
-        async def keep_alive() -> None:
-            while True:
-                peer.say(bytes_of(Ping()))
-                await time_passes(1)
-
-        keeping = asyncio.create_task(keep_alive())
-        try:
+        with kept_alive([peer], 1.0):
             yield
-        finally:
-            keeping.cancel()
 
 
 async def test_a_thousand_idle_clients_and_a_reader_that_never_reads_are_hardly_noticed(tmp_path: Path) -> None:
@@ -82,14 +77,10 @@ async def test_a_thousand_idle_clients_and_a_reader_that_never_reads_are_hardly_
                 if turn and is_hardly_slower(calm, beside, 2):
                     break
         assert server.node.pid is not None
-        peak = resident_bytes(server.node.pid, peak=True)
+        peak = peak_bytes(server.node.pid)
     print(f"p99 of appends in ms, alone: {rounded(calm)}; beside: {rounded(beside)}; {peak / 2**20:.0f} MB")  # noqa: T201
     assert is_hardly_slower(calm, beside, 2)
     assert peak < SERVER_BYTES_MAX
-
-
-def is_hardly_slower(calm: list[float], disturbed: list[float], times: float) -> bool:
-    return min(disturbed) <= times * max(min(calm), TOLD_APART_MS)
 
 
 async def all_ready(log: polonaise.Log) -> bool:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +20,7 @@ from polonaise.host.tls import TlsFiles
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from rigs.cluster import running
 from rigs.health import until_engaged
+from rigs.programs import run_polonaise
 from rigs.tls import Authority, replace
 from rigs.waiting import wait_until
 
@@ -79,27 +77,20 @@ def test_the_blocking_face_takes_tls_files(cluster: LocalCluster, ours: Authorit
         assert log.append(b"from a thread", partition=0).result().id >= 0
 
 
-def run(*arguments: object, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "polonaise.cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **(environment or {})},
-    )  # fmt: skip
-
-
 def options_of(files: TlsFiles) -> list[str]:
     return ["--tls-ca", files.ca, "--tls-certificate", files.certificate, "--tls-key", files.key]
 
 
 def test_commands_take_the_files_as_options_or_from_the_environment(cluster: LocalCluster, ours: Authority) -> None:
     files = ours.client("shell")
-    done = run("log", "append", cluster.coordinator, "by options", *options_of(files))
+    done = run_polonaise("log", "append", cluster.coordinator, "by options", *options_of(files))
     assert (done.returncode, done.stderr) == (0, "")
     variables = {
         "POLONAISE_TLS_CA": files.ca, "POLONAISE_TLS_CERTIFICATE": files.certificate, "POLONAISE_TLS_KEY": files.key,
     }  # fmt: skip
-    done = run("log", "tail", cluster.coordinator, "-n", 1, "--json", environment=variables)
+    done = run_polonaise("log", "tail", cluster.coordinator, "-n", 1, "--json", environment=variables)
     assert json.loads(done.stdout)["data"] == "by options"
-    done = run("log", "health", cluster.coordinator)
+    done = run_polonaise("log", "health", cluster.coordinator)
     assert done.returncode == 1
     assert "[tls_required]" in done.stderr
     assert "--tls-ca" in done.stderr
@@ -139,7 +130,7 @@ def test_a_node_with_files_that_can_not_be_used_does_not_start(ours: Authority, 
     assert "this process needs one for storage" in refusal(ours.client("not-a-node"))
     assert "does not belong to the certificate" in refusal(TlsFiles(node.ca, node.certificate, ours.node("two").key))
     assert "no file" in refusal(TlsFiles(node.ca, node.certificate, f"{node.key}.gone"))
-    done = run("storage", "run", "--directory", tmp_path / "disk", "--tls-ca", node.ca)
+    done = run_polonaise("storage", "run", "--directory", tmp_path / "disk", "--tls-ca", node.ca)
     assert "[bad_option] TLS needs all of --tls-ca, --tls-certificate and --tls-key" in done.stderr
     assert not (tmp_path / "disk").exists()
 

@@ -15,16 +15,10 @@ from polonaise.errors import DeadlineExceeded, FragmentDamaged
 from polonaise.node.local import LocalCluster
 from rigs.cluster import Writer, connected, running
 from rigs.health import until_engaged
-from rigs.programs import POLONAISE, run_polonaise
+from rigs.programs import run_polonaise, start_polonaise
 from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*POLONAISE, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
 
 
 def files(cluster: LocalCluster) -> list[int]:
@@ -32,7 +26,7 @@ def files(cluster: LocalCluster) -> list[int]:
     return [len(list((own / "0").glob("*.seq"))) for own in cluster.storage_directories]
 
 
-def _has_begun(trimming: subprocess.Popen[bytes], cluster: LocalCluster, before: list[int]) -> bool:
+def _has_begun(trimming: subprocess.Popen[str], cluster: LocalCluster, before: list[int]) -> bool:
     return trimming.poll() is not None or files(cluster) != before
 
 
@@ -49,7 +43,7 @@ async def test_a_trim_among_kills_drops_what_is_archived_and_loses_nothing(tmp_p
             before = files(cluster)
             assert min(before) > 10
             for _ in range(3):
-                trimming = start("archive", "trim", cluster.coordinator, store)
+                trimming = start_polonaise("archive", "trim", cluster.coordinator, store)
                 await wait_until(partial(_has_begun, trimming, cluster, before), "a trim")
                 before = files(cluster)
                 node = random.choice(cluster.storage)

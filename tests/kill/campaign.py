@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from tests.campaigns import journal
 from tests.campaigns.comparison import Comparison
@@ -24,6 +25,8 @@ from polonaise.node.local import LocalCluster
 
 from .ledger import PARTITION, VIEW, Ledger
 from .verdict import View, judge
+
+T = TypeVar("T")
 
 PROCESSES = ("a", "b", "c")
 
@@ -130,9 +133,7 @@ class Campaign(ABC):
     def _time_take_over(self, others: list[_Process], killed_s: float) -> None:
         """Measure how long it takes until one of these processes has a commit that it asked for after the kill."""
         died_s = time.monotonic()
-        self._wait(lambda: _first_commit_s(others, killed_s) is not None, "a commit after what served it was killed")
-        first_s = _first_commit_s(others, killed_s)
-        assert first_s is not None
+        first_s = self._wait(lambda: _first_commit_s(others, killed_s), "a commit after what served it was killed")
         took_s = first_s - killed_s
         self.report.served_kills += 1
         self.report.take_overs_s.append(took_s)
@@ -160,13 +161,14 @@ class Campaign(ABC):
         until_s = time.monotonic() + seconds
         self._wait(lambda: time.monotonic() >= until_s, "the passing of time")
 
-    def _wait(self, holds: Callable[[], bool], what: str) -> None:
+    def _wait(self, holds: Callable[[], T | None], what: str) -> T:
+        """Wait until this gives something true; return that. Raises `GaveUp`."""
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
             for each in self._processes:
                 each.journal.follow()
-            if holds():
-                return
+            if held := holds():
+                return held
             for each in self._processes:
                 each.check_alive()
             if time.monotonic() >= give_up_s:

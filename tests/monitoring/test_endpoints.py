@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics_in
 from prometheus_client.parser import text_string_to_metric_families
 
 from polonaise.admin.logs import conditions
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.condition import health_status_of
-from rigs.httpget import exchanged, http_get
+from rigs.httpget import dialled, exchanged, http_get
 from rigs.observed import observed_cluster, started_storage
 from rigs.tls import Authority
 from rigs.waiting import wait_until
@@ -225,6 +225,5 @@ async def test_requests_that_nobody_answers(tmp_path: Path) -> None:
 async def test_http_ends_with_its_node(tmp_path: Path) -> None:
     node = await started_storage(tmp_path / "storage")
     await node.stop()
-    host, _, port = node.http.rpartition(":")
-    refused = await asyncio.gather(asyncio.open_connection(host, int(port)), return_exceptions=True)
-    assert isinstance(refused[0], ConnectionRefusedError)
+    with pytest.raises(ConnectionRefusedError):
+        await dialled(node.http)

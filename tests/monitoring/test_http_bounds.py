@@ -14,14 +14,13 @@ import pytest
 
 from polonaise.errors import AddressInUse, BadOption, PartitionNotReady
 from polonaise.histogram import Histogram
-from polonaise.host import Host
 from polonaise.host.real import RealHost, stop_at_mistakes
 from polonaise.node.monitoring import httplistener
 from polonaise.node.monitoring.exposition import Exposition
 from polonaise.node.monitoring.face import HttpFace
 from polonaise.node.monitoring.httplistener import CONNECTIONS_MAX, HttpAnswer, HttpListener, HttpRequest
 from polonaise.storage.settings import StorageSettings
-from rigs.httpget import exchanged, http_get, parsed
+from rigs.httpget import dialled, exchanged, http_get, parsed
 from rigs.observed import started_storage
 from rigs.waiting import PATIENCE_S, wait_until
 
@@ -41,17 +40,16 @@ class Unstoppable(RealHost):
 
 
 @contextlib.asynccontextmanager
-async def listening(answering: Any, host: Host | None = None) -> AsyncIterator[tuple[HttpListener, str]]:
-    own = host or Unstoppable()
-    stop_at_mistakes(asyncio.get_running_loop(), own)
-    listener = HttpListener(own, answering)
+async def listening(answering: Any) -> AsyncIterator[tuple[HttpListener, str]]:
+    host = Unstoppable()
+    stop_at_mistakes(asyncio.get_running_loop(), host)
+    listener = HttpListener(host, answering)
     try:
         yield listener, await listener.open(ANY_PORT)
-        assert isinstance(own, Unstoppable)
-        assert own.failures == [], "nothing may end the node"
+        assert host.failures == [], "nothing may end the node"
     finally:
         await listener.close()
-        own.close()  # type: ignore[attr-defined]
+        host.close()
 
 
 async def hello(asked: HttpRequest) -> HttpAnswer:
@@ -101,8 +99,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
         return HttpAnswer(200, "text/plain", bytes(64 * 2**20))
 
     async with listening(large) as (listener, address):
-        host, _, port = address.rpartition(":")
-        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        _, writer = await dialled(address, limit=1024)
         writer.write(ASKED)
         await wait_until(lambda: listener._connections)
         await wait_until(lambda: not listener._connections)
@@ -112,8 +109,7 @@ async def test_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_more_connections_than_the_bound_are_closed_at_once() -> None:
     async with listening(hello) as (listener, address):
-        host, _, port = address.rpartition(":")
-        idle = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX)]
+        idle = [await dialled(address) for _ in range(CONNECTIONS_MAX)]
         await wait_until(lambda: len(listener._connections) == CONNECTIONS_MAX)
         assert await exchanged(address, ASKED) == b""
         for _, writer in idle:
@@ -125,8 +121,7 @@ async def test_more_connections_than_the_bound_are_closed_at_once() -> None:
 async def asked_and_left(address: str, began: asyncio.Event) -> None:
     """Ask, and leave as soon as the answer is being made."""
     began.clear()
-    host, _, port = address.rpartition(":")
-    _, writer = await asyncio.open_connection(host, int(port))
+    _, writer = await dialled(address)
     writer.write(ASKED)
     await asyncio.wait_for(began.wait(), PATIENCE_S)
     writer.transport.abort()
@@ -295,8 +290,7 @@ async def test_a_mistake_of_the_library_ends_its_connection_only(
 async def test_a_listener_that_is_dead_does_not_stop_its_node(tmp_path: Path) -> None:
     node = await started_storage(tmp_path / "storage")
     try:
-        host, _, port = node.http.rpartition(":")
-        writers = [(await asyncio.open_connection(host, int(port)))[1] for _ in range(CONNECTIONS_MAX + 8)]
+        writers = [(await dialled(node.http))[1] for _ in range(CONNECTIONS_MAX + 8)]
         assert await exchanged(node.http, ASKED) == b""
         assert not node.task.done()
         for writer in writers:

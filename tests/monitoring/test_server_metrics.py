@@ -43,8 +43,8 @@ def lose(node: Node) -> None:
     node.crash()
 
 
-async def of_storage(town: Town, number: int = 0) -> Samples:
-    node = town.cluster.stores[town.cluster.storage[number].name]
+async def of_storage(town: Town) -> Samples:
+    node = town.cluster.stores[town.cluster.storage[0].name]
     return await ObservedStorage(node, node._host, node._settings.directory).samples(Detail())
 
 

@@ -1,4 +1,4 @@
-"""A cluster of real processes, and a writer that compares what it was told with the log."""
+"""A cluster of real processes, or of none, and a writer that compares what it was told with the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polonaise
+from polonaise.admin.asking import opened_coordinator
+from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
@@ -33,6 +35,18 @@ def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
         assert "Traceback" not in node.log, f"{node.name} wrote a traceback:\n{node.log[-3000:]}"
 
 
+def unserved(directory: Path, description: ClusterDescription) -> str:
+    """Make a cluster of which no node runs; return its coordinator's address."""
+    address = f"file:{directory}"
+
+    async def make() -> None:
+        async with opened_coordinator(address) as (_, coordinator):
+            await coordinator.initialize(description)
+
+    asyncio.run(make())
+    return address
+
+
 def nodes(cluster: LocalCluster) -> list[ChildNode]:
     assert cluster.server is not None
     return [cluster.server, *cluster.storage]
@@ -41,9 +55,8 @@ def nodes(cluster: LocalCluster) -> list[ChildNode]:
 class Writer:
     """Appends numbered bodies at a steady pace, and remembers what it was told of each, and when."""
 
-    def __init__(self, log: polonaise.Log, name: str = "writer", every_s: float = 0.005) -> None:
+    def __init__(self, log: polonaise.Log, every_s: float = 0.005) -> None:
         self._log = log
-        self._name = name
         self._every_s = every_s
         self._task: asyncio.Task[None] | None = None
         self._fates: set[asyncio.Task[None]] = set()
@@ -69,7 +82,7 @@ class Writer:
     async def _write(self) -> None:
         for number in itertools.count():
             await self._log.ready(0)
-            body = f"{self._name}/{number}".encode()
+            body = f"writer/{number}".encode()
             fate = asyncio.create_task(self._learn(body, self._log.append(body, partition=0)))
             self._fates.add(fate)
             await time_passes(self._every_s)
@@ -105,7 +118,5 @@ class Writer:
         return len(bodies)
 
 
-@contextlib.asynccontextmanager
-async def connected(cluster: LocalCluster) -> AsyncIterator[polonaise.Log]:
-    async with polonaise.connect(cluster.coordinator) as log:
-        yield log
+def connected(cluster: LocalCluster) -> contextlib.AbstractAsyncContextManager[polonaise.Log]:
+    return polonaise.connect(cluster.coordinator)

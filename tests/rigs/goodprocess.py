@@ -8,6 +8,10 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+TURNS_MAX = 6
+"""How often a measurement beside others may be taken again on a busy machine."""
+TOLD_APART_MS = 10.0
+"""Latencies below are not compared: with a few processes per processor a turn of the scheduler is as long."""
 _PROGRAM = str(Path(__file__).with_name("goodclient.py"))
 
 
@@ -43,3 +47,7 @@ async def good_client(coordinator: str) -> AsyncIterator[GoodClient]:
 
 def rounded(figures: list[float]) -> str:
     return " ".join(f"{figure:.1f}" for figure in figures)
+
+
+def is_hardly_slower(calm: list[float], disturbed: list[float], times: float) -> bool:
+    return min(disturbed) <= times * max(min(calm), TOLD_APART_MS)

@@ -13,9 +13,8 @@ from typing import Any
 from zlib import crc32
 
 import polonaise
-from polonaise.host.real import RealHost
+from polonaise.admin.asking import opened_coordinator
 from polonaise.link.connection import hello
-from polonaise.node.addresses import coordinator_at
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire import codec
 from polonaise.wire.appends import AppendColumns
@@ -85,9 +84,9 @@ class Peer:
                 return None
             self._ready += self._frames.feed(data)
 
-    async def answer(self, message: Message, *, partition: int = 0, request: int = 7) -> Message | None:
+    async def answer(self, message: Message, *, partition: int = 0) -> Message | None:
         """Send a message and return the answer."""
-        self.say(message, request=request, partition=partition)
+        self.say(message, request=7, partition=partition)
         return await self.hear()
 
     async def refused(self, message: Message, *, partition: int = 0) -> str:
@@ -151,11 +150,10 @@ def raw_frame(kind: int, head: bytes = b"", payload: bytes = b"", **wrong: int) 
     return summed + struct.pack("<I", wrong.get("crc", crc32(head, crc32(summed)))) + head + payload
 
 
-def resident_bytes(pid: int, *, peak: bool = False) -> int:
-    """Return resident memory in bytes: now, or its peak since `forget_peak`."""
-    name = "VmHWM" if peak else "VmRSS"
+def peak_bytes(pid: int) -> int:
+    """Return the peak of resident memory since `forget_peak`, in bytes."""
     with open(f"/proc/{pid}/status") as status:
-        line = next(line for line in status if line.startswith(name))
+        line = next(line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
@@ -187,7 +185,7 @@ def unharmed(cluster: LocalCluster) -> Iterator[None]:
         assert node.alive, f"{node.name} is dead: {node.log[-3000:]}"
         assert node.pid == pid
         assert pid is not None
-        peak = resident_bytes(pid, peak=True)
+        peak = peak_bytes(pid)
         print(f"{node.name}: {peak / 2**20:.0f} MB at most")  # noqa: T201
         assert peak < RESIDENT_BYTES_MAX, f"{node.name} took {peak / 2**20:.0f} MB"
         assert "Traceback" not in node.log, node.log[-3000:]
@@ -202,11 +200,8 @@ async def assert_served(cluster: LocalCluster) -> None:
 
 async def target_of(cluster: LocalCluster, name: str) -> Target:
     """Return a node's port as a target, with the key that lets a stranger in."""
-    host = RealHost()
-    try:
-        key = (await coordinator_at(host, cluster.coordinator).describe()).key
-    finally:
-        host.close()
+    async with opened_coordinator(cluster.coordinator) as (_, coordinator):
+        key = (await coordinator.describe()).key
     if name == "server":
         assert cluster.server is not None
         return Target(cluster, name, cluster.server, ROLE_CLIENT, key)

@@ -24,10 +24,15 @@ class HttpSaid(NamedTuple):
         return parsed
 
 
+async def dialled(address: str, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection on which nothing was said yet."""
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port), **options)
+
+
 async def exchanged(address: str, sent: bytes) -> bytes:
     """Send these bytes, and return all that comes until the other side ends the connection."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await dialled(address)
     try:
         writer.write(sent)
         async with asyncio.timeout(PATIENCE_S):

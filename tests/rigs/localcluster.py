@@ -7,14 +7,13 @@ import json
 import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rigs.programs import POLONAISE
+from rigs.programs import start_polonaise
 from rigs.waiting import PATIENCE_S, block_until
 
 
@@ -22,9 +21,9 @@ class StartedCluster:
     """A running `cluster start`, whose events are read as they are printed."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        command = [*POLONAISE, "cluster", "start", "--directory", str(directory), "--json", *options]
         self.directory = directory
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = ("cluster", "start", "--directory", directory, "--json", *options)
+        self.process = start_polonaise(*command, stdin=None)
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 

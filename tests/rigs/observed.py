@@ -38,10 +38,8 @@ class ObservedCluster(NamedTuple):
     storage: list[ObservedRun]
     server: ObservedRun
 
-    @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[polonaise.Log]:
-        async with polonaise.connect(self.coordinator) as log:
-            yield log
+    def connected(self) -> contextlib.AbstractAsyncContextManager[polonaise.Log]:
+        return polonaise.connect(self.coordinator)
 
 
 async def started(run: Callable[..., Coroutine[Any, Any, None]], tls: TlsIdentity | None = None) -> ObservedRun:

@@ -1,4 +1,4 @@
-"""Runs programs to their end, and returns their output."""
+"""Runs programs to their end, and returns their output; starts commands that are talked to meanwhile."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def run_python(*arguments: object, **how: Any) -> subprocess.CompletedProcess[st
 
 def run_polonaise(*arguments: object, **how: Any) -> subprocess.CompletedProcess[str]:
     return run_program(*POLONAISE, *arguments, **how)
+
+
+def start_polonaise(*arguments: object, **how: Any) -> subprocess.Popen[str]:
+    """Start a command, whose standard input, output and errors are pipes unless `how` says otherwise."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([*POLONAISE, *map(str, arguments)], text=True, **{**pipes, **how})
 
 
 def output_of(ended: subprocess.CompletedProcess[str]) -> str:

@@ -45,7 +45,8 @@ class Shell:
         self._monkeypatch = monkeypatch
         self._capfd = capfd
         self.clusters: dict[str, MemoryCluster] = {}
-        monkeypatch.delenv("POLONAISE_LOG", raising=False)
+        for name in ("POLONAISE_LOG", "POLONAISE_COORDINATOR", "POLONAISE_CONFIG"):
+            monkeypatch.delenv(name, raising=False)
         self._real_connect = polonaise.connect
         monkeypatch.setattr(polonaise, "connect", self._connect, raising=False)
 
@@ -79,6 +80,7 @@ class Shell:
         said = self.run(*arguments, stdin=stdin)
         runs_a_node = arguments[:2] in (("server", "run"), ("storage", "run"))
         assert said.status in ((1, 78) if runs_a_node else (1,)), said
+        assert "listening" not in said.output
         assert said.errors.startswith(f"polonaise: [{code}] "), said.errors
         assert naming in said.errors
         assert len(said.errors.splitlines()) == 1, said.errors

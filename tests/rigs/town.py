@@ -87,22 +87,14 @@ class Town:
         self, machine: str, main: Callable[[Log], Awaitable[T]], view: View | None = None, topic: str = ""
     ) -> T:
         """Run one life of an application of this topic, or of none. Return what `main(log)` returns."""
-        results: list[T] = []
 
-        async def live(node: Node, host: Host) -> None:
-            coordinator = self.cluster.coordinator(node, host)
+        async def work(host: Host, coordinator: Coordinator) -> T:
             async with Log(host, coordinator, view=view, topic=topic) as log:
-                results.append(await main(log))
+                return await main(log)
 
-        node = Node(self.cluster, machine, live)
-        node.start()
-        assert node.process is not None
-        await node.process.ended()
-        if node.process.failure is not None:
-            raise node.process.failure
-        return results[0]
+        return await self.operator(work, machine)
 
-    async def operator(self, do: Callable[[Host, Coordinator], Awaitable[T]]) -> T:
+    async def operator(self, do: Callable[[Host, Coordinator], Awaitable[T]], machine: str = "operator") -> T:
         """Run one life of an operator, on a machine of its own. Return what `do` returns, or raise what it raises."""
         results: list[T | BaseException] = []
 
@@ -112,7 +104,7 @@ class Town:
             except Exception as error:  # noqa: BLE001 - raised below, in the test
                 results.append(error)
 
-        node = Node(self.cluster, "operator", live)
+        node = Node(self.cluster, machine, live)
         node.start()
         assert node.process is not None
         await node.process.ended()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,15 @@ from polonaise.smoke.hosts import namespaces_possible
 from polonaise.smoke.leftovers import PREFIX, names_of
 from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind
 from polonaise.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+from rigs.localcluster import processes_in
+from rigs.programs import POLONAISE
 from rigs.waiting import block_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RUN_S = 600
+TRANSACTIONS = 1_500
+"""Of a run that is interrupted."""
 
 
 def networks() -> set[str]:
@@ -29,31 +31,18 @@ def networks() -> set[str]:
     return {*names_of("netns", PREFIX), *names_of("link", PREFIX)}
 
 
-def processes_of(directory: Path) -> list[str]:
-    """The command lines of all processes that name the directory, except this one."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if str(directory) in line and int(each.name) != os.getpid():
-            found.append(line)
-    return found
-
-
 class Command:
     """`polonaise smoke` as a process, whose events are read as they come."""
 
-    def __init__(self, directory: Path, transactions: int, hosts: str) -> None:
+    def __init__(self, directory: Path, hosts: str) -> None:
         self._lines = directory.with_suffix(".events")
         self._lines.touch()
         self._seen = len(self._lines.read_text().splitlines())
         with self._lines.open("ab") as events:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "polonaise.cli", "smoke", "--json", "--directory", str(directory),
-                    "--transactions", str(transactions), "--hosts", hosts,
+                    *POLONAISE, "smoke", "--json", "--directory", str(directory),
+                    "--transactions", str(TRANSACTIONS), "--hosts", hosts,
                 ],
                 stdout=events,
             )  # fmt: skip
@@ -63,10 +52,10 @@ class Command:
         lines = self._lines.read_text().splitlines(keepends=True)[self._seen :]
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
-    def until_event(self, event: str) -> None:
+    def until_fault(self) -> None:
         block_until(
-            lambda: self.process.poll() is not None or any(each["event"] == event for each in self.events),
-            event,
+            lambda: self.process.poll() is not None or any(each["event"] == "fault" for each in self.events),
+            "a fault",
             within_s=120,
         )
         assert self.process.poll() is None, self.events
@@ -79,7 +68,7 @@ class Command:
 def directory(tmp_path: Path) -> Iterator[Path]:
     before = networks()
     yield tmp_path / "run"
-    assert block_until(lambda: not processes_of(tmp_path / "run"), "all processes have ended")
+    assert block_until(lambda: not processes_in(tmp_path / "run"), "all processes have ended")
     assert networks() <= before
 
 
@@ -103,23 +92,23 @@ def test_a_run_that_is_interrupted_and_killed_leaves_nothing_and_is_resumed(dire
     if hosts == NAMESPACES and (why := namespaces_possible()):
         pytest.skip(f"no network namespaces here: {why}")
     before = networks()
-    run = Command(directory, 1_500, hosts)
-    run.until_event("fault")
+    run = Command(directory, hosts)
+    run.until_fault()
     run.process.send_signal(signal.SIGINT)
     assert run.status() == 130
-    assert processes_of(directory) == []
+    assert processes_in(directory) == {}
     assert networks() <= before
 
-    run = Command(directory, 1_500, hosts)
-    run.until_event("fault")
+    run = Command(directory, hosts)
+    run.until_fault()
     run.process.kill()
     assert run.status() == -signal.SIGKILL
 
-    run = Command(directory, 1_500, hosts)
+    run = Command(directory, hosts)
     assert run.status() == 0, run.events[-3:]
     assert run.events[0]["event"] == "swept"
     report = run.events[-1]
     assert report["event"] == "report"
     assert report["interruptions"] == 2
     assert report["violations"] == []
-    assert report["operations"]["acknowledged"] >= 1_500
+    assert report["operations"]["acknowledged"] >= TRANSACTIONS

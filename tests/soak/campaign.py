@@ -18,11 +18,11 @@ from tests.campaigns.journal import Line
 from tests.campaigns.running import PATIENCE_S
 
 import polonaise
+from polonaise.admin.asking import health_on
 from polonaise.errors import PolonaiseError
 from polonaise.host.real import RealHost
 from polonaise.link.connection import Connection, connect, hello
-from polonaise.node.addresses import coordinator_at
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 from .flatness import Course, Stretch, courses
 from .node import PARTITIONS, SEGMENT_BYTES, body, partition_of
@@ -140,15 +140,13 @@ class Campaign:
         ]
         for node in self._servers:
             await node.start()
-        coordinator = coordinator_at(self._host, self._coordinator)
-        self._key = (await coordinator.describe()).key
-        await coordinator.close()
         await self._fill()
         await asyncio.gather(*(client.start() for client in self._clients))
 
     async def _fill(self) -> None:
         """Fill the caches of segments first, or they would grow for as long as a busy machine takes to do so."""
         async with polonaise.connect(self._coordinator) as log:
+            self._key = log.cluster_key
             for partition in range(PARTITIONS):
                 for number in range(SEGMENTS_CACHED):
                     operation = f"fill/{partition}/{number}"
@@ -216,13 +214,10 @@ class Campaign:
             asked = server.asked
             if asked is None or asked.closed:
                 asked = server.asked = await connect(self._host, server.address, make, deadline_s=2)
-            answer = await asked.request(Health(), deadline_s=2)
+            return await health_on(asked, 2)
         except PolonaiseError as error:
             self.report.unanswered = f"{server.name}: {error}"
             return None
-        assert isinstance(answer, HealthIs)
-        told: dict[str, Any] = json.loads(answer.document)
-        return told
 
     # ------------------------------------------------------------------ disturbing
 

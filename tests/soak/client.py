@@ -169,7 +169,8 @@ class Client:
             receipt = self._log.append(data, partition, header=self._random.randrange(3))
             if self._random.random() < GIVEN_UP:
                 with contextlib.suppress(TimeoutError, PolonaiseError):
-                    await asyncio.wait_for(asyncio.ensure_future(_awaited(receipt)), self._random.uniform(0, 0.01))
+                    async with asyncio.timeout(self._random.uniform(0, 0.01)):
+                        await receipt
             self._learn_later(operation, receipt)
 
     async def run_context(self, partition: int) -> None:
@@ -295,10 +296,6 @@ class Client:
         ):
             with self._what_may_pass():
                 await self._perhaps_given_up(request, 0.01)
-
-
-async def _awaited(receipt: polonaise.Receipt) -> None:
-    await receipt
 
 
 async def _count_tasks(book: Journal) -> None:

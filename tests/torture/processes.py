@@ -36,12 +36,12 @@ class AnsweredEarly(Exception):
     """The driver ended its job without reaching the awaited step; the message is its answer."""
 
 
-def wait_for(holds: Callable[[], bool], what: str, within_s: float = ANSWERED_S_MAX, every_s: float = 0.005) -> None:
+def wait_for(holds: Callable[[], bool], what: str, every_s: float = 0.005) -> None:
     """Wait until the condition holds. Raises `Hangs`."""
-    until_s = time.monotonic() + within_s
+    until_s = time.monotonic() + ANSWERED_S_MAX
     while not holds():
         if time.monotonic() >= until_s:
-            raise Hangs(f"{what}: not within {within_s:g} s")
+            raise Hangs(f"{what}: not within {ANSWERED_S_MAX:g} s")
         time.sleep(every_s)
 
 

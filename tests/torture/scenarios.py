@@ -37,9 +37,9 @@ class Rig:
         driver.ask({"job": "together", "jobs": jobs})
         return driver
 
-    def through(self, lives: Mapping[Copy, Fault | None], split: Mapping[str, str] = SPLIT) -> list[str | None]:
+    def through(self, lives: Mapping[Copy, Fault | None]) -> list[str | None]:
         """Let copies run together to their ends, each with its fault. Return None or the error of each."""
-        return outcomes_of(self.begin(lives, split).answer(), len(lives))
+        return outcomes_of(self.begin(lives).answer(), len(lives))
 
     def finish(self, copies: Sequence[Copy], split: Mapping[str, str], shuffle: int | None = None) -> list[str]:
         """Start copies again until all are complete, then compare."""

@@ -6,11 +6,17 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
-from polonaise.errors import PolonaiseError, ProtocolError, WrongClusterKey, WrongStorageNode
+from polonaise.errors import (
+    CoordinatorUnavailable,
+    PolonaiseError,
+    ProtocolError,
+    WrongClusterKey,
+    WrongStorageNode,
+)
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealHost
@@ -19,6 +25,8 @@ from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
+
+T = TypeVar("T")
 
 Told: TypeAlias = dict[str, Any] | PolonaiseError
 """A node's health document, or the error for which it could not be had."""
@@ -57,6 +65,27 @@ async def _close(coordinator: Coordinator) -> None:
             await coordinator.close()
     except (TimeoutError, PolonaiseError):
         pass  # every request has been answered or has failed by now, so nothing depends on a clean end
+
+
+async def answered(asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
+    """Return the coordinator's answer. Raises `CoordinatorUnavailable` without one within `timeout_s` seconds.
+
+    `more` is what the error says besides, such as that a change may have been made.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await asking
+    except TimeoutError:
+        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s{more}") from None
+
+
+async def values_in(coordinator: Coordinator, partitions: Iterable[PartitionId]) -> dict[PartitionId, PartitionValue]:
+    """Return the values that the coordinator has of these partitions, reading some of them at the same time."""
+
+    async def read(partition: PartitionId) -> PartitionValue:
+        return (await coordinator.partition(partition)).value
+
+    return await values_of(read, partitions)
 
 
 async def values_of(
@@ -112,12 +141,8 @@ async def connected(
         connection.close()
 
 
-async def ask_name(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> str:
-    """Ask at this address for the storage node `name`; return why it was not found there, and empty if it answers.
-
-    Raises as `ask_named`.
-    """
-    told = await ask_named(host, name, address, cluster_key, timeout_s)
+def trouble_in(told: Told) -> str:
+    """Return why a node did not tell its health; empty if it did."""
     return "" if isinstance(told, dict) else str(told)
 
 

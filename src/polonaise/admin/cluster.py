@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator
+from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -82,6 +82,17 @@ class ServerStatus:
         """How well the server is: degraded at worst, because another one can take over its partitions."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
+    def document(self) -> dict[str, Any]:
+        """Return the status as a JSON-ready document."""
+        return {
+            "server": self.server,
+            "address": self.address,
+            "registered": self.registered,
+            "reachable": not self.trouble,
+            "partitions": self.partitions,
+            "troubles": self.troubles,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
@@ -122,6 +133,20 @@ class StorageStatus:
         """How well the storage node is: degraded at worst, because a cluster works without a minority of them."""
         return Wellness.DEGRADED if self.troubles else Wellness.WELL
 
+    def document(self) -> dict[str, Any]:
+        """Return the status as a JSON-ready document."""
+        return {
+            "name": self.name,
+            "address": self.address,
+            "reachable": not self.trouble,
+            "draining": self.draining,
+            "directory": self.directory,
+            "partitions": self.partitions,
+            "free_bytes": self.free_bytes,
+            "total_bytes": self.total_bytes,
+            "troubles": self.troubles,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
@@ -156,6 +181,35 @@ class PartitionStatus:
             return "unknown"
         return {Wellness.WELL: "ready", Wellness.DEGRADED: "degraded"}.get(self.wellness, "not ready")
 
+    def document(self) -> dict[str, Any]:
+        """Return the status as a JSON-ready document."""
+        owner, condition = self.owner, self.condition
+        told: dict[str, Any] = {
+            "session": None,
+            "committed_high_water_mark": None,
+            "engaged": [],
+            "behind": {},
+            "out": {},
+        }
+        told["change"] = ""
+        if condition is not None:
+            told = {
+                "session": condition.session,
+                "committed_high_water_mark": condition.committed_high_water_mark,
+                "engaged": condition.engaged,
+                "behind": condition.behind,
+                "out": condition.out,
+                "change": condition.change,
+            }
+        return {
+            "partition": self.partition,
+            "state": self.state,
+            "owner": None if owner is None else {"server": owner.server, "address": owner.address},
+            "generation": None if owner is None else owner.generation,
+            **told,
+            "troubles": self.troubles,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
@@ -180,6 +234,12 @@ class ClusterStatus:
             return Wellness.FAILED
         each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
         return max(each, default=Wellness.WELL)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Everything that is wrong with partitions, servers and storage nodes, line by line; empty if nothing is."""
+        groups = (self.partitions, self.servers, self.storage)
+        return [trouble for group in groups for each in group for trouble in each.troubles]
 
     @property
     def coordinator_trouble(self) -> str:
@@ -216,61 +276,10 @@ class ClusterStatus:
             "required": self.required,
             "topics_required": self.topics_required,
             "coordinator": {"address": redacted(self.coordinator), "trouble": self.coordinator_trouble},
-            "servers": [server_document(each) for each in self.servers],
-            "storage": [storage_document(each) for each in self.storage],
-            "partitions": [partition_document(each) for each in self.partitions],
+            "servers": [each.document() for each in self.servers],
+            "storage": [each.document() for each in self.storage],
+            "partitions": [each.document() for each in self.partitions],
         }
-
-
-def server_document(status: ServerStatus) -> dict[str, Any]:
-    """Return a server's status as a JSON-ready document."""
-    return {
-        "server": status.server,
-        "address": status.address,
-        "registered": status.registered,
-        "reachable": not status.trouble,
-        "partitions": status.partitions,
-        "troubles": status.troubles,
-    }
-
-
-def storage_document(status: StorageStatus) -> dict[str, Any]:
-    """Return a storage node's status as a JSON-ready document."""
-    return {
-        "name": status.name,
-        "address": status.address,
-        "reachable": not status.trouble,
-        "draining": status.draining,
-        "directory": status.directory,
-        "partitions": status.partitions,
-        "free_bytes": status.free_bytes,
-        "total_bytes": status.total_bytes,
-        "troubles": status.troubles,
-    }
-
-
-def partition_document(status: PartitionStatus) -> dict[str, Any]:
-    """Return a partition's status as a JSON-ready document."""
-    owner, condition = status.owner, status.condition
-    told: dict[str, Any] = {"session": None, "committed_high_water_mark": None, "engaged": [], "behind": {}, "out": {}}
-    told["change"] = ""
-    if condition is not None:
-        told = {
-            "session": condition.session,
-            "committed_high_water_mark": condition.committed_high_water_mark,
-            "engaged": condition.engaged,
-            "behind": condition.behind,
-            "out": condition.out,
-            "change": condition.change,
-        }
-    return {
-        "partition": status.partition,
-        "state": status.state,
-        "owner": None if owner is None else {"server": owner.server, "address": owner.address},
-        "generation": None if owner is None else owner.generation,
-        **told,
-        "troubles": status.troubles,
-    }
 
 
 class ClusterObserver:
@@ -317,7 +326,7 @@ class ClusterObserver:
                     addresses[server],
                     server in registered,
                     owned[server],
-                    _trouble_in(answer),
+                    trouble_in(answer),
                     server_troubles(answer) if isinstance(answer, dict) else (),
                 )
                 for server, answer in answers.items()
@@ -429,10 +438,6 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
-
-
-def _trouble_in(answer: Told) -> str:
-    return "" if isinstance(answer, dict) else str(answer)
 
 
 def _storage_status(

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
 from polonaise.errors import BadOption, NotFound
@@ -23,8 +23,6 @@ from polonaise.node.addresses import check_storage_name
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
-
-T = TypeVar("T")
 
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "command line"
@@ -94,7 +92,7 @@ class GivenSettings:
 
     def server_settings(self) -> ServerSettings:
         """Return the settings of a server."""
-        return ServerSettings(link=self._of(LinkSettings), **self._fields_of(ServerSettings))
+        return ServerSettings(link=self._link(), **self._fields_of(ServerSettings))
 
     def storage_settings(self) -> StorageSettings:
         """Return the settings of a storage node. Raises `BadOption` without a directory, and for an invalid name."""
@@ -102,10 +100,10 @@ class GivenSettings:
         values = {**self._fields_of(StorageSettings), "directory": os.path.abspath(directory)}
         if values["name"] is not None:
             check_storage_name(values["name"])
-        return StorageSettings(link=self._of(LinkSettings), **values)
+        return StorageSettings(link=self._link(), **values)
 
-    def _of(self, settings: Callable[..., T]) -> T:
-        return settings(**self._fields_of(settings))
+    def _link(self) -> LinkSettings:
+        return LinkSettings(**self._fields_of(LinkSettings))
 
     def _fields_of(self, settings: Any) -> dict[str, Any]:
         return {field.name: self[field.name] for field in fields(settings) if field.name in self.given}
@@ -300,14 +298,12 @@ def _value_of(key: SettingKey, value: object) -> Any:
             return _partitions_of(key, value)
         case SettingKind.FLAG:
             return value if isinstance(value, bool) else _flag_of(value)
-        case SettingKind.COUNT:
+        case SettingKind.COUNT | SettingKind.RATIO:
             number: float = _number_of(value, {"": 1})
         case SettingKind.BYTES:
             number = _number_of(value, _BYTE_UNITS)
         case SettingKind.SECONDS:
             number = _number_of(value, _SECOND_UNITS)
-        case SettingKind.RATIO:
-            number = _number_of(value, {"": 1})
     if key.kind in (SettingKind.COUNT, SettingKind.BYTES):
         if number != int(number):
             raise ValueError

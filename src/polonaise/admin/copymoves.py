@@ -106,18 +106,14 @@ class CopyMoves:
         If some fail, the others are carried out all the same, and the first failure is raised.
         """
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
-
-        async def move(each: Move) -> None:
-            async with turns:
-                await self._move(each)
-
         by_partition: dict[PartitionId, list[Move]] = {}
         for each in moves:
             by_partition.setdefault(each.partition, []).append(each)
 
         async def in_order(group: list[Move]) -> None:
             for each in group:
-                await move(each)
+                async with turns:
+                    await self._move(each)
 
         outcomes = await asyncio.gather(*map(in_order, by_partition.values()), return_exceptions=True)
         for outcome in outcomes:

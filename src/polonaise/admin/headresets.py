@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from polonaise.admin.asking import ask_health
+from polonaise.admin.asking import answered, ask_health
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import HeadReset, PartitionValue
+from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
@@ -88,14 +88,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     Raises `HeadNotReset` while the partition is open, and while no owner tells what the replicas hold;
     `UnknownPartition`, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds.
     """
-    try:
-        async with asyncio.timeout(timeout_s):
-            # Before the owner is asked: a session that starts after this read changes the version.
-            current = await coordinator.partition(partition)
-            owner = (await coordinator.assignment()).value.owners.get(partition)
-            key = (await coordinator.describe()).key
-    except TimeoutError:
-        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
+    # Before the owner is asked: a session that starts after this read changes the version.
+    current, owner, key = await answered(_kept(coordinator, partition), timeout_s)
     if owner is None:
         raise HeadNotReset(
             f"partition {partition} has no owner: start a server, which finds out what the replicas hold"
@@ -120,6 +114,15 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     known = max(int(health["committed"]), *(max(a["last"], a["confirmed"]) for a in held.values()))
     silent = [name for name in current.value.members if name not in held]
     return HeadState(partition, health["waits_for"], copies, silent, known, current.value, current.version)
+
+
+async def _kept(
+    coordinator: Coordinator, partition: PartitionId
+) -> tuple[Versioned[PartitionValue], Owner | None, bytes]:
+    """Return a partition's value, its owner, and the cluster's key."""
+    current = await coordinator.partition(partition)
+    owner = (await coordinator.assignment()).value.owners.get(partition)
+    return current, owner, (await coordinator.describe()).key
 
 
 def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> HeldCopy:
@@ -182,15 +185,9 @@ async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset
     if asked is not None and asked.is_pending and asked == replace(reset, asked_us=asked.asked_us):
         return
     changed = replace(value, resets=(*carried_out(value), reset))
-    try:
-        async with asyncio.timeout(timeout_s):
-            written = await coordinator.set_partition(state.partition, changed, state.version)
-    except TimeoutError:
-        raise CoordinatorUnavailable(
-            f"the coordinator did not answer within {timeout_s:g} s; the decision may have been written, and is then "
-            "carried out: repeat the command, and look again"
-        ) from None
-    if written is None:
+    writing = coordinator.set_partition(state.partition, changed, state.version)
+    unsure = "; the decision may have been written, and is then carried out: repeat the command, and look again"
+    if await answered(writing, timeout_s, unsure) is None:
         raise HeadNotReset(
             f"partition {state.partition} has changed since its copies were shown: repeat the command, and look again"
         )
@@ -209,16 +206,14 @@ async def await_reset(
     done = len(carried_out(state.value))
     while (left_s := until_s - host.clock.monotonic_s()) > 0:
         try:
-            async with asyncio.timeout(left_s):
-                resets = (await coordinator.partition(state.partition)).value.resets
-                owner = (await coordinator.assignment()).value.owners.get(state.partition)
-                key = (await coordinator.describe()).key
-        except (TimeoutError, CoordinatorUnavailable):
+            current, owner, key = await answered(_kept(coordinator, state.partition), left_s)
+        except CoordinatorUnavailable:
             why = "the coordinator does not answer"
             await asyncio.sleep(_LOOK_S)
             continue
         told = await ask_health(host, owner.address, ROLE_SERVER, key, left_s) if owner is not None else None
         health = told.get("partitions", {}).get(str(state.partition)) if isinstance(told, dict) else None
+        resets = current.value.resets
         if health is not None:
             why = health["waits_for"]
             if health["session"] is not None and len(resets) == done:

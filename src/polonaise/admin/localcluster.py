@@ -326,9 +326,7 @@ def _missing(status: ClusterStatus) -> str:
             f"{wrong} the storage directories of {', '.join(others)} belong to another cluster, for instance one that "
             "was deleted: erase them or put others in their place, or start the cluster in another directory"
         )
-    groups = (status.partitions, status.servers, status.storage)
-    troubles = [trouble for group in groups for each in group for trouble in each.troubles]
-    return "; ".join(list(dict.fromkeys(troubles))[:3])
+    return "; ".join(list(dict.fromkeys(status.troubles))[:3])
 
 
 def _how(status: int | None) -> str:

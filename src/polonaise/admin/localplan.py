@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -244,15 +245,17 @@ def _ports(count: int, first: int | None) -> list[int]:
     if first is not None:
         if first + count > 65_536:
             raise BadOption(f"invalid --port {first}: {count} ports are needed, and there are none above 65535")
-        for port in range(first, first + count):
-            check_free(HostPort(HOST, port))
-        return list(range(first, first + count))
+        return _free_from(first, count)
     for _ in range(_TRIES):
         start = random.randrange(_PORTS.start, _PORTS.stop - count)
-        try:
-            for port in range(start, start + count):
-                check_free(HostPort(HOST, port))
-        except AddressInUse:
-            continue
-        return list(range(start, start + count))
+        with contextlib.suppress(AddressInUse):
+            return _free_from(start, count)
     raise AddressInUse(f"no {count} ports in a row are free from {_PORTS.start} to {_PORTS.stop}: choose with --port")
+
+
+def _free_from(first: int, count: int) -> list[int]:
+    """Return these ports. Raises `AddressInUse` if somebody listens on one of them."""
+    ports = list(range(first, first + count))
+    for port in ports:
+        check_free(HostPort(HOST, port))
+    return ports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from polonaise.admin.cluster import ClusterObserver, PartitionStatus, partition_document
+from polonaise.admin.cluster import ClusterObserver, PartitionStatus
 from polonaise.coordination.values import PartitionValue
 from polonaise.terms import PartitionId, SessionId, TransactionId
 
@@ -37,7 +37,7 @@ class PartitionDescription:
     def document(self) -> dict[str, Any]:
         """Return the description as a JSON-ready document."""
         return {
-            **partition_document(self.status),
+            **self.status.document(),
             "required": self.required,
             "coordinator": {
                 "generation": self.value.generation,

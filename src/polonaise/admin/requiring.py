@@ -7,11 +7,11 @@ from its next session on, which its owner starts at once; only then does the cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import Told, ask_health, values_of
+from polonaise.admin.asking import Told, answered, ask_health, values_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.topics import check_topic_name
@@ -19,10 +19,10 @@ from polonaise.coordination.values import ClusterDescription, Owner, PartitionVa
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
-T = TypeVar("T")
+N = TypeVar("N", ServerId, StorageId)
 
 _LOOK_S: Final = 0.2
 """Seconds between two looks at the partitions that do not act by a requirement yet."""
@@ -67,7 +67,7 @@ async def require(
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
     copies, name = max(copies, zones), "" if topic is None else check_topic_name(topic)
-    current = await _answered(coordinator.description(), timeout_s)
+    current = await answered(coordinator.description(), timeout_s)
     wanted = current.value.requiring(copies, zones, name)
     required = wanted.demands[name].among(wanted.zones)
     partitions = _partitions_of(wanted, name)
@@ -95,7 +95,7 @@ async def set_zone(
     there any more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
     check_zone(zone)
-    current = await _answered(coordinator.description(), timeout_s)
+    current = await answered(coordinator.description(), timeout_s)
     current.value.check_known(name)
     wanted = current.value.zoned(name, zone)
     for topic, demand in wanted.demands.items():
@@ -134,7 +134,7 @@ async def _copied(
     partition's owner if commits need that copy (`recovery.takes_next`).
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
-    values = await _answered(_values(coordinator, partitions), timeout_s)
+    values = await answered(values_in(coordinator, partitions), timeout_s)
     for partition, value in values.items():
         for names in (value.members, value.next or value.members):
             copied.setdefault(frozenset(names), partition)
@@ -157,21 +157,26 @@ async def _check_servers(
     host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
     """Raise `InsufficientReplicas` unless all servers know such requirements, which this key of their health shows."""
-    members = await _answered(coordinator.members(), timeout_s)
-    told = await asyncio.gather(
-        *(ask_health(host, each.address, ROLE_SERVER, description.key, timeout_s) for each in members)
-    )
-    for member, answer in zip(members, told, strict=True):
+    servers = {each.server: each.address for each in await answered(coordinator.members(), timeout_s)}
+    told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
+    for server, answer in told.items():
         if not isinstance(answer, dict):
             raise InsufficientReplicas(
-                f"server {member.server} does not answer, and may not know of a requirement: {answer}. "
-                "Nothing was changed"
+                f"server {server} does not answer, and may not know of a requirement: {answer}. Nothing was changed"
             )
         if known_by not in answer:
             what = "required copies" if known_by == "required" else "copies required of a topic"
             raise InsufficientReplicas(
-                f"server {member.server} is of a version that knows no {what}: upgrade it. Nothing was changed"
+                f"server {server} is of a version that knows no {what}: upgrade it. Nothing was changed"
             )
+
+
+async def _asked(
+    host: Host, addresses: Mapping[N, str], role: int, cluster_key: bytes, timeout_s: float
+) -> dict[N, Told]:
+    """Ask these nodes for their health, all at the same time; return what each told."""
+    asking = (ask_health(host, address, role, cluster_key, timeout_s) for address in addresses.values())
+    return dict(zip(addresses, await asyncio.gather(*asking), strict=True))
 
 
 async def _check_present(
@@ -182,13 +187,10 @@ async def _check_present(
     timeout_s: float,
 ) -> None:
     """Raise `InsufficientReplicas` unless the storage nodes that are required answer."""
-    nodes = description.nodes
-    answers = await asyncio.gather(
-        *(ask_health(host, address, ROLE_STORAGE, description.key, timeout_s) for address in nodes.values())
-    )
-    there = [name for name, answer in zip(nodes, answers, strict=True) if isinstance(answer, dict)]
+    told = await _asked(host, description.nodes, ROLE_STORAGE, description.key, timeout_s)
+    there = [name for name, answer in told.items() if isinstance(answer, dict)]
     if lack := _lack_in(required, copied, there):
-        away = [name for name in nodes if name not in there]
+        away = [name for name in told if name not in there]
         raise InsufficientReplicas(f"{lack}: no answer from {', '.join(away)}. Nothing was changed")
 
 
@@ -208,7 +210,7 @@ async def _followed(
         try:
             # All of them together: each with a time limit of its own, a silent coordinator could take hours.
             left_s = max(_LAST_S, until_s - host.clock.monotonic_s())
-            values = await _answered(_values(coordinator, waiting), left_s)
+            values = await answered(values_in(coordinator, waiting), left_s)
         except CoordinatorUnavailable:
             waiting = dict.fromkeys(waiting, "the coordinator does not answer")
         else:
@@ -227,16 +229,13 @@ async def _told_by_owners(
 ) -> dict[PartitionId, str]:
     """Return what each of these partitions waits for, by its owner's health, where that tells it."""
     try:
-        key = (await _answered(coordinator.describe(), _LAST_S)).key
-        owners = (await _answered(coordinator.assignment(), _LAST_S)).value.owners
+        key = (await answered(coordinator.describe(), _LAST_S)).key
+        owners = (await answered(coordinator.assignment(), _LAST_S)).value.owners
     except CoordinatorUnavailable:
         return {}
     owned = {partition: owners[partition] for partition in partitions if partition in owners}
     servers = {owner.server: owner.address for owner in owned.values()}
-    answers = await asyncio.gather(
-        *(ask_health(host, address, ROLE_SERVER, key, _LAST_S) for address in servers.values())
-    )
-    told = dict(zip(servers, answers, strict=True))
+    told = await _asked(host, servers, ROLE_SERVER, key, _LAST_S)
     return {
         partition: why for partition, owner in owned.items() if (why := _why_in(told[owner.server], partition, owner))
     }
@@ -262,31 +261,9 @@ def _why_not_yet(value: PartitionValue) -> str:
     return f"its session {value.session} was begun before, or is not begun yet"
 
 
-async def _values(coordinator: Coordinator, partitions: Iterable[PartitionId]) -> dict[PartitionId, PartitionValue]:
-    async def read(partition: PartitionId) -> PartitionValue:
-        return (await coordinator.partition(partition)).value
-
-    return await values_of(read, partitions)
-
-
-async def _answered(asking: Awaitable[T], timeout_s: float) -> T:
-    """Return the coordinator's answer. Raises `CoordinatorUnavailable` without one within `timeout_s` seconds."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await asking
-    except TimeoutError:
-        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s") from None
-
-
 async def _write(
     coordinator: Coordinator, wanted: ClusterDescription, current: Versioned[ClusterDescription], timeout_s: float
 ) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            written = await coordinator.set_description(wanted, current.version)
-    except TimeoutError:
-        raise CoordinatorUnavailable(
-            f"the coordinator did not answer within {timeout_s:g} s; the change may have been made: repeat the command"
-        ) from None
-    if written is None:
+    writing = coordinator.set_description(wanted, current.version)
+    if await answered(writing, timeout_s, "; the change may have been made: repeat the command") is None:
         raise CoordinatorUnavailable("the description was changed by somebody else meanwhile: repeat the command")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -61,7 +60,10 @@ async def clean_storage(
     others = [partition for partition, value in values.items() if name not in value.members]
     if not others:
         return
-    async with _connected(host, name, description.address_of(name), description.key, timeout_s) as connection:
+    address = description.address_of(name)
+    # In the role of a server: no other may destroy what a node stores. With TLS that takes a server's certificate.
+    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, description.key, timeout_s) as connection:
+        await _check(connection, name, address, timeout_s)
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def clean(partition: PartitionId) -> None:
@@ -105,20 +107,10 @@ async def empty_copy(
     return answer.bytes
 
 
-@asynccontextmanager
-async def _connected(
-    host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float
-) -> AsyncGenerator[Connection]:
-    """Connect to a storage node, and close the connection at the end. Raises as `clean_storage`.
-
-    In the role of a server: no other may destroy what a node stores. With TLS that takes a server's certificate.
-    """
-    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, cluster_key, timeout_s) as connection:
-        if (other := not_named(name, address, await health_on(connection, timeout_s))) is not None:
-            raise other
-        assert connection.peer is not None
-        if connection.peer.version_max < EMPTYING_VERSION:
-            raise UnsupportedVersion(
-                f"storage node {name} is too old to empty copies: upgrade it, then repeat the command"
-            )
-        yield connection
+async def _check(connection: Connection, name: StorageId, address: str, timeout_s: float) -> None:
+    """Check that this is the storage node `name`, and can empty copies. Raises as `clean_storage`."""
+    if (other := not_named(name, address, await health_on(connection, timeout_s))) is not None:
+        raise other
+    assert connection.peer is not None
+    if connection.peer.version_max < EMPTYING_VERSION:
+        raise UnsupportedVersion(f"storage node {name} is too old to empty copies: upgrade it, then repeat the command")

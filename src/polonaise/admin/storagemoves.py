@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polonaise.admin.asking import ask_named
+from polonaise.admin.asking import ask_named, trouble_in
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import copies_on
 from polonaise.coordination import Coordinator
@@ -77,7 +77,7 @@ async def move_storage(
         return description if before == address else description.moved(name, address)
 
     await edits.describe(moved)
-    return StorageMove(name, before, address, "" if isinstance(told, dict) else str(told), missing)
+    return StorageMove(name, before, address, trouble_in(told), missing)
 
 
 def _checked(description: ClusterDescription, name: StorageId, address: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from polonaise.admin.asking import ask_name, values_of
+from polonaise.admin.asking import ask_named, trouble_in, values_of
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.requiring import check_zone
 from polonaise.coordination.values import ClusterDescription
@@ -48,7 +48,7 @@ async def add_storage(
     check_zone(zone)
     before = (await edits.description()).value
     _check_new(before, name, address, zone)
-    trouble = await ask_name(host, name, address, before.key, timeout_s)
+    trouble = trouble_in(await ask_named(host, name, address, before.key, timeout_s))
 
     def added(description: ClusterDescription) -> ClusterDescription:
         _check_new(description, name, address, zone)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from polonaise.admin.asking import values_of
+from polonaise.admin.asking import values_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue
+from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
@@ -32,8 +32,6 @@ class Topic:
     """The address of the server that owns each partition, by its number; empty where none does."""
     required: str = ""
     """What its commits need, by an operator's word on this topic; empty if nothing beside what all commits need."""
-    added: int = 0
-    """How many partitions the command that returned this has added."""
 
     def document(self) -> dict[str, Any]:
         """Return the topic as a JSON-ready document."""
@@ -126,8 +124,7 @@ async def _grow(
                 ready = await coordinator.make_partitions(members, usable_nodes(grown))
                 if ready and await coordinator.set_description(grown, current.version) is not None:
                     assignment = await _give_owners(coordinator, grown.total)
-                    topic = _topic(grown, name, assignment)
-                    return replace(topic, added=count)
+                    return _topic(grown, name, assignment)
                 if not ready and (await coordinator.description()).version == current.version:
                     raise CoordinatorDamaged(
                         f"partitions {new.start} to {new.stop - 1} are not named by the cluster's description, but "
@@ -162,11 +159,7 @@ async def _members(
     """Return the members of all partitions; none while each storage node gets a copy of everything anyway."""
     if description.replication_factor == len(usable_nodes(description)):
         return {}
-
-    async def read(partition: PartitionId) -> PartitionValue:
-        return (await coordinator.partition(partition)).value
-
-    values = await values_of(read, range(description.total))
+    values = await values_in(coordinator, range(description.total))
     return {partition: value.next or value.members for partition, value in values.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.cli.looking import Rows, partition_rows, server_rows, storage_rows
 from polonaise.cli.output import counted, printable, table_of
@@ -13,7 +13,8 @@ from polonaise.redaction import redacted
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from polonaise.admin.cluster import ClusterStatus, Wellness
+    from polonaise.admin.cluster import ClusterStatus
+    from polonaise.cli.looking import Status
 
 ROWS_MAX: Final = 20
 """The most rows of a table, unless all are asked for."""
@@ -24,16 +25,6 @@ _TOPICS_MAX: Final = 3
 _COMMON_FROM: Final = 2
 """The least number of partitions with the same trouble for which there is such a line."""
 _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
-
-
-class _Judged(Protocol):
-    """A server, a storage node or a partition."""
-
-    @property
-    def wellness(self) -> Wellness: ...
-
-
-J = TypeVar("J", bound=_Judged)
 
 
 def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
@@ -88,7 +79,7 @@ def _height(parts: Sequence[Table | str], width: int) -> int:
 
 
 def _section(
-    each: Sequence[J], rows_of: Callable[[Sequence[J]], Rows], noun: str, rows_max: int | None
+    each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], noun: str, rows_max: int | None
 ) -> list[Table | str]:
     """Return a table with the worst of these first, and a line that counts those left out of it."""
     first = sorted(each, key=lambda item: -item.wellness)

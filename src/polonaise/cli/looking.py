@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
-T = TypeVar("T")
+    Status = TypeVar("Status", ServerStatus, StorageStatus, PartitionStatus)
 
 TIMEOUT_S: Final = 3.0
 """Seconds that a node, and the coordinator, have to answer: a command that shows who does not answer must not hang."""
@@ -96,14 +96,12 @@ def with_observer(
     """Connect to the cluster with this coordinator, run `do` with an observer of it, and close all connections."""
     address = required(coordinator)
 
-    async def observed() -> None:
-        from polonaise.admin.cluster import observer_of
+    async def observed(host: Host, opened: Coordinator) -> None:
+        from polonaise.admin.cluster import ClusterObserver
 
-        async with observer_of(address, timeout_s) as observer:
-            await do(observer)
+        await do(ClusterObserver(host, opened, address, timeout_s))
 
-    with tidy():
-        asyncio.run(while_read(observed()))
+    with_coordinator(address, observed)
 
 
 def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
@@ -118,17 +116,11 @@ def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatu
     with_observer(coordinator, timeout_s, do)
 
 
-def print_rows(
-    each: Sequence[T],
-    rows_of: Callable[[Sequence[T]], Rows],
-    document_of: Callable[[T], dict[str, Any]],
-    *,
-    as_json: bool,
-) -> None:
+def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], *, as_json: bool) -> None:
     """Print servers, storage nodes or partitions as a table, or as one JSON object per line."""
     if as_json:
         for item in each:
-            say_json(document_of(item))
+            say_json(item.document())
     else:
         table = rows_of(each)
         print_table(table.columns, table.rows, right=table.right)

@@ -38,11 +38,11 @@ def partition_list(
     as_json: looking.Json = False,
 ) -> None:
     """List the partitions of a cluster: owner, generation, session, how far each is committed, and what is wrong."""
-    from polonaise.admin.cluster import ClusterStatus, Wellness, partition_document
+    from polonaise.admin.cluster import ClusterStatus, Wellness
 
     def show(status: ClusterStatus) -> None:
         partitions = [each for each in status.partitions if not troubled or each.wellness is not Wellness.WELL]
-        looking.print_rows(partitions, looking.partition_rows, partition_document, as_json=as_json)
+        looking.print_rows(partitions, looking.partition_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)
 
@@ -59,7 +59,7 @@ def partition_describe(
 
     A closing mark is missing while the end of that session is undecided, as that of the present one is.
     """
-    from polonaise.admin.cluster import ClusterObserver, partition_document
+    from polonaise.admin.cluster import ClusterObserver
     from polonaise.admin.partitiondescription import describe_partition
 
     async def do(observer: ClusterObserver) -> None:
@@ -67,7 +67,7 @@ def partition_describe(
         if as_json:
             say_json(found.document())
             return
-        looking.print_rows([found.status], looking.partition_rows, partition_document, as_json=False)
+        looking.print_rows([found.status], looking.partition_rows, as_json=False)
         replicas = [(each.name, each.state, _known(each.session), _known(each.closing)) for each in found.replicas]
         say("")
         print_table(["replica", "state", "last session", "closing mark"], replicas, right=(2, 3))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polonaise.cli import inputs
 from polonaise.cli.output import say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark, settings_of
+from polonaise.cli.pipeline_views import Fragments, LogOrStore
 
 if TYPE_CHECKING:
     from polonaise.pipelines.progress import JobProgress
@@ -16,19 +16,10 @@ if TYPE_CHECKING:
 
 
 def report(
-    address: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOG",
-            help=f"Address of the log: {inputs.LOG_ADDRESSES}, or of a store alone: fragments:STORE.",
-        ),
-    ],
+    address: LogOrStore,
     directory: Annotated[str, typer.Argument(help="Directory for report.html and the tables.")],
     partition: Partitions = "all",
-    fragments: Annotated[
-        str | None,
-        typer.Option(metavar="STORE", help="Fragment store to read archived history from, which is much faster."),
-    ] = None,
+    fragments: Fragments = None,
     period: Annotated[
         str | None, typer.Option(help="Length of a period: second, minute, hour, day or month. Default: one that fits.")
     ] = None,

@@ -278,22 +278,20 @@ def _promise_fields(replica: Files, record: ControlRecord) -> dict[str, Any]:
 
 
 def _promise_row(fields: dict[str, Any]) -> list[object]:
-    problems = []
-    if fields["lost_above"] is not None:
-        problems.append(f"may have lost what was above {fields['lost_above']}")
-    if fields["untrusted_above"] is not None:
-        problems.append(f"does not trust what it holds above {fields['untrusted_above']}")
     names = ("directory", "partition", "fence", "joined", "prepared", "confirmed", "synced", "first")
-    return [*(fields[name] for name in names), problems]
+    return [*(fields[name] for name in names), _doubts(fields["lost_above"], fields["untrusted_above"])]
+
+
+def _doubts(lost_above: TransactionId | None, untrusted_above: TransactionId | None) -> list[str]:
+    """Describe what a node doubts of its own copy."""
+    doubts = [] if lost_above is None else [f"may have lost what was above {lost_above}"]
+    return doubts if untrusted_above is None else [*doubts, f"does not trust what it holds above {untrusted_above}"]
 
 
 def _replica_row(partition: PartitionId, replica: ReplicaReport) -> list[object]:
     bounds = replica.bounds
-    problems = [replica.damage] if replica.damage else []
-    if bounds.lost is not None:
-        problems.append(f"may have lost what was above {bounds.lost}")
-    if bounds.trusted is not None:
-        problems.append(f"does not trust what it holds above {bounds.trusted}")
+    damage = [replica.damage] if replica.damage else []
+    problems = [*damage, *_doubts(bounds.lost, bounds.trusted)]
     return [
         partition, replica.directory, replica.node or "-",
         replica.first, replica.last, bounds.confirmed, replica.joined, problems,

@@ -7,22 +7,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from polonaise.cli import inputs, looking
+from polonaise.cli import inputs, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.running import (
-    Config,
-    HttpListen,
-    Listen,
-    LogFormatOption,
-    UntilStdinEnds,
-    Verbose,
-    http_at,
-    reading_settings,
-    say_ready,
-    start_logging,
-    stop_when_stdin_ends,
-    telling_its_end,
-)
 from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
@@ -50,7 +36,7 @@ def server_run(
     partitions: Annotated[
         int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
     ] = None,
-    listen: Listen = None,
+    listen: running.Listen = None,
     fragments: Annotated[
         str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
@@ -79,11 +65,11 @@ def server_run(
             show_default=False,
         ),
     ] = None,
-    http: HttpListen = None,
-    log_format: LogFormatOption = None,
-    config: Config = None,
-    verbose: Verbose = False,
-    until_stdin_ends: UntilStdinEnds = False,
+    http: running.HttpListen = None,
+    log_format: running.LogFormatOption = None,
+    config: running.Config = None,
+    verbose: running.Verbose = False,
+    until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
     """Run one server until it is interrupted. The first server makes the cluster.
 
@@ -98,25 +84,27 @@ def server_run(
     from polonaise.node.processes import check_server_address, run_server
 
     if until_stdin_ends:
-        stop_when_stdin_ends()
+        running.stop_when_stdin_ends()
     options = {
         "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
         "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
         "preferred": prefer, "http": http,
         "log_format": log_format,
     }  # fmt: skip
-    with reading_settings():
+    with running.reading_settings():
         given = configuration_of("server", config, options)
-        start_logging(given["log_format"], verbose=verbose)
-        settings, served = given.server_settings(), http_at(given["http"])
+        running.start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.server_settings(), running.http_at(given["http"])
         check_server_address(settings.listen)
         address = given.required("coordinator", "server")
         nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
         partitions, fragments = given["partitions"], given["fragments"]
         identity = tls_identity(certificates.SERVER)
-    with telling_its_end(given["log_format"]):
+    with running.telling_its_end(given["log_format"]):
         run(
-            lambda host: run_server(host, address, nodes, partitions, settings, say_ready, fragments, served, identity),
+            lambda host: run_server(
+                host, address, nodes, partitions, settings, running.say_ready, fragments, served, identity
+            ),
             tls=identity,
         )
 
@@ -129,9 +117,9 @@ def server_list(
     as_json: looking.Json = False,
 ) -> None:
     """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
-    from polonaise.admin.cluster import ClusterStatus, server_document
+    from polonaise.admin.cluster import ClusterStatus
 
     def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.servers, looking.server_rows, server_document, as_json=as_json)
+        looking.print_rows(status.servers, looking.server_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)

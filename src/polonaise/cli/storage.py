@@ -8,23 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import changing, looking
+from polonaise.cli import changing, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import counted, say, say_json, tidy, while_read
-from polonaise.cli.running import (
-    Config,
-    HttpListen,
-    Listen,
-    LogFormatOption,
-    UntilStdinEnds,
-    Verbose,
-    http_at,
-    reading_settings,
-    say_ready,
-    start_logging,
-    stop_when_stdin_ends,
-    telling_its_end,
-)
 from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:
@@ -53,7 +39,7 @@ def storage_run(
             show_default=False,
         ),
     ] = None,
-    listen: Listen = None,
+    listen: running.Listen = None,
     segment_bytes: Annotated[
         int | None,
         Option(min=4096, max=2**40, help="Size of a segment file, in bytes. Default: 256 MiB.", show_default=False),
@@ -67,11 +53,11 @@ def storage_run(
             show_default=False,
         ),
     ] = None,
-    http: HttpListen = None,
-    log_format: LogFormatOption = None,
-    config: Config = None,
-    verbose: Verbose = False,
-    until_stdin_ends: UntilStdinEnds = False,
+    http: running.HttpListen = None,
+    log_format: running.LogFormatOption = None,
+    config: running.Config = None,
+    verbose: running.Verbose = False,
+    until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
     """Run one storage node until it is interrupted.
 
@@ -86,19 +72,19 @@ def storage_run(
     from polonaise.node.processes import run_storage
 
     if until_stdin_ends:
-        stop_when_stdin_ends()
+        running.stop_when_stdin_ends()
     options = {
         "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
         "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
     }  # fmt: skip
-    with reading_settings():
+    with running.reading_settings():
         given = configuration_of("storage", config, options)
-        start_logging(given["log_format"], verbose=verbose)
-        settings, served = given.storage_settings(), http_at(given["http"])
+        running.start_logging(given["log_format"], verbose=verbose)
+        settings, served = given.storage_settings(), running.http_at(given["http"])
         parse_address(settings.listen)
         identity = tls_identity(certificates.STORAGE)
-    with telling_its_end(given["log_format"]):
-        run(lambda host: run_storage(host, settings, say_ready, served), syncs_in_loop=True, tls=identity)
+    with running.telling_its_end(given["log_format"]):
+        run(lambda host: run_storage(host, settings, running.say_ready, served), syncs_in_loop=True, tls=identity)
 
 
 @storage.command("recover", epilog=EXIT_STATUS)
@@ -197,10 +183,10 @@ def storage_list(
     as_json: looking.Json = False,
 ) -> None:
     """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
-    from polonaise.admin.cluster import ClusterStatus, storage_document
+    from polonaise.admin.cluster import ClusterStatus
 
     def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.storage, looking.storage_rows, storage_document, as_json=as_json)
+        looking.print_rows(status.storage, looking.storage_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)
 

@@ -41,7 +41,7 @@ def topic_create(
         from polonaise.admin.topics import create_topic
 
         made = await create_topic(opened, name, partitions, timeout)
-        _say_grown(made, "created", as_json=as_json)
+        _say_grown(made, partitions, "created", as_json=as_json)
 
     looking.with_coordinator(coordinator, do)
 
@@ -64,7 +64,7 @@ def topic_add_partitions(
         from polonaise.admin.topics import add_partitions
 
         grown = await add_partitions(opened, name, partitions, timeout)
-        _say_grown(grown, f"has {partitions} more", as_json=as_json)
+        _say_grown(grown, partitions, f"has {partitions} more", as_json=as_json)
 
     looking.with_coordinator(coordinator, do)
 
@@ -125,9 +125,9 @@ def topic_describe(
     looking.with_coordinator(coordinator, do)
 
 
-def _say_grown(grown: Topic, what: str, *, as_json: bool) -> None:
+def _say_grown(grown: Topic, added: int, what: str, *, as_json: bool) -> None:
     if as_json:
-        say_json({**grown.document(), "added": grown.added})
+        say_json({**grown.document(), "added": added})
         return
     say(f"topic {grown.name} {what}: {len(grown.ids)} partitions, ids {_shown(grown.ids)}")
     unowned = grown.owners.count("")

@@ -89,16 +89,12 @@ class Client:
 
     def told(self, word: str) -> None:
         """Obey a word from standard input."""
-        if word == GO:
-            self._may_go.set()
-        elif word == PAUSE:
+        self._quiet |= word in (QUIET, END)
+        if word == PAUSE:
             self._may_go.clear()
-        elif word == QUIET:
-            self._quiet = True
+        else:
             self._may_go.set()
-        elif word == END:
-            self._quiet = True
-            self._may_go.set()
+        if word == END:
             self._may_end.set()
 
     async def work(self) -> None:
@@ -195,17 +191,14 @@ class Client:
         deadline, so one without an answer by then was lost by the library.
         """
         try:
-            return await asyncio.wait_for(_awaited(fate), _LAST_S)
+            async with asyncio.timeout(_LAST_S):
+                return await fate
         except AppendUnknown as error:
             if error.receipt is None or error.receipt is fate:
                 raise
             return await self._known(error.receipt)
         except TimeoutError:
             raise SmokeFailed(f"an append has no answer after {_LAST_S:g} s") from None
-
-
-async def _awaited(receipt: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
-    return await receipt
 
 
 def _hear(loop: asyncio.AbstractEventLoop, client: Client) -> None:

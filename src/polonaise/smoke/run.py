@@ -186,12 +186,11 @@ class SmokeRun:
                 self._say("stopping", "stopping")
                 self._town.kill()
             state.finished = True
-        except Interrupted:
-            self._interrupted(len(steps))
-            return None
-        except PolonaiseError as error:
+        except (Interrupted, PolonaiseError) as error:
             if self._stopped.is_set():  # what was being stopped may fail in any way
-                self._interrupted(len(steps))
+                state.write(self._directory)
+                far = f"after {state.steps} of {len(steps)} steps"
+                self._say("interrupted", f"interrupted {far}; the same command resumes it")
                 return None
             report.failure = str(error)
             # Any other trouble is the machine's, such as a full disk: the run goes on once that is mended.
@@ -202,11 +201,6 @@ class SmokeRun:
         state.write(self._directory)
         report.write(self._directory)
         return report
-
-    def _interrupted(self, steps: int) -> None:
-        """Keep how far the run has come, and say so."""
-        self._state.write(self._directory)
-        self._say("interrupted", f"interrupted after {self._state.steps} of {steps} steps; the same command resumes it")
 
     def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:
         town, state = self._town, self._state

@@ -62,7 +62,6 @@ class Town:
         self.hosts = hosts
         self.store = directory / "archive"
         self._settings = directory / "settings.toml"
-        three = range(COUNTS[NodeGroup.ZOOKEEPER])
         zookeeper = nodes_of(NodeGroup.ZOOKEEPER)
         places = [
             ZooKeeperPlace(
@@ -71,29 +70,20 @@ class Town:
                 ports.zookeeper[3 * number + 2],
                 hosts.prefix(name),
             )
-            for number, name in zip(three, zookeeper, strict=True)
+            for number, name in enumerate(zookeeper)
         ]
         self.ensemble = ZooKeeperEnsemble(directory / "zookeeper", places=places)
         self.coordinator = f"zookeeper://{self.ensemble.hosts}/{ZOOKEEPER_ROOT}"
-        self.log = "polonaise://" + ",".join(
-            f"{hosts.address(name)}:{port}"
-            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
-        )
-        self.storage_directories = {name: directory / name for name in nodes_of(NodeGroup.STORAGE)}
+        servers = self._addresses(NodeGroup.SERVER, ports.servers)
+        self.log = f"polonaise://{','.join(servers.values())}"
+        storage = self._addresses(NodeGroup.STORAGE, ports.storage)
+        self.storage_directories = {name: directory / name for name in storage}
         self.zookeeper = [
             ZooKeeperPart(name, server) for name, server in zip(zookeeper, self.ensemble.servers, strict=True)
         ]
-        self.storage = [
-            self._storage(name, port) for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
-        ]
-        known = ",".join(
-            f"{name}={hosts.address(name)}:{port}"
-            for name, port in zip(nodes_of(NodeGroup.STORAGE), ports.storage, strict=True)
-        )
-        self.servers = [
-            self._server(name, port, known)
-            for name, port in zip(nodes_of(NodeGroup.SERVER), ports.servers, strict=True)
-        ]
+        self.storage = [self._storage(name, address) for name, address in storage.items()]
+        known = ",".join(f"{name}={address}" for name, address in storage.items())
+        self.servers = [self._server(name, address, known) for name, address in servers.items()]
         self.clients = [
             ClientPart(
                 ClientJob(self.log, str(directory), name, lives.get(name, 0), seed, rate),
@@ -114,26 +104,24 @@ class Town:
         """Return the node of this name."""
         return next(part for part in self.parts if part.name == name)
 
-    def _storage(self, name: str, port: int) -> NodePart:
+    def _addresses(self, group: NodeGroup, ports: tuple[int, ...]) -> dict[str, str]:
+        """Return the address of each node of a group, by its name."""
+        return {name: f"{self.hosts.address(name)}:{port}" for name, port in zip(nodes_of(group), ports, strict=True)}
+
+    def _storage(self, name: str, address: str) -> NodePart:
         arguments = ["storage", "run", "--directory", str(self.directory / name), "--name", name]
         arguments += ["--segment-bytes", str(SEGMENT_BYTES), "--http", HTTP_OFF, "--config", str(self._settings)]
-        return self._node(name, arguments, port)
+        return self._node(name, arguments, address)
 
-    def _server(self, name: str, port: int, storage: str) -> NodePart:
+    def _server(self, name: str, address: str, storage: str) -> NodePart:
         arguments = ["server", "run", "--coordinator", self.coordinator, "--storage", storage]
         arguments += ["--partitions", str(PARTITIONS), "--fragments", str(self.store), "--evidence"]
         arguments += ["--http", HTTP_OFF, "--config", str(self._settings)]
-        return self._node(name, arguments, port)
+        return self._node(name, arguments, address)
 
-    def _node(self, name: str, arguments: list[str], port: int) -> NodePart:
-        node = ChildNode(
-            name,
-            arguments,
-            self.directory / f"{name}.log",
-            address=f"{self.hosts.address(name)}:{port}",
-            apart=True,
-            prefix=self.hosts.prefix(name),
-        )
+    def _node(self, name: str, arguments: list[str], address: str) -> NodePart:
+        log, prefix = self.directory / f"{name}.log", self.hosts.prefix(name)
+        node = ChildNode(name, arguments, log, address=address, apart=True, prefix=prefix)
         return NodePart(name, node)
 
     def start(self, started: Callable[[Part], None]) -> None:
@@ -170,9 +158,7 @@ class Town:
             return str(error)
         if status.wellness is Wellness.WELL:
             return ""
-        groups = (status.partitions, status.servers, status.storage)
-        troubles = [trouble for group in groups for each in group for trouble in each.troubles]
-        return status.coordinator_trouble or "; ".join(troubles[:3]) or "it is not well"
+        return status.coordinator_trouble or "; ".join(status.troubles[:3]) or "it is not well"
 
     def stop(self) -> None:
         """Stop the cluster gracefully: servers, storage nodes, then ZooKeeper."""
