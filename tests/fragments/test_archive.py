@@ -41,17 +41,12 @@ from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
 from rigs.fragments import flip, rewritten
 from rigs.programs import run_polonaise
+from rigs.trimmed import contents, fill
 from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
 Log = polonaise.Log
-
-
-async def fill(log: Log, count: int, partition: int = 0) -> None:
-    """So many transactions, in several batches."""
-    for _ in range(count // 10):
-        await asyncio.gather(*(log.append(b"%d" % n * 20, partition) for n in range(10)))
 
 
 async def archived(log: Log, store: ObstoreStore, **how: Any) -> list[ArchivedFragment]:
@@ -62,15 +57,11 @@ async def held(store: ObstoreStore, names: list[FragmentName]) -> list[bytes]:
     return [batch for name in names for batch in batches_in(await store.get(name.path))]
 
 
-async def in_log(log: Log) -> list[bytes]:
-    return [bytes(batch.view) async for batch in log.read_batches(0)]
-
-
 async def test_fragments_hold_the_batches_of_the_log_byte_for_byte(log: Log, store: ObstoreStore) -> None:
     await fill(log, 200)
     written = await archived(log, store, fragment_bytes=2_000, rest=True)
     assert len(written) > 3
-    assert await held(store, [each.fragment for each in written]) == await in_log(log)
+    assert await held(store, [each.fragment for each in written]) == await contents(log)
     report = await verify(store, 0)
     assert (report.transactions, report.last, report.holes, report.wrong) == (200, 199, (), [])
 
@@ -127,7 +118,7 @@ async def test_fragments_of_different_sizes_overlap_and_contradict_nothing(
 
 async def test_an_archive_up_to_an_id_holds_that_and_nothing_above(log: Log, store: ObstoreStore) -> None:
     await fill(log, 200)
-    ends = [Batch.parse(raw).last for raw in await in_log(log)]
+    ends = [Batch.parse(raw).last for raw in await contents(log)]
     whole, within = ends[5], ends[9] - 1
     (written,) = await archived(log, store, until=whole)
     assert (written.fragment.first, written.fragment.last) == (0, whole)
@@ -141,7 +132,7 @@ async def test_an_archive_up_to_an_id_holds_that_and_nothing_above(log: Log, sto
 async def test_spans_that_were_planned_by_ids_are_written_each_by_itself(log: Log, store: ObstoreStore) -> None:
     """As the tasks of a Spark job do: spans cut through batches, and each batch is one task's."""
     await fill(log, 200)
-    batches = [Batch.parse(raw) for raw in await in_log(log)]
+    batches = [Batch.parse(raw) for raw in await contents(log)]
 
     async def given(span: Span) -> AsyncIterator[Batch]:
         for batch in batches:

@@ -12,20 +12,18 @@ import pytest
 import polonaise
 from polonaise.admin import archive as archives
 from polonaise.admin.trimming import trim
-from polonaise.errors import StoreUnavailable
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.protocol import scrubschedule as decisions
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
-from polonaise.fragments.store import Listed, ObstoreStore, open_store
+from polonaise.fragments.store import ObstoreStore
 from polonaise.node.condition import Condition
 from rigs import trimmed
+from rigs.fragments import MoodyStore, moody_store
 from rigs.health import condition_when
 from rigs.trimmed import Cluster, archived, contents, fill
 
 pytestmark = pytest.mark.slow
-
-ENOUGH_S = 20
 
 
 def named(number: int) -> FragmentName:
@@ -169,39 +167,13 @@ def test_findings_are_remembered_up_to_a_bound() -> None:
 # ------------------------------------------------------------------ a server
 
 
-class Away(ObstoreStore):
-    """A store that answers, or does not; that takes what is written, or does not."""
-
-    away = read_only = False
-    withheld = ""
-    """The path of an object that is listed and not given out."""
-
-    async def list(self, prefix: str = "") -> list[Listed]:
-        if self.away:
-            raise StoreUnavailable("the store does not answer")
-        return await super().list(prefix)
-
-    async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        if self.away:
-            raise StoreUnavailable("the store does not answer")
-        if path == self.withheld:
-            raise StoreUnavailable("input/output error")
-        return await super().get_range(path, offset, length)
-
-    async def replace(self, path: str, data: bytes) -> None:
-        if self.read_only:
-            raise StoreUnavailable("no writing today")
-        await super().replace(path, data)
+@pytest.fixture
+def store(tmp_path: Path) -> MoodyStore:
+    return moody_store(tmp_path / "fragments")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Away:
-    opened = open_store(str(tmp_path / "fragments"))
-    return Away(opened._store, opened._url, opened._directory)
-
-
-@pytest.fixture
-async def log(cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[polonaise.Log]:
+async def log(cluster: Cluster, store: MoodyStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[polonaise.Log]:
     """An archived log whose server scrubs all the time."""
     quick = replace(
         trimmed.SETTINGS, scrub_first_s=0.05, scrub_every_s=0.05, scrub_bytes_per_s=10_000_000, scrub_again_s=0.05
@@ -240,7 +212,9 @@ def has_given_up(scrub: Any) -> bool:
     return any(damage["why"] for damage in scrub["damages"])
 
 
-async def test_what_rots_is_found_and_written_again_from_the_log_however_often(log: polonaise.Log, store: Away) -> None:
+async def test_what_rots_is_found_and_written_again_from_the_log_however_often(
+    log: polonaise.Log, store: MoodyStore
+) -> None:
     name = await fragment_of(store, 1)
     before = await store.get(name.path)
     told = await scrub_when(log, lambda scrub: scrub["rounds"] and scrub["fragments"])
@@ -258,7 +232,7 @@ async def test_what_rots_is_found_and_written_again_from_the_log_however_often(l
 
 @pytest.mark.parametrize("change", [lambda raw: raw[:100], lambda raw: raw + b"more"], ids=["cut", "longer"])
 async def test_an_object_of_another_length_is_written_again_at_once(
-    change: Callable[[bytes], bytes], log: polonaise.Log, store: Away, caplog: pytest.LogCaptureFixture
+    change: Callable[[bytes], bytes], log: polonaise.Log, store: MoodyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = await fragment_of(store, 0)
     before = await store.get(name.path)
@@ -269,7 +243,7 @@ async def test_an_object_of_another_length_is_written_again_at_once(
 
 
 async def test_a_fragment_that_can_not_be_read_is_told_and_the_others_are_mended(
-    log: polonaise.Log, store: Away
+    log: polonaise.Log, store: MoodyStore
 ) -> None:
     store.withheld = (await fragment_of(store, 0)).path
     told = await scrub_when(log, has_given_up)
@@ -282,7 +256,7 @@ async def test_a_fragment_that_can_not_be_read_is_told_and_the_others_are_mended
 
 
 async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_restores_it(
-    log: polonaise.Log, store: Away
+    log: polonaise.Log, store: MoodyStore
 ) -> None:
     await trim(log, store, 0)
     name = await fragment_of(store, 0)
@@ -302,7 +276,7 @@ async def test_what_the_log_has_dropped_is_told_with_what_to_do_until_somebody_r
 
 
 async def test_what_another_fragment_holds_is_written_again_although_the_log_has_dropped_it(
-    log: polonaise.Log, store: Away
+    log: polonaise.Log, store: MoodyStore
 ) -> None:
     whole = {name: await store.get(name.path) for name in await archives.fragments_of(store, 0)}
     for name in whole:
@@ -318,7 +292,7 @@ async def test_what_another_fragment_holds_is_written_again_although_the_log_has
     assert large.last >= first.last
 
 
-async def test_a_store_that_does_not_answer_is_told_and_accuses_nobody(log: polonaise.Log, store: Away) -> None:
+async def test_a_store_that_does_not_answer_is_told_and_accuses_nobody(log: polonaise.Log, store: MoodyStore) -> None:
     await scrub_when(log, lambda scrub: scrub["rounds"] > 0)
     store.away = True
     told = await scrub_when(log, lambda scrub: scrub["trouble"])
@@ -329,7 +303,9 @@ async def test_a_store_that_does_not_answer_is_told_and_accuses_nobody(log: polo
     assert (told.fragments_scrub["found"], told.troubles) == (0, [])
 
 
-async def test_a_store_that_can_not_be_written_keeps_the_damage_and_says_why(log: polonaise.Log, store: Away) -> None:
+async def test_a_store_that_can_not_be_written_keeps_the_damage_and_says_why(
+    log: polonaise.Log, store: MoodyStore
+) -> None:
     name = await fragment_of(store, 0)
     store.read_only = True
     flip(store, name)
@@ -340,7 +316,7 @@ async def test_a_store_that_can_not_be_written_keeps_the_damage_and_says_why(log
 
 
 async def test_another_object_than_the_name_says_is_never_written(
-    log: polonaise.Log, store: Away, monkeypatch: pytest.MonkeyPatch
+    log: polonaise.Log, store: MoodyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another version may make other bytes of the same transactions, and another life of the log has others."""
     monkeypatch.setattr(fragment_format, "GROUP_ROWS", 3)
@@ -354,7 +330,7 @@ async def test_another_object_than_the_name_says_is_never_written(
 
 
 async def test_a_server_that_is_told_not_to_scrub_does_not(
-    cluster: Cluster, store: Away, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, store: MoodyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, scrub_bytes_per_s=0))
     server = await cluster.start_server(store)

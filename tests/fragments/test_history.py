@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import threading
 from typing import Any
@@ -13,33 +12,21 @@ import pytest
 from polonaise.errors import FragmentDamaged, FragmentMissing, NotArchived, NotFound, StoreUnavailable
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
-from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import Listed
-from polonaise.log import registers
-from polonaise.log.batch import Batch, Columns, seal
-
-KEY = bytes(range(16))
+from polonaise.log.batch import Batch
+from rigs.fragments import KEY, batches_of, named_fragment
 
 
 def made(count: int, size: int = 3) -> list[Batch]:
     """So many batches of one log, of `size` transactions; two in a row have the same commit time."""
-    batches: list[Batch] = []
-    crc = 0
+    plans = []
     for number in range(count):
-        columns = Columns()
-        for index in range(size):
-            columns.add(7, 1, number * size + index, index, b"body %d" % (number * size + index))
-        raw = seal(
-            columns, partition=0, first=number * size, session=1 + number // 7, generation=1,
-            commit_time_us=1_000 + number // 2, previous_crc=crc,
-            registers=registers.encode([(b"k", b"%d" % number)]) if number % 3 == 0 else b"",
-        )  # fmt: skip
-        batches.append(Batch.parse(raw))
-        crc = batches[-1].crc
-    return batches
+        rows = [(7, 1, id, id % size, b"body %d" % id, -1, []) for id in range(number * size, (number + 1) * size)]
+        plans.append((rows, 1 + number // 7, 1, 1_000 + number // 2, False, number % 3 == 0))
+    return batches_of(plans, partition=0)
 
 
 LOG = made(60)
@@ -58,11 +45,7 @@ class Store:
         return "the store"
 
     def put(self, batches: list[Batch]) -> FragmentName:
-        writer = FragmentWriter(KEY)
-        for batch in batches:
-            writer.add(batch)
-        footer, raw = writer.finish()
-        name = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+        name, raw = named_fragment(batches)
         self.objects[name.path] = raw
         return name
 

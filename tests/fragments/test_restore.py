@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,9 @@ from polonaise.host.files import try_lock
 from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
-from rigs.restoring import BODY, Sum, archived, contents, fill, verdicts
+from rigs.fragments import flip
+from rigs.programs import POLONAISE, output_of, run_polonaise
+from rigs.restoring import BODY, Contents, Sum, archived, contents, fill, filled_and_archived, verdicts
 from rigs.waiting import time_passes, wait_until
 
 pytestmark = pytest.mark.slow
@@ -47,6 +48,17 @@ def target(tmp_path: Path) -> Path:
 
 async def restored(store: ObstoreStore, target: Path, **how: Any) -> Restored:
     return await restore(store, str(target), HowToRestore(**how))
+
+
+async def contents_of(target: Path) -> Contents:
+    async with polonaise.connect(f"embedded:{target}") as copy:
+        return await contents(copy)
+
+
+async def check_no_log(target: Path, words: str | None = None) -> None:
+    with pytest.raises(NotEmbeddedLog, match=words):
+        async with polonaise.connect(f"embedded:{target}"):
+            pass
 
 
 # ------------------------------------------------------------------ what is restored
@@ -97,8 +109,7 @@ async def test_a_producer_and_a_view_and_locks_go_on(log: polonaise.Log, store: 
 async def test_nothing_is_restored_of_a_batch_that_goes_beyond_the_id(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 100)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 100, fragment_bytes=3_000)
     whole = (await contents(log)).batches
     ends = [Batch.parse(raw).last for raw in whole]
     place = next(place for place, raw in enumerate(whole) if place > 5 and Batch.parse(raw).count > 1)
@@ -110,8 +121,7 @@ async def test_nothing_is_restored_of_a_batch_that_goes_beyond_the_id(
 
 
 async def test_a_batch_that_was_left_out_is_named(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
-    await fill(log, 100)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 100, fragment_bytes=3_000)
     batches = [Batch.parse(raw) for raw in (await contents(log)).batches]
     cut = next(batch for batch in batches if batch.count > 1)
     inside = await restored(store, target / "inside", until={0: cut.first}, key=Key.NEW)
@@ -155,8 +165,7 @@ async def test_partitions_without_fragments_begin_empty(log: polonaise.Log, stor
 async def test_numbers_that_the_archived_log_gave_out_are_not_given_out_again(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     await restored(store, target)
     await fill(log, 10)  # the archived log goes on, and the store does not know of it
     async with polonaise.connect(f"embedded:{target}") as copy:
@@ -178,8 +187,7 @@ async def test_overlapping_fragments_are_each_taken_once(
     for name in await fragments_of(other, 0):
         await store.put_if_absent(name.path, await other.get(name.path))
     await restored(store, target)
-    async with polonaise.connect(f"embedded:{target}") as copy:
-        assert await contents(copy) == await contents(log)
+    assert await contents_of(target) == await contents(log)
 
 
 # ------------------------------------------------------------------ which cluster it is
@@ -188,8 +196,7 @@ async def test_overlapping_fragments_are_each_taken_once(
 async def test_what_leaves_something_out_says_which_log_it_is_to_be(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     for limit in ({"until": {0: 9}}, {"until_time_us": 1}):
         with pytest.raises(BadOption, match="--new-key"):
             await restored(store, target, **limit)
@@ -203,8 +210,7 @@ async def test_what_leaves_something_out_says_which_log_it_is_to_be(
 async def test_a_log_with_a_new_key_is_refused_by_the_archived_ones_store(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     await restored(store, target, key=Key.NEW)
     view = Sum()
     async with polonaise.connect(f"embedded:{target}", view=view) as copy:
@@ -219,13 +225,11 @@ async def test_a_copy_with_the_same_key_and_its_original_do_not_share_a_store(
     log: polonaise.Log, store: ObstoreStore, target: Path, more: int, fault: type[PolonaiseError]
 ) -> None:
     """Whoever archives second is told, whether it has more transactions than the other, as many, or fewer."""
-    await fill(log, 50)
-    await archived(log, store)
+    await filled_and_archived(log, store, 50)
     await restored(store, target)
     await fill(log, more)
     async with polonaise.connect(f"embedded:{target}") as copy:
-        await fill(copy, 20)
-        await archived(copy, store)
+        await filled_and_archived(copy, store, 20)
     before = [name.path for name in await fragments_of(store, 0)]
     with pytest.raises(fault, match="a log and a copy of it that was restored with its key have gone on differently"):
         await archived(log, store)
@@ -238,8 +242,7 @@ async def test_a_copy_with_the_same_key_and_its_original_do_not_share_a_store(
 async def test_a_store_with_a_hole_is_refused_and_the_ids_are_named(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 200)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 200, fragment_bytes=3_000)
     lost = list(await fragments_of(store, 0))[1]
     await store.delete(lost.path)
     with pytest.raises(HistoryIncomplete, match=f"partition 0: {lost.first} to {lost.last}"):
@@ -252,8 +255,7 @@ async def test_a_store_with_a_hole_is_refused_and_the_ids_are_named(
 async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     with pytest.raises(HistoryIncomplete, match="up to 19: it can't be restored up to 20"):
         await restored(store, target, until={0: 20})
     with pytest.raises(BadOption, match="give an id for each"):
@@ -268,8 +270,7 @@ async def test_an_empty_store_is_no_log(store: ObstoreStore, target: Path) -> No
 async def test_fragments_of_two_logs_are_refused(
     log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     other = open_store(str(tmp_path / "other"))
     async with polonaise.connect(f"embedded:{tmp_path / 'another'}?partitions=2") as another:
         await fill(another, 20, 1)
@@ -284,11 +285,9 @@ async def test_two_histories_of_one_key_are_refused(
     log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
     """Both went on from id 20: fragments that meet tell by the CRC of the batch before."""
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     await restored(store, target)
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     other = open_store(str(tmp_path / "other"))
     async with polonaise.connect(f"embedded:{target}") as copy:
         for more in (20, 10):
@@ -303,32 +302,24 @@ async def test_two_histories_of_one_key_are_refused(
 async def test_a_damaged_fragment_is_named_and_what_was_begun_is_no_log(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 200)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 200, fragment_bytes=3_000)
     name = list(await fragments_of(store, 0))[2]
     good = await store.get(name.path)
-    bad = bytearray(good)
-    bad[200] ^= 1
-    await store.delete(name.path)
-    await store.put_if_absent(name.path, bytes(bad))
+    await flip(store, name, 200)
     with pytest.raises(FragmentDamaged, match=name.digest):
         await restored(store, target)
-    with pytest.raises(NotEmbeddedLog, match="was not finished: run it again"):
-        async with polonaise.connect(f"embedded:{target}"):
-            pass
+    await check_no_log(target, "was not finished: run it again")
     await store.delete(name.path)
     await store.put_if_absent(name.path, good)
     await restored(store, target)
-    async with polonaise.connect(f"embedded:{target}") as copy:
-        assert await contents(copy) == await contents(log)
+    assert await contents_of(target) == await contents(log)
     assert not (target / RESTORING).exists()
 
 
 async def test_a_store_that_fails_on_the_way_leaves_no_log(
     log: polonaise.Log, store: ObstoreStore, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(log, 200)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 200, fragment_bytes=3_000)
     fetched = 0
 
     class Failing(ObstoreStore):
@@ -343,16 +334,13 @@ async def test_a_store_that_fails_on_the_way_leaves_no_log(
     monkeypatch.setattr(failing, "__class__", Failing)
     with pytest.raises(StoreUnavailable):
         await restored(failing, target)
-    with pytest.raises(NotEmbeddedLog):
-        async with polonaise.connect(f"embedded:{target}"):
-            pass
+    await check_no_log(target)
 
 
 async def test_directories_that_are_not_empty_are_refused_and_left_alone(
     log: polonaise.Log, store: ObstoreStore, tmp_path: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     with pytest.raises(AlreadyInitialized):
         await restored(store, tmp_path / "log")
     (tmp_path / "mine").mkdir()
@@ -371,8 +359,7 @@ async def test_directories_that_are_not_empty_are_refused_and_left_alone(
 async def test_two_restores_into_one_directory_do_not_meet(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 20)
-    await archived(log, store)
+    await filled_and_archived(log, store, 20)
     target.mkdir()
     lock = try_lock(str(target / "host.lock"))
     with pytest.raises(DirectoryInUse):
@@ -393,8 +380,7 @@ async def test_two_restores_into_one_directory_do_not_meet(
 async def test_invalid_arguments(
     log: polonaise.Log, store: ObstoreStore, target: Path, how: dict[str, Any], said: str
 ) -> None:
-    await fill(log, 10)
-    await archived(log, store)
+    await filled_and_archived(log, store, 10)
     with pytest.raises(BadOption, match=said):
         await restored(store, target, **how)
     assert not target.exists()
@@ -404,8 +390,7 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
     log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
     """Killed between the coordinator's last file and the end: its nodes may have been started, and written, since."""
-    await fill(log, 10)
-    await archived(log, store)
+    await filled_and_archived(log, store, 10)
     nodes = {"a": f"unix:{tmp_path}/node"}
     await restored(store, target, nodes=nodes)
     (target / RESTORING).write_bytes(b"cluster: such a log")
@@ -420,8 +405,7 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
 async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_made_again(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 10)
-    await archived(log, store)
+    await filled_and_archived(log, store, 10)
     await restored(store, target)
     (target / RESTORING).write_bytes(b"embedded: such a log")
     with pytest.raises(AlreadyInitialized, match="lacked only its last step"):
@@ -429,8 +413,7 @@ async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_mad
     assert not (target / RESTORING).exists()
     with pytest.raises(AlreadyInitialized, match="holds a log already"):
         await restored(store, target)
-    async with polonaise.connect(f"embedded:{target}") as copy:
-        assert await contents(copy) == await contents(log)
+    assert await contents_of(target) == await contents(log)
 
 
 # ------------------------------------------------------------------ processes
@@ -439,8 +422,7 @@ async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_mad
 async def test_a_cluster_of_processes_goes_on_from_a_restore(
     log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
-    await fill(log, 100)
-    await archived(log, store)
+    await filled_and_archived(log, store, 100)
     nodes = {f"storage-{number}": f"unix:{tmp_path}/node-{number}" for number in range(3)}
     await restored(store, target, nodes=nodes)
     cluster = LocalCluster(target, storage=3, partitions=1)
@@ -507,49 +489,38 @@ async def test_a_million_transactions_come_back_as_they_were(tmp_path: Path, sto
         assert again.last_sequence == 4
 
 
-def polonaise_starts(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "polonaise.cli", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def polonaise_says(*arguments: object) -> tuple[int | None, str, str]:
-    with polonaise_starts(*arguments) as process:
-        output, errors = process.communicate(timeout=60)
-    return process.returncode, output, errors
+def restoring(store: ObstoreStore, target: Path) -> subprocess.Popen[bytes]:
+    command = [*POLONAISE, "archive", "restore", str(store), str(target), "--storage", "3"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
     log: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await fill(log, 2_000)
-    await archived(log, store, fragment_bytes=3_000)
+    await filled_and_archived(log, store, 2_000, fragment_bytes=3_000)
     killed = 0
     for pause_s in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2):
-        with polonaise_starts("archive", "restore", store, target, "--storage", 3) as process:
+        with restoring(store, target) as process:
             await wait_until(lambda: (target / RESTORING).exists() or process.poll() is not None)
             await time_passes(pause_s)
             process.send_signal(signal.SIGKILL)
         if (target / "polonaise-embedded").exists():
             break
         killed += 1
-        with pytest.raises(NotEmbeddedLog):
-            async with polonaise.connect(f"embedded:{target}"):
-                pass
+        await check_no_log(target)
     assert killed
     if not (target / "polonaise-embedded").exists():
-        status, output, errors = polonaise_says("archive", "restore", store, target, "--storage", 3)
-        assert (status, output) == (0, "partition 0 restored up to 1999\n"), errors
-    async with polonaise.connect(f"embedded:{target}") as copy:
-        assert await contents(copy) == await contents(log)
+        ended = run_polonaise("archive", "restore", store, target, "--storage", 3)
+        assert output_of(ended) == "partition 0 restored up to 1999\n"
+    assert await contents_of(target) == await contents(log)
 
 
 async def test_the_command(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
-    await fill(log, 20)
-    await archived(log, store)
-    status, _, errors = polonaise_says("archive", "restore", store, target, "--new-key", "--same-key")
-    assert (status, "choose one of them" in errors) == (1, True)
-    status, output, _ = polonaise_says("archive", "restore", store, target, "--until", "0=19", "--json")
-    assert (status, json.loads(output)["last"]) == (0, 19)
-    status, output, _ = polonaise_says("archive", "restore", store, f"{target}2", "--until-time", "1d", "--new-key")
-    assert (status, output) == (0, "partition 0 restored up to -1; the store holds up to 19\n")
+    await filled_and_archived(log, store, 20)
+    refused = run_polonaise("archive", "restore", store, target, "--new-key", "--same-key")
+    assert (refused.returncode, "choose one of them" in refused.stderr) == (1, True)
+    ended = run_polonaise("archive", "restore", store, target, "--until", "0=19", "--json")
+    assert json.loads(output_of(ended))["last"] == 19
+    ended = run_polonaise("archive", "restore", store, f"{target}2", "--until-time", "1d", "--new-key")
+    assert output_of(ended) == "partition 0 restored up to -1; the store holds up to 19\n"
     assert os.path.exists(target / "storage-0")

@@ -8,18 +8,13 @@ import pytest
 
 from polonaise.errors import FragmentDamaged, LogForked, WrongClusterKey
 from polonaise.fragments.objects import fragments_of
-from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.fragments.store import ObstoreStore
 from polonaise.fragments.topicrecord import record_topics, recorded_topics
 from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
 FIRST = ClusterTopics(1, {"a": (2,), "b": (1,)})
 GROWN = ClusterTopics(1, {"a": (2, 4, 3), "b": (1,)})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreStore:
-    return open_store(str(tmp_path / "store"))
 
 
 async def test_the_latest_record_counts_and_keeps_the_order_of_ids(store: ObstoreStore) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +25,12 @@ from polonaise.errors import (
     StoreUnavailable,
     WrongClusterKey,
 )
-from polonaise.fragments.format import FragmentWriter, batches_in
+from polonaise.fragments.format import batches_in
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
-from polonaise.fragments.store import Listed, ObstoreStore, open_store
-from polonaise.log.batch import Batch, Columns, seal, split
+from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.log.batch import Batch, split
 from polonaise.wire.messages import Batches, Read
-from rigs.fragments import flip
+from rigs.fragments import batches_of, flip, moody_store, named_fragment
 from rigs.health import until_engaged, until_waits_for
 from rigs.trimmed import Cluster, archived, contents, fill, running
 
@@ -51,18 +50,25 @@ class Trimmed:
 
 
 @pytest.fixture
-async def trimmed(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[Trimmed]:
+async def log(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[polonaise.Log]:
+    """A log of a hundred transactions, whose server knows the store."""
     await cluster.start_server(store)
     async with polonaise.connect(cluster.address) as log:
-        await fill(log, 200)
-        fragments = await archived(log, store)
-        before = await contents(log)
-        report = await trim(log, store, 0, before=150)
-        first = report.first
-        assert cluster.first_held(0) == first > 100
-        assert (report.held_from, report.dropped) == (0, True)
-        assert await trim(log, store, 0, before=150) == (150, first, first), "nothing more is there to be dropped"
-        yield Trimmed(cluster, log, store, before, fragments, first)
+        await fill(log, 100)
+        yield log
+
+
+@pytest.fixture
+async def trimmed(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> Trimmed:
+    await fill(log, 100)
+    fragments = await archived(log, store)
+    before = await contents(log)
+    report = await trim(log, store, 0, before=150)
+    first = report.first
+    assert cluster.first_held(0) == first > 100
+    assert (report.held_from, report.dropped) == (0, True)
+    assert await trim(log, store, 0, before=150) == (150, first, first), "nothing more is there to be dropped"
+    return Trimmed(cluster, log, store, before, fragments, first)
 
 
 # ------------------------------------------------------------------ reading
@@ -158,7 +164,6 @@ class Collected:
 
 
 async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimmed: Trimmed) -> None:
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(None)
     async with asyncio.timeout(10):
         with pytest.raises(HistoryTrimmed, match=rf"below {trimmed.first} .*--fragments"):
@@ -173,7 +178,6 @@ async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimme
 async def test_a_flipped_byte_is_refused_by_name_and_never_served(trimmed: Trimmed) -> None:
     damaged = trimmed.fragments[1]
     await flip(trimmed.store, damaged)
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(trimmed.store)
     read: list[int] = []
 
@@ -187,29 +191,22 @@ async def test_a_flipped_byte_is_refused_by_name_and_never_served(trimmed: Trimm
 
 
 async def test_what_rots_after_it_was_verified_is_found_too(trimmed: Trimmed) -> None:
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(trimmed.store, cache_bytes_max=1)
     assert await contents(trimmed.log) == trimmed.before
     damaged = trimmed.fragments[0]
-    raw = bytearray(await trimmed.store.get(damaged.path))
-    bodies = pq.ParquetFile(pa.BufferReader(bytes(raw))).metadata.row_group(0).column(4)
-    raw[bodies.data_page_offset + bodies.total_compressed_size // 2] ^= 1
-    await trimmed.store.delete(damaged.path)
-    await trimmed.store.put_if_absent(damaged.path, bytes(raw))
+    raw = await trimmed.store.get(damaged.path)
+    bodies = pq.ParquetFile(pa.BufferReader(raw)).metadata.row_group(0).column(4)
+    await flip(trimmed.store, damaged, bodies.data_page_offset + bodies.total_compressed_size // 2)
     with pytest.raises(FragmentDamaged, match=damaged.digest):
         await contents(trimmed.log)
 
 
 async def test_another_fragment_that_holds_the_same_ids_takes_the_place_of_a_damaged_one(trimmed: Trimmed) -> None:
-    writer = FragmentWriter(trimmed.log.cluster_key)
-    for name in trimmed.fragments[:3]:
-        for raw in batches_in(await trimmed.store.get(name.path)):
-            writer.add(Batch.parse(raw))
-    footer, raw = writer.finish()
-    copy = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+    stored = [await trimmed.store.get(name.path) for name in trimmed.fragments[:3]]
+    batches = [Batch.parse(batch) for fragment in stored for batch in batches_in(fragment)]
+    copy, raw = named_fragment(batches, trimmed.log.cluster_key)
     await trimmed.store.put_if_absent(copy.path, raw)
     await flip(trimmed.store, trimmed.fragments[1])
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(trimmed.store)
     assert await contents(trimmed.log) == trimmed.before
 
@@ -218,7 +215,6 @@ async def test_a_lost_fragment_is_named_and_once_restored_reading_goes_on(trimme
     lost = trimmed.fragments[1]
     raw = await trimmed.store.get(lost.path)
     await trimmed.store.delete(lost.path)
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(trimmed.store)
     with pytest.raises(FragmentMissing, match=f"id {lost.first} of partition 0"):
         await contents(trimmed.log)
@@ -229,23 +225,20 @@ async def test_a_lost_fragment_is_named_and_once_restored_reading_goes_on(trimme
 # ------------------------------------------------------------------ what is not trimmed
 
 
-async def test_what_is_not_archived_is_not_trimmed(cluster: Cluster, store: ObstoreStore) -> None:
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        with pytest.raises(NotArchived, match="polonaise archive run"):
-            await trim(log, store, 0)
-        written = await archived(log, store)
-        await fill(log, 50)
-        with pytest.raises(NotArchived, match="archived up to 99"):
-            await trim(log, store, 0, before=120)
-        with pytest.raises(BeyondLog):
-            await log.trim(0, 1_000, fingerprint(written))
-        await store.delete(written[1].path)
-        # The server looks for itself, whatever it is told.
-        with pytest.raises(NotArchived, match=f"no fragment with ids {written[1].first} to"):
-            await log.trim(0, 90, fingerprint(written))
-        assert cluster.first_held(0) == 0
+async def test_what_is_not_archived_is_not_trimmed(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> None:
+    with pytest.raises(NotArchived, match="polonaise archive run"):
+        await trim(log, store, 0)
+    written = await archived(log, store)
+    await fill(log, 50)
+    with pytest.raises(NotArchived, match="archived up to 99"):
+        await trim(log, store, 0, before=120)
+    with pytest.raises(BeyondLog):
+        await log.trim(0, 1_000, fingerprint(written))
+    await store.delete(written[1].path)
+    # The server looks for itself, whatever it is told.
+    with pytest.raises(NotArchived, match=f"no fragment with ids {written[1].first} to"):
+        await log.trim(0, 90, fingerprint(written))
+    assert cluster.first_held(0) == 0
 
 
 async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified(
@@ -268,19 +261,16 @@ async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified
         assert cluster.first_held(0) == 0
 
 
-async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, store: ObstoreStore) -> None:
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        written = await archived(log, store)
-        await flip(store, written[0])
-        with pytest.raises(FragmentDamaged, match=written[0].digest):
-            await trim(log, store, 0)
-        assert cluster.first_held(0) == 0
+async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> None:
+    written = await archived(log, store)
+    await flip(store, written[0])
+    with pytest.raises(FragmentDamaged, match=written[0].digest):
+        await trim(log, store, 0)
+    assert cluster.first_held(0) == 0
 
 
 async def test_every_fragment_that_is_relied_upon_is_on_the_disk_before_anything_is_dropped(
-    cluster: Cluster, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever put one may have left it in the kernel's memory: the storage nodes' copy must not go before that."""
     steps: list[str] = []
@@ -296,43 +286,31 @@ async def test_every_fragment_that_is_relied_upon_is_on_the_disk_before_anything
 
     monkeypatch.setattr(ObstoreStore, "make_durable", noted)
     monkeypatch.setattr(polonaise.Log, "trim", dropped)
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 200)
-        written = await archived(log, store)
-        await trim(log, store, 0, before=150)
+    await fill(log, 100)
+    written = await archived(log, store)
+    await trim(log, store, 0, before=150)
     relied_upon = [name.path for name in written if name.first < 150]
     assert steps[: len(relied_upon) + 1] == [*relied_upon, "dropped"]
     assert cluster.first_held(0) > 100
 
 
-async def test_fragments_of_another_log_are_not_relied_upon(cluster: Cluster, store: ObstoreStore) -> None:
+async def test_fragments_of_another_log_are_not_relied_upon(
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore
+) -> None:
     """The same ids under the same cluster key, and other batches: the CRC that the log goes on from tells."""
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        written = await forged(log, store)
-        with pytest.raises(NotArchived, match="not of this log"):
-            await log.trim(0, 90, fingerprint([written]))
-        assert cluster.first_held(0) == 0
+    written = await forged(log, store)
+    with pytest.raises(NotArchived, match="not of this log"):
+        await log.trim(0, 90, fingerprint([written]))
+    assert cluster.first_held(0) == 0
 
 
-async def forged(log: polonaise.Log, store: ObstoreStore, *, salt: bytes = b"x", last: int = 99) -> FragmentName:
+async def forged(log: polonaise.Log, store: ObstoreStore, *, last: int = 99) -> FragmentName:
     """A fragment from 0 on that is sound, and not of this log."""
-    writer = FragmentWriter(log.cluster_key)
-    crc = 0
+    plans = []
     for first in range(0, last + 1, 10):
-        columns = Columns()
-        for number in range(10):
-            columns.add(7, 1, first + number, 0, salt)
-        raw = seal(
-            columns, partition=0, first=first, session=1, generation=1, commit_time_us=1_000 + first, previous_crc=crc
-        )
-        batch = Batch.parse(raw)
-        writer.add(batch)
-        crc = batch.crc
-    footer, raw = writer.finish()
-    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest())
+        rows = [(7, 1, id, 0, b"x", -1, []) for id in range(first, first + 10)]
+        plans.append((rows, 1, 1, 1_000 + first, False, False))
+    name, raw = named_fragment(batches_of(plans, partition=0), log.cluster_key)
     await store.put_if_absent(name.path, raw)
     return name
 
@@ -366,85 +344,62 @@ async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, stor
 
 
 async def test_nothing_is_appended_while_the_fragments_reach_farther_than_the_replicas(
-    cluster: Cluster, store: ObstoreStore
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore
 ) -> None:
+    ahead = await forged(log, store, last=149)
     await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        ahead = await forged(log, store, last=149)
-        await cluster.stop_server()
-        await cluster.start_server(store)
-        with pytest.raises(FragmentsAhead, match=r"reach up to 149.*no more than 99"):
-            await log.high_water_mark(0, timeout=10)
-        with pytest.raises(DeadlineExceeded, match="fragments_ahead"):
-            await log.ready(0, timeout=0.5)
-        health = (await log.health(0))["partitions"]["0"]
-        assert not health["ready"]
-        assert health["waits_for"].startswith("[fragments_ahead]")
-        # An operator has decided.
-        await store.delete(ahead.path)
-        await log.append(b"goes on", 0)
-        assert await log.high_water_mark(0) == 100
+    with pytest.raises(FragmentsAhead, match=r"reach up to 149.*no more than 99"):
+        await log.high_water_mark(0, timeout=10)
+    with pytest.raises(DeadlineExceeded, match="fragments_ahead"):
+        await log.ready(0, timeout=0.5)
+    health = (await log.health(0))["partitions"]["0"]
+    assert not health["ready"]
+    assert health["waits_for"].startswith("[fragments_ahead]")
+    # An operator has decided.
+    await store.delete(ahead.path)
+    await log.append(b"goes on", 0)
+    assert await log.high_water_mark(0) == 100
 
 
 async def test_a_damaged_footer_keeps_a_partition_from_starting_only_above_its_replicas(
-    cluster: Cluster, store: ObstoreStore
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore
 ) -> None:
+    newest = (await archived(log, store))[-1]
+    await store.replace(newest.path, (await store.get(newest.path))[:-1] + b"X")
     await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        newest = (await archived(log, store))[-1]
-        await store.replace(newest.path, (await store.get(newest.path))[:-1] + b"X")
-        await cluster.stop_server()
-        await cluster.start_server(store)
-        await log.ready(0, timeout=10)
-        await log.append(b"goes on", 0)
-        ahead = await forged(log, store, last=149)
-        await store.replace(ahead.path, (await store.get(ahead.path))[:-1] + b"X")
-        await cluster.stop_server()
-        await cluster.start_server(store)
-        told = await until_waits_for(log, FragmentDamaged.code)
-        assert "partition 0: by its name a fragment" in told
-        assert ahead.path in told
-        assert "move the fragments that reach above it out of the store" in told
+    await log.ready(0, timeout=10)
+    await log.append(b"goes on", 0)
+    ahead = await forged(log, store, last=149)
+    await store.replace(ahead.path, (await store.get(ahead.path))[:-1] + b"X")
+    await cluster.start_server(store)
+    told = await until_waits_for(log, FragmentDamaged.code)
+    assert "partition 0: by its name a fragment" in told
+    assert ahead.path in told
+    assert "move the fragments that reach above it out of the store" in told
 
 
 async def test_where_the_store_is_not_mounted_an_older_copy_gives_out_no_id_again(
-    cluster: Cluster, store: ObstoreStore, tmp_path: Path
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore, tmp_path: Path
 ) -> None:
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
-        await fill(log, 100)
-        await cluster.stop_server()
-        await forged(log, store, last=149)
-        (tmp_path / "store").rename(tmp_path / "away")
-        (tmp_path / "store").mkdir()
-        await forged(log, store, last=49)  # what an archiver was writing when the store was away
-        await cluster.start_server(store, marked=False)
-        with pytest.raises(DeadlineExceeded):
-            await log.ready(0, timeout=0.5)
-        assert "mount what belongs there" in await until_waits_for(log, StoreUnavailable.code)
-        (tmp_path / "store").rename(tmp_path / "beneath")
-        (tmp_path / "away").rename(tmp_path / "store")
-        assert "reach up to 149" in await until_waits_for(log, FragmentsAhead.code)
-
-
-class Away(ObstoreStore):
-    """A store that can't be listed for a while."""
-
-    away = True
-
-    async def list(self, prefix: str = "") -> list[Listed]:
-        if self.away:
-            raise StoreUnavailable("the store: no route to it")
-        return await super().list(prefix)
+    await cluster.stop_server()
+    await forged(log, store, last=149)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").mkdir()
+    await forged(log, store, last=49)  # what an archiver was writing when the store was away
+    await cluster.start_server(store, marked=False)
+    with pytest.raises(DeadlineExceeded):
+        await log.ready(0, timeout=0.5)
+    assert "mount what belongs there" in await until_waits_for(log, StoreUnavailable.code)
+    (tmp_path / "store").rename(tmp_path / "beneath")
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert "reach up to 149" in await until_waits_for(log, FragmentsAhead.code)
 
 
 async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says_so(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    made = open_store(str(tmp_path / "store"))
-    away = Away(made._store, made._url, made._directory)
+    away = moody_store(tmp_path / "store")
+    away.away = True
     await cluster.start_server(away)
     async with polonaise.connect(cluster.address) as log:
         with pytest.raises(DeadlineExceeded):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import create_engine, text
 
 import polonaise
 from polonaise.admin import archive as archives
 from polonaise.errors import BadOption, ClientAhead, NotFound, ViewUnfit
-from polonaise.fragments.format import FragmentWriter
-from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import open_store
-from polonaise.log.batch import Batch, Columns, seal
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.logaudit import audit_log
 from polonaise.pipelines.source import Until
 from polonaise.pipelines.views import update
+from rigs.databases import execute
+from rigs.fragments import batches_of, named_fragment
+from rigs.storagefiles import flip
 from rigs.tableviews import COUNT, balances, bank_log, changes, expected_balances, more
 
 if TYPE_CHECKING:
@@ -64,14 +62,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, a
     return url
 
 
-def plant(url: str, *statements: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as db:
-        for each in statements:
-            db.execute(text(each))
-    engine.dispose()
-
-
 def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, address: str, table: str) -> None:
     report = audit_table(spark, address, balances, table)
     assert report.well
@@ -83,7 +73,7 @@ def test_a_table_that_is_the_fold_of_the_log_is_well(spark: SparkSession, addres
 
 def test_a_difference_of_one_cent_is_found_and_named(spark: SparkSession, address: str, table: str) -> None:
     right = {account: balance for account, balance, *_ in expected_balances(COUNT, COUNT)}[3]
-    plant(table, "UPDATE balances SET balance = balance + 1 WHERE account = 3")
+    execute(table, "UPDATE balances SET balance = balance + 1 WHERE account = 3")
     report = audit_table(spark, address, balances, table)
     assert not report.well
     assert report.found.totals == {"different": 1}
@@ -95,7 +85,7 @@ def test_a_difference_of_one_cent_is_found_and_named(spark: SparkSession, addres
 
 
 def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession, address: str, table: str) -> None:
-    plant(table, "DELETE FROM balances WHERE account = 5", "INSERT INTO balances VALUES (77, 1, 1, 1)")
+    execute(table, "DELETE FROM balances WHERE account = 5", "INSERT INTO balances VALUES (77, 1, 1, 1)")
     found = audit_table(spark, address, balances, table).found
     assert found.totals == {"extra": 1, "missing": 1}
     assert [str(each) for each in found.differences] == [
@@ -107,7 +97,7 @@ def test_a_dropped_row_and_an_extra_one_are_found_and_named(spark: SparkSession,
 def test_a_doubled_row_is_found_and_named(spark: SparkSession, address: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bank.db'}"
     update(spark, address, changes, url)
-    plant(url, 'INSERT INTO changes SELECT * FROM changes WHERE "partition" = 1 AND transaction_id = 42')
+    execute(url, 'INSERT INTO changes SELECT * FROM changes WHERE "partition" = 1 AND transaction_id = 42')
     found = audit_table(spark, address, changes, url).found
     assert found.totals == {"repeated": 1}
     (named,) = found.differences
@@ -172,7 +162,7 @@ def test_somebody_elses_directory_is_audited_and_nothing_is_made_in_it(
 
 
 def test_only_so_many_are_named_and_all_are_counted(spark: SparkSession, address: str, table: str) -> None:
-    plant(table, "UPDATE balances SET changes = 0")
+    execute(table, "UPDATE balances SET changes = 0")
     found = audit_table(spark, address, balances, table, named_max=2).found
     assert found.totals == {"different": 7}
     assert [each.key["account"] for each in found.differences] == [0, 1]
@@ -193,7 +183,7 @@ def test_an_applications_own_table_is_audited_by_its_own_marks(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
     rows = ", ".join(f"({account}, {balance})" for account, balance, *_ in expected_balances(40, 30))
-    plant(
+    execute(
         url,
         "CREATE TABLE accounts (account INTEGER, balance BIGINT, note TEXT)",
         f"INSERT INTO accounts (account, balance) VALUES {rows}",
@@ -210,10 +200,10 @@ def test_an_applications_own_table_is_audited_by_its_own_marks(
         audit_table(spark, address, accounts, url)
     with pytest.raises(BadOption, match="give one of them"):
         audit_table(spark, address, accounts, url, marks_table="m", until=Until(ids={0: 39, 1: 29}))
-    plant(url, "UPDATE polonaise_marks SET high_water_mark = 500 WHERE partition = 0")
+    execute(url, "UPDATE polonaise_marks SET high_water_mark = 500 WHERE partition = 0")
     with pytest.raises(ClientAhead):
         audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
-    plant(url, "UPDATE accounts SET balance = 'much' WHERE account = 1")
+    execute(url, "UPDATE accounts SET balance = 'much' WHERE account = 1")
     with pytest.raises(ViewUnfit, match="column balance holds values that are not int64, such as 'much'"):
         audit_table(spark, address, accounts, url, marks_table="polonaise_marks")
 
@@ -248,17 +238,11 @@ def test_every_copy_of_a_whole_log_is_the_same(
         assert served.transactions == archived.transactions == stored.transactions == COUNT
 
 
-def _flip(path: Path, place: int) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[place] ^= 1
-    path.write_bytes(bytes(raw))
-
-
 def test_a_lost_and_a_damaged_fragment_are_named(spark: SparkSession, address: str, copied: Path) -> None:
     of_zero, of_one = (sorted((copied / str(partition)).glob("*.parquet")) for partition in (0, 1))
     assert min(len(of_zero), len(of_one)) > 2
     of_zero[1].unlink()
-    _flip(of_one[1], 400)
+    flip(of_one[1], 400)
     report = audit_log(spark, address, fragments=str(copied))
     assert not report.well
     lost, damaged = report.partitions
@@ -269,16 +253,10 @@ def test_a_lost_and_a_damaged_fragment_are_named(spark: SparkSession, address: s
 
 
 def test_fragments_of_another_history_are_a_fork(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
-    columns = Columns()
-    for number in range(30):
-        columns.add(1, 1, number, 0, b"another history")
-    raw = seal(columns, partition=0, first=0, session=1, generation=1, commit_time_us=1, previous_crc=0)
-    writer = FragmentWriter(log.cluster_key)
-    writer.add(Batch.parse(raw))
-    footer, data = writer.finish()
-    name = FragmentName(0, footer.first, footer.last, hashlib.sha256(data).hexdigest())
+    rows = [(1, 1, number, 0, b"another history", -1, []) for number in range(30)]
+    name, raw = named_fragment(batches_of([(rows, 1, 1, 1, False, False)], partition=0), log.cluster_key)
     (tmp_path / "store" / "0").mkdir(parents=True)
-    (tmp_path / "store" / name.path).write_bytes(data)
+    (tmp_path / "store" / name.path).write_bytes(raw)
     report = audit_log(spark, address, fragments=str(tmp_path / "store"))
     assert report.troubles == [
         f"partition 0, fragments in {tmp_path / 'store'}: the batch from 0 is another one than the servers': a fork"
@@ -301,7 +279,7 @@ def test_a_damaged_replica_is_named(
 ) -> None:
     replica = shutil.copytree(directory / "storage-0", tmp_path / "replica")
     (segment,) = (replica / "1").glob("*.seq")
-    _flip(segment, segment.stat().st_size // 2)
+    flip(segment, segment.stat().st_size // 2)
     report = audit_log(spark, address, storage=[str(replica)])
     (trouble,) = report.troubles
     assert trouble.startswith(f"partition 1, storage node {replica}: {segment}:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from polonaise.demo.bank import OPENING, PAYMENT, encode_opening
 from polonaise.demo.payments import Book, Payment, make_payments, read_payments
 from polonaise.demo.report import bank, unusual_days
 from polonaise.pipelines.report import HowToReport, report
+from rigs.demobank import balances_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,14 +36,6 @@ def table(directory: Path, name: str) -> list[dict[str, Any]]:
     return pq.read_table(directory / f"{name}.parquet").to_pylist()
 
 
-def folded(book: Book, payments: Sequence[Payment]) -> Counter[int]:
-    balances = Counter(book.opening)
-    for payment in payments:
-        for account in payment.accounts:
-            balances[account] += payment.change(account)
-    return balances
-
-
 def last_balances(directory: Path) -> dict[int, int]:
     return {row["account"]: row["balance"] for row in table(directory, "balances")}
 
@@ -53,7 +45,7 @@ def test_the_banks_report_is_the_fold_of_its_payments(spark: SparkSession, tmp_p
     book = make_payments(2_000, seed=5, accounts=60)
     log_of(book, f"embedded:{tmp_path / 'log'}", book.payments)
     found = report(spark, f"embedded:{tmp_path / 'log'}", str(tmp_path / "out"), HowToReport(sections=bank))
-    expected = folded(book, book.payments)
+    expected = balances_of(book)
     touched = {account for payment in book.payments for account in payment.accounts}
     assert last_balances(tmp_path / "out") == {account: expected[account] for account in touched}
     months = table(tmp_path / "out", "payments_per_month")

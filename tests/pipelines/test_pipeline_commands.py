@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import create_engine, text
 
 import polonaise
 from polonaise.cli import main
 from polonaise.demo.payments import Book
+from rigs.databases import execute
 from rigs.demobank import balances_of, bank
 from rigs.programs import output_of, run_python
+from rigs.storagefiles import flip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,10 +95,7 @@ def test_the_tellers_database_is_audited_and_one_cent_is_found(directory: Path, 
     assert status == 0, errors
     assert "well: the table holds what follows from the log" in output
     assert json.loads(report.read_text())["outcome"] == "well"
-    engine = create_engine(database)
-    with engine.begin() as db:
-        db.execute(text("UPDATE accounts SET balance = balance - 1 WHERE account = 17"))
-    engine.dispose()
+    execute(database, "UPDATE accounts SET balance = balance - 1 WHERE account = 17")
     status, output, _ = pipeline(*of_database)
     right = balances_of(book)[17]
     assert status == 1
@@ -114,9 +112,7 @@ def test_the_audit_of_a_log_is_told_copy_by_copy(directory: Path, book: Book, pi
     assert "well: every copy is whole, and none differs as far as it goes" in output
     copied = shutil.copytree(storage, tmp_path / "copied")
     (segment,) = (copied / "0").glob("*.seq")
-    raw = bytearray(segment.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    segment.write_bytes(bytes(raw))
+    flip(segment, segment.stat().st_size // 2)
     status, output, _ = pipeline("audit", f"embedded:{directory / 'log'}", "--storage", str(copied))
     assert status == 1
     assert "NOT WELL: 1 problem" in output

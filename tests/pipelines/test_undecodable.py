@@ -18,13 +18,12 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
 from polonaise.pipelines.deltatarget import DeltaTarget
 from polonaise.pipelines.parquettarget import ParquetTarget
-from polonaise.pipelines.targetaddress import open_target
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.letters import DeadLetters
 from rigs import tableviews
 from rigs.programs import run_polonaise
-from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes
+from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes, rows_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,17 +57,6 @@ def letters_in(table: str, view: TableView) -> list[tuple[Any, ...]]:
         found = DeltaTable(f"{directory}/_undecodable").to_pyarrow_table()
     names = ("partition", "transaction_id", "header", "data")
     return sorted(tuple(row[name] for name in names) for row in found.to_pylist())
-
-
-def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
-    columns = {
-        "balances": "account int, balance long, changes long, largest long",
-        "changes": "partition int, transaction_id long, account int, amount long",
-    }
-    with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
-        target.prepare(spark.createDataFrame([], columns[view.name]).schema)
-        with target.state() as held:
-            return sorted(map(tuple, held.rows.collect()))
 
 
 LETTERS = [(0, COUNT, 7, BAD), (0, COUNT + 1, 0, WORSE), (1, COUNT, 0, BAD)]

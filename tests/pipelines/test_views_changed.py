@@ -63,10 +63,6 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield log
 
 
-def table_of(kind: str, directory: Path) -> str:
-    return f"sqlite:///{directory / 'views.db'}" if kind == "sqlite" else f"{kind}:{directory / 'table'}"
-
-
 def opened(spark: SparkSession, table: str, view: TableView, log: Log) -> Target:
     return open_target(spark, table, view, log.cluster_key.hex())
 
@@ -78,19 +74,11 @@ def refused(spark: SparkSession, address: str, view: TableView, table: str, told
     return str(error.value)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("table", ["parquet", "delta"], indirect=True)
 @pytest.mark.parametrize(("view", "changed", "told"), CHANGED)
 def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
-    spark: SparkSession,
-    log: Log,
-    address: str,
-    tmp_path: Path,
-    kind: str,
-    view: TableView,
-    changed: TableView,
-    told: str,
+    spark: SparkSession, log: Log, address: str, table: str, view: TableView, changed: TableView, told: str
 ) -> None:
-    table = table_of(kind, tmp_path)
     update(spark, address, view, table)
     more(log, FEW, 2)
     assert "rebuild it (rebuild(...) in Python, --rebuild on the command line)" in refused(
@@ -106,10 +94,10 @@ def test_files_of_another_definition_are_left_alone_until_they_are_made_anew(
     refused(spark, address, view, table, "can't be brought up to date")
 
 
+@pytest.mark.parametrize("table", ["delta"], indirect=True)
 def test_a_delta_table_with_times_goes_on_and_says_what_differs(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path
+    spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
-    table = table_of("delta", tmp_path)
     times = replace(changes, query="SELECT timestamp, array(timestamp) AS both, amount FROM {log}")
     update(spark, address, times, table)
     more(log, FEW, 1)
@@ -120,10 +108,10 @@ def test_a_delta_table_with_times_goes_on_and_says_what_differs(
     assert update(spark, address, times, table).transactions == 2
 
 
+@pytest.mark.parametrize("table", ["sqlite"], indirect=True)
 def test_a_database_keeps_the_definition_and_its_table_keeps_its_columns(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path
+    spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
-    table = table_of("sqlite", tmp_path)
     update(spark, address, balances, table)
     more(log, FEW, 2)
     assert "--rebuild" in refused(spark, address, OTHER_FORMULA, table, "made by another query")
@@ -142,11 +130,9 @@ def test_a_database_keeps_the_definition_and_its_table_keeps_its_columns(
     assert audit_table(spark, address, OTHER_FORMULA, table).well, "nothing of that was written"
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "sqlite"])
 def test_whoever_looked_before_another_definition_was_there_changes_nothing(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path, kind: str
+    spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
-    table = table_of(kind, tmp_path)
     commits = follow(spark, address, balances, table)
     next(commits)
     rebuild(spark, address, OTHER_FORMULA, table)  # the marks are the same then
@@ -157,35 +143,30 @@ def test_whoever_looked_before_another_definition_was_there_changes_nothing(
     assert audit_table(spark, address, OTHER_FORMULA, table).well
 
 
-def test_a_merge_that_comes_with_another_definition_is_no_merge(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path
-) -> None:
+def test_a_merge_that_comes_with_another_definition_is_no_merge(spark: SparkSession, log: Log, table: str) -> None:
     rows = spark.createDataFrame([(1, 1)], "account int, balance bigint")
-    for kind in ("parquet", "delta", "sqlite"):
-        table = table_of(kind, tmp_path / kind)
-        (tmp_path / kind).mkdir()
-        with (
-            closing(opened(spark, table, balances, log)) as ours,
-            closing(opened(spark, table, OTHER_FORMULA, log)) as theirs,
-        ):
-            for target in (ours, theirs):
-                target.prepare(rows.schema)
-                target.check()
-            assert ours.merge(rows, {}, {0: 3})
-            assert not theirs.merge(rows, {0: 3}, {0: 4})
-            assert theirs.marks() == {0: 3}
-            assert theirs.replace(rows, {0: 3}, {0: 3})
-            assert not ours.merge(rows, {0: 3}, {0: 4})
-            with ours.state() as held:
-                assert (held.marks, [tuple(row) for row in held.rows.collect()]) == ({0: 3}, [(1, 1)])
+    with (
+        closing(opened(spark, table, balances, log)) as ours,
+        closing(opened(spark, table, OTHER_FORMULA, log)) as theirs,
+    ):
+        for target in (ours, theirs):
+            target.prepare(rows.schema)
+            target.check()
+        assert ours.merge(rows, {}, {0: 3})
+        assert not theirs.merge(rows, {0: 3}, {0: 4})
+        assert theirs.marks() == {0: 3}
+        assert theirs.replace(rows, {0: 3}, {0: 3})
+        assert not ours.merge(rows, {0: 3}, {0: 4})
+        with ours.state() as held:
+            assert (held.marks, [tuple(row) for row in held.rows.collect()]) == ({0: 3}, [(1, 1)])
 
 
-def forget_definition(kind: str, directory: Path) -> None:
+def forget_definition(table: str, directory: Path) -> None:
     """As a table was that was made before definitions were kept."""
-    if kind == "sqlite":
+    if table.startswith("sqlite:"):
         with closing(sqlite3.connect(directory / "views.db")) as db, db:
             db.execute("DELETE FROM balances_definition")
-    elif kind == "parquet":
+    elif table.startswith("parquet:"):
         about = directory / "table" / "current" / "_polonaise.json"
         kept = json.loads(about.read_text())
         assert kept["columns"] == {"account": "int", "balance": "bigint"}
@@ -196,13 +177,11 @@ def forget_definition(kind: str, directory: Path) -> None:
         version.write_text("".join(line for line in lines if "/definition" not in line))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "sqlite"])
 def test_a_table_that_does_not_say_its_definition_is_made_anew(
-    spark: SparkSession, log: Log, address: str, tmp_path: Path, kind: str
+    spark: SparkSession, log: Log, address: str, tmp_path: Path, table: str
 ) -> None:
-    table = table_of(kind, tmp_path)
     update(spark, address, balances, table)
-    forget_definition(kind, tmp_path)
+    forget_definition(table, tmp_path)
     refused(spark, address, balances, table, "does not name the definition of its view.*--rebuild")
     assert audit_table(spark, address, balances, table).well, "an audit needs its marks only"
     rebuild(spark, address, balances, table)

@@ -34,6 +34,8 @@ from rigs.tableviews import (
     expected_balances,
     expected_changes,
     more,
+    rows_in,
+    schema_of,
 )
 from rigs.waiting import block_for
 
@@ -49,22 +51,6 @@ pytestmark = pytest.mark.slow
 def log(tmp_path: Path) -> Iterator[Log]:
     with bank_log(tmp_path / "log", COUNT) as log:
         yield log
-
-
-def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
-    with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
-        if "://" in table:
-            target.prepare(SCHEMAS[view.name](spark))
-        with target.state() as held:
-            return sorted(map(tuple, held.rows.collect()))
-
-
-SCHEMAS = {
-    "balances": lambda spark: spark.sql("SELECT 1 AS account, 1L AS balance, 1L AS changes, 1L AS largest").schema,
-    "changes": lambda spark: (
-        spark.sql("SELECT 1 AS partition, 1L AS transaction_id, 1 AS account, 1L AS amount").schema
-    ),
-}
 
 
 def test_rebuilt_to_an_id_then_brought_up_to_date_commit_by_commit(
@@ -146,8 +132,8 @@ def test_a_table_that_is_ahead_of_its_log_is_not_touched(
 ) -> None:
     table = f"parquet:{tmp_path / 'table'}"
     target = ParquetTarget(spark, str(tmp_path / "table"), balances, log.cluster_key.hex())
-    target.prepare(SCHEMAS["balances"](spark))
-    rows = spark.createDataFrame([(1, 1, 1, 1)], SCHEMAS["balances"](spark))
+    target.prepare(schema_of(spark, balances))
+    rows = spark.createDataFrame([(1, 1, 1, 1)], schema_of(spark, balances))
     assert target.replace(rows, {}, {0: COUNT, 1: 0})
     with pytest.raises(ClientAhead, match="made up to 100 of partition 0, and the log there ends at 99"):
         update(spark, address, balances, table)
@@ -158,12 +144,12 @@ def test_a_table_that_is_ahead_of_its_log_is_not_touched(
 
 def parquet(spark: SparkSession, directory: Path, view: TableView = changes, **options: Any) -> ParquetTarget:
     target = ParquetTarget(spark, str(directory), view, "aa", **options)
-    target.prepare(SCHEMAS[view.name](spark))
+    target.prepare(schema_of(spark, view))
     return target
 
 
 def some(spark: SparkSession, *ids: int) -> Any:
-    return spark.createDataFrame([(0, id, 1, 1) for id in ids], SCHEMAS["changes"](spark))
+    return spark.createDataFrame([(0, id, 1, 1) for id in ids], schema_of(spark, changes))
 
 
 def ids_in(spark: SparkSession, directory: Path) -> list[int]:
@@ -223,7 +209,7 @@ def test_another_that_makes_the_table_between_two_requests_of_a_check_is_no_misf
         return answered
 
     with closing(open_target(spark, table, balances, log.cluster_key.hex())) as target:
-        target.prepare(SCHEMAS[balances.name](spark))
+        target.prepare(schema_of(spark, balances))
         target.marks()  # opens the table: what is asked from here on is the check's
         monkeypatch.setattr(MarkedTable, asked, answered_before_another_commits)
         target.check()

@@ -181,3 +181,12 @@ class MariaDB(Server):
 
     def url(self, database: str) -> str:
         return f"mariadb+pymysql://root@localhost/{database}?unix_socket={self.directory / 'socket'}"
+
+
+def execute(url: str, *statements: str) -> None:
+    """Run statements in one transaction, behind the back of whoever else uses the database."""
+    engine = create_engine(url)
+    with engine.begin() as db:
+        for statement in statements:
+            db.execute(text(statement))
+    engine.dispose()

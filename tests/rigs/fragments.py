@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
+from polonaise.errors import StoreUnavailable
 from polonaise.fragments.format import CRC_KEY, NO_CRC, Footer, FragmentWriter, seal_footer
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.store import Listed, ObjectStore, ObstoreStore, open_store
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 
@@ -40,7 +43,7 @@ made = st.tuples(
 PLAN = [([(1, 2, 3, 4, b"a", 0, [(5, 1)]), (1, 2, 4, 4, b"bc", 1, [])], 9, 8, 1_000_000, True, True)] * 3
 
 
-def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch]:
+def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0, *, partition: int = PARTITION) -> list[Batch]:
     batches = []
     for rows, session, generation, time_us, evidence, changes in plans:
         columns = Columns()
@@ -48,7 +51,7 @@ def batches_of(plans: Sequence[Any], first: int = 0, crc: int = 0) -> list[Batch
             columns.add(client, its_generation, sequence, header, data, client_high_water_mark=mark, locks=locks)
         changed = registers.encode([(b"key", b"%d" % session)]) if changes else b""
         raw = seal(
-            columns, partition=PARTITION, first=first, session=session, generation=generation, commit_time_us=time_us,
+            columns, partition=partition, first=first, session=session, generation=generation, commit_time_us=time_us,
             previous_crc=crc, registers=changed, evidence=evidence,
         )  # fmt: skip
         batches.append(Batch.parse(raw))
@@ -65,21 +68,57 @@ def plain_batches(counts: Sequence[int], first: int = 0) -> list[Batch]:
     return batches_of(plans, first)
 
 
-def fragment_of(batches: Sequence[Batch]) -> tuple[Footer, bytes]:
-    writer = FragmentWriter(KEY)
+def fragment_of(batches: Iterable[Batch], key: bytes = KEY) -> tuple[Footer, bytes]:
+    writer = FragmentWriter(key)
     for batch in batches:
         writer.add(batch)
     return writer.finish()
+
+
+def named_fragment(batches: Iterable[Batch], key: bytes = KEY) -> tuple[FragmentName, bytes]:
+    """Return the fragment of these batches under the name that a store has it by."""
+    footer, raw = fragment_of(batches, key)
+    return FragmentName(footer.partition, footer.first, footer.last, hashlib.sha256(raw).hexdigest()), raw
 
 
 def name_of(footer: Footer) -> FragmentName:
     return FragmentName(footer.partition, footer.first, footer.last, "ab" * 32)
 
 
-async def flip(store: ObjectStore, name: FragmentName) -> None:
-    """Damage a stored fragment by one bit."""
+class MoodyStore(ObstoreStore):
+    """A store that answers, or does not; that takes what is written, or does not."""
+
+    away = read_only = False
+    withheld = ""
+    """The path of an object that is listed and not given out."""
+
+    async def list(self, prefix: str = "") -> list[Listed]:
+        if self.away:
+            raise StoreUnavailable("the store does not answer")
+        return await super().list(prefix)
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        if self.away:
+            raise StoreUnavailable("the store does not answer")
+        if path == self.withheld:
+            raise StoreUnavailable("input/output error")
+        return await super().get_range(path, offset, length)
+
+    async def replace(self, path: str, data: bytes) -> None:
+        if self.read_only:
+            raise StoreUnavailable("no writing today")
+        await super().replace(path, data)
+
+
+def moody_store(directory: Path) -> MoodyStore:
+    opened = open_store(str(directory))
+    return MoodyStore(opened._store, opened._url, opened._directory)
+
+
+async def flip(store: ObjectStore, name: FragmentName, place: int | None = None) -> None:
+    """Damage a stored fragment by one bit, of the byte at `place` or somewhere in its rows."""
     raw = bytearray(await store.get(name.path))
-    raw[len(raw) // 3] ^= 1
+    raw[len(raw) // 3 if place is None else place] ^= 1
     await store.delete(name.path)
     await store.put_if_absent(name.path, bytes(raw))
 

@@ -65,6 +65,11 @@ async def fill(log: polonaise.Log, count: int, partition: int = 0) -> None:
         await asyncio.gather(*(log.append(b"%d" % n * 20, partition, header=n) for n in range(9)))
 
 
+async def filled_and_archived(log: polonaise.Log, store: ObstoreStore, count: int, **how: Any) -> None:
+    await fill(log, count)
+    await archived(log, store, **how)
+
+
 async def archived(log: polonaise.Log, store: ObstoreStore, **how: Any) -> None:
     for partition in range(log.partition_count):
         async for _ in archive(log, store, partition, rest=True, **how):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
 from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.targetaddress import open_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 READ = {"decoder": "json", "decoderSchema": "account int, amount bigint"}
 
@@ -21,6 +27,11 @@ balances = TableView(
     read=READ,
 )
 changes = TableView("changes", lambda log: log.select("partition", "transaction_id", "account", "amount"), read=READ)
+
+_COLUMNS = {
+    "balances": "account int, balance bigint, changes bigint, largest bigint",
+    "changes": "partition int, transaction_id bigint, account int, amount bigint",
+}
 
 ACCOUNTS = 7
 COUNT = 100
@@ -63,3 +74,15 @@ def expected_balances(*counts: int) -> list[tuple[int, int, int, int]]:
 
 def expected_changes(*counts: int) -> list[tuple[int, int, int, int]]:
     return [(partition, id, *body(partition, id)) for partition, count in enumerate(counts) for id in range(count)]
+
+
+def schema_of(spark: SparkSession, view: TableView) -> StructType:
+    """Return the columns of `balances` or `changes`."""
+    return spark.createDataFrame([], _COLUMNS[view.name]).schema
+
+
+def rows_in(spark: SparkSession, table: str, view: TableView, log: Log) -> list[tuple[Any, ...]]:
+    with closing(open_target(spark, table, view, log.cluster_key.hex())) as target:
+        target.prepare(schema_of(spark, view))
+        with target.state() as held:
+            return sorted(map(tuple, held.rows.collect()))

@@ -51,7 +51,11 @@ class Cluster:
         await self.nodes.pop(number).close()
 
     async def start_server(self, store: ObjectStore | None, *, marked: bool = True, **settings: Any) -> Server:
-        """Start a server that takes over. `store` holds its fragments and, if `marked`, the mark that says so."""
+        """Start a server in place of the one that runs, if one does.
+
+        `store` holds its fragments and, if `marked`, the mark that says so.
+        """
+        await self.stop_server()
         coordinator = coordinator_in(self.host, str(self.directory / "coordinator"))
         self._coordinators.append(coordinator)
         opened: Callable[[bytes], FragmentHistory] | None = None

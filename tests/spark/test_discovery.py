@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.spark.java import find_java
+from rigs.programs import output_of
 from rigs.sparkprocesses import SOURCE, run
 
 pytestmark = pytest.mark.slow
@@ -61,9 +62,8 @@ class DefaultSource(DataSource):
 
 
 def test_a_fresh_session_finds_the_format(tmp_path: Path) -> None:
-    done = run(FRESH, tmp_path, JAVA_HOME=find_java().home, PYSPARK_PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["found"]
+    said = output_of(run(FRESH, tmp_path, JAVA_HOME=find_java().home, PYSPARK_PYTHON=sys.executable))
+    assert said.split() == ["found"]
 
 
 def test_other_formats_work_where_ours_can_not_be_imported(tmp_path: Path) -> None:
@@ -75,5 +75,4 @@ def test_other_formats_work_where_ours_can_not_be_imported(tmp_path: Path) -> No
     # Before ours on the path: `pyspark_polonaise` is found, and what it needs is not.
     path = f"{tmp_path / 'modules'}:{SOURCE}"
     done = run(WITHOUT_OURS, tmp_path, JAVA_HOME=find_java().home, PYSPARK_PYTHON=sys.executable, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["not found", "2 1"]
+    assert output_of(done).splitlines() == ["not found", "2 1"]

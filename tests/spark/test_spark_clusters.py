@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rigs.programs import output_of
 from rigs.spark import Filled, filled
 from rigs.sparkprocesses import connect_server, path_without_java, run, standalone_cluster
 
@@ -69,9 +70,8 @@ def check_reads_and_writes(address: str, log: Filled, directory: Path, **environ
     script = READ_AND_WRITE.replace(
         "sys.argv[1:]", repr([address, log.address, log.store, str(directory / "checkpoint")])
     )
-    done = run(script, directory, **environment)
-    assert done.returncode == 0, done.stderr
-    *read, ran = [line for line in done.stdout.splitlines() if line.startswith(("read ", "in "))]
+    said = output_of(run(script, directory, **environment)).splitlines()
+    *read, ran = [line for line in said if line.startswith(("read ", "in "))]
     assert read == [f"read {COUNT} {COUNT} {sum(range(COUNT))}"] * 2
     assert sorted(bodies(log, 1)) == sorted(b"%d" % number for number in range(1_000)), "once, though written twice"
     assert sorted(bodies(log, 2)) == sorted(JSON % number for number in range(COUNT))
@@ -111,5 +111,4 @@ spark.read.format("polonaise").schema("data binary").load()
 def test_a_spark_connect_server_is_spoken_to_without_a_java(tmp_path: Path, connect: str) -> None:
     script = REMOTE.format(address=connect)
     done = run(script, tmp_path, PATH=path_without_java(tmp_path / "bin"), JAVA_HOME="/nowhere")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["pyspark.sql.connect.session", "5", "3"]
+    assert output_of(done).split() == ["pyspark.sql.connect.session", "5", "3"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import polonaise
+from rigs.programs import output_of
 from rigs.spark import filled
 from rigs.sparkprocesses import SOURCE, run
 
@@ -59,8 +60,7 @@ def test_a_tasks_memory_does_not_grow_with_its_split(tmp_path: Path) -> None:
         script = MEASURE.replace("CLUSTER", log.address).replace("STORE", log.store)
         script = script.replace("SOME", str(SOME)).replace("ALL", str(ALL))
         done = run(script, tmp_path, PYTHONPATH=f"{SOURCE}:{tmp_path}")
-    assert done.returncode == 0, done.stderr
-    said = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("peak ")]
+    said = [line.split()[1:] for line in output_of(done).splitlines() if line.startswith("peak ")]
     read = [int(size) for size, _ in said]
     assert read == [BODY * SOME, BODY * ALL] * 3
     peaks = [int(peak) // MIB for _, peak in said]

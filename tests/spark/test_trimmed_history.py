@@ -67,7 +67,6 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Trimmed]:
 @pytest.fixture
 async def ignorant(trimmed: Trimmed) -> Trimmed:
     """Its server was started again, without the fragments."""
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(None)
     return trimmed
 
@@ -101,7 +100,6 @@ async def test_with_a_fragment_store_times_are_found_wherever_they_are(ignorant:
 async def test_a_stream_reads_it_through_servers_and_by_the_option(trimmed: Trimmed) -> None:
     assert await apart(streamed, trimmed.address) == ALL
     await apart(forget)
-    await trimmed.cluster.stop_server()
     await trimmed.cluster.start_server(None)
     assert await apart(streamed, trimmed.address, fragments=trimmed.store) == ALL
 

@@ -44,10 +44,17 @@ async def world() -> Any:
     await world.close()
 
 
-async def test_the_view_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
-    client = await world.client(view=Sums(tmp_path))
+async def applied(world: World, directory: Path) -> Sums:
+    """A view with the world's 20 transactions, whose client is closed."""
+    view = Sums(directory)
+    client = await world.client(view=view)
     await client.wait_applied(19)
     await client.close()
+    return view
+
+
+async def test_the_view_goes_on_where_its_file_ends(world: World, tmp_path: Path) -> None:
+    await applied(world, tmp_path)
     world.log.fill(b"100")
     view = Sums(tmp_path)
     client = await world.client(view=view)
@@ -69,10 +76,7 @@ async def test_a_run_that_fails_leaves_no_trace(world: World, tmp_path: Path) ->
 
 async def test_a_torn_write_is_as_if_it_had_not_been(world: World, tmp_path: Path) -> None:
     """The process died while it wrote the new document, after any number of bytes."""
-    view = Sums(tmp_path)
-    client = await world.client(view=view)
-    await client.wait_applied(19)
-    await client.close()
+    view = await applied(world, tmp_path)
     whole = view.path(0).read_bytes()
     for length in range(0, len(whole), 7):
         view.path(0).with_suffix(".new").write_bytes(whole[:length])
@@ -85,10 +89,7 @@ async def test_a_torn_write_is_as_if_it_had_not_been(world: World, tmp_path: Pat
 
 
 async def test_a_damaged_file_is_refused_by_name(world: World, tmp_path: Path) -> None:
-    view = Sums(tmp_path)
-    client = await world.client(view=view)
-    await client.wait_applied(19)
-    await client.close()
+    view = await applied(world, tmp_path)
     whole = view.path(0).read_bytes()
     for length in range(len(whole)):
         view.path(0).write_bytes(whole[:length])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
 import signal
 import sqlite3
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sqlalchemy import create_engine, event, text
 
 from polonaise.errors import BadOption, NotFound, ViewFailed, ViewUnfit
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
+from rigs.databases import execute
 
 BALANCES = Shape(
     "balances",
@@ -37,18 +40,25 @@ def change(account: int, amount: int | None) -> tuple[Any, ...]:
     return (account, amount, amount, amount)
 
 
-def found(url: str, shape: Shape = BALANCES) -> list[tuple[Any, ...]]:
-    with snapshot(url, shape.fields, shape.name, marks_table=None) as (_, parts):
+def found(url: str, shape: Shape = BALANCES, marks_table: str | None = None) -> list[tuple[Any, ...]]:
+    with snapshot(url, shape.fields, shape.name, marks_table=marks_table) as (_, parts):
         return sorted(itertools.chain.from_iterable(parts))
 
 
-def opened(url: str, shape: Shape = BALANCES, cluster: str = LOG, definition: str = "sums") -> MarkedTable:
+def prepared(url: str, shape: Shape = BALANCES, cluster: str = LOG, definition: str = "sums") -> MarkedTable:
     table = MarkedTable(url, shape, cluster, definition)
     table.prepare()
     return table
 
 
-def test_rows_of_one_key_become_one(url: str) -> None:
+@pytest.fixture
+def opened() -> Iterator[Callable[..., MarkedTable]]:
+    """Like `prepared`; closes the tables at the end."""
+    with contextlib.ExitStack() as tables:
+        yield lambda *args, **how: tables.enter_context(contextlib.closing(prepared(*args, **how)))
+
+
+def test_rows_of_one_key_become_one(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url)
     assert table.marks() == {}
     assert table.merge(rows(change(1, 100), change(2, 7)), {}, {0: 9, 1: 4})
@@ -56,10 +66,9 @@ def test_rows_of_one_key_become_one(url: str) -> None:
     assert table.merge(rows(change(3, 5), change(1, None)), {0: 12}, {0: 13})
     assert table.marks() == {0: 13, 1: 4}
     assert found(url) == [(1, 70, -30, 100), (2, 7, 7, 7), (3, 5, 5, 5)]
-    table.close()
 
 
-def test_a_change_that_is_there_already_is_not_applied_again(url: str) -> None:
+def test_a_change_that_is_there_already_is_not_applied_again(url: str, opened: Callable[..., MarkedTable]) -> None:
     table, late = opened(url), opened(url)
     assert table.merge(rows(change(1, 100)), {}, {0: 9, 1: 3})
     assert not late.merge(rows(change(1, 100)), {}, {0: 9, 1: 3}), "a zombie that comes with the same batch"
@@ -67,30 +76,26 @@ def test_a_change_that_is_there_already_is_not_applied_again(url: str) -> None:
     assert not late.replace(rows(change(1, 1)), {0: 5}, {0: 9})
     assert table.marks() == {0: 9, 1: 3}
     assert found(url) == [(1, 100, 100, 100)]
-    table.close()
-    late.close()
 
 
-def test_a_rebuild_replaces_rows_and_marks_in_one_step(url: str) -> None:
+def test_a_rebuild_replaces_rows_and_marks_in_one_step(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url)
     assert table.merge(rows(change(1, 100), change(2, 5)), {}, {0: 9, 1: 7})
     assert table.replace(rows(change(1, 60)), {0: 9, 1: 7}, {0: 4})
     assert table.marks() == {0: 4, 1: -1}, "back to an earlier id; what is not read begins anew"
     assert found(url) == [(1, 60, 60, 60)]
-    table.close()
 
 
-def test_without_a_key_rows_are_added(url: str) -> None:
+def test_without_a_key_rows_are_added(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url, PAYMENTS)
     at = datetime(2026, 1, 31, 12, 30, 0, 123456, UTC)
     assert table.merge(rows((1, "fee", at), (2, None, None), shape=PAYMENTS), {}, {0: 1})
     assert table.merge(rows((1, "fee", at), shape=PAYMENTS), {0: 1}, {0: 2})
     read = [(id, kind, at and at.replace(tzinfo=UTC)) for id, kind, at in found(url, PAYMENTS) if id == 1]
     assert read == [(1, "fee", at)] * 2
-    table.close()
 
 
-def test_rows_are_added_only_to_those_that_were_made_the_same_way(url: str) -> None:
+def test_rows_are_added_only_to_those_that_were_made_the_same_way(url: str, opened: Callable[..., MarkedTable]) -> None:
     sums, other = opened(url), opened(url, definition="hundredths")
     assert sums.definition() is None
     assert sums.merge(rows(change(1, 100)), {}, {0: 9})
@@ -103,11 +108,11 @@ def test_rows_are_added_only_to_those_that_were_made_the_same_way(url: str) -> N
     assert not sums.merge(rows(change(1, 1)), {0: 10}, {0: 11}), "the same marks, and other rows"
     assert other.merge(rows(change(1, 100)), {0: 10}, {0: 11})
     assert found(url) == [(1, 10_200, 100, 10_100)]
-    sums.close()
-    other.close()
 
 
-def test_a_table_that_has_rows_and_does_not_say_how_they_were_made_is_only_replaced(sqlite_url: str) -> None:
+def test_a_table_that_has_rows_and_does_not_say_how_they_were_made_is_only_replaced(
+    sqlite_url: str, opened: Callable[..., MarkedTable]
+) -> None:
     table = opened(sqlite_url)
     assert table.merge(rows(change(1, 100)), {}, {0: 9})
     with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as db:
@@ -116,62 +121,47 @@ def test_a_table_that_has_rows_and_does_not_say_how_they_were_made_is_only_repla
     assert found(sqlite_url) == [(1, 100, 100, 100)]
     assert table.replace(rows(change(1, 101)), {0: 9}, {0: 10})
     assert table.merge(rows(change(1, 1)), {0: 10}, {0: 11})
-    table.close()
 
 
-def test_rows_and_marks_are_read_as_of_one_moment(server_url: str) -> None:
+def test_rows_and_marks_are_read_as_of_one_moment(server_url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(server_url)
     table.merge(rows(change(1, 100), change(2, 1)), {}, {0: 9})
     with snapshot(server_url, BALANCES.fields, "balances", marks_table="balances_marks", cluster=LOG) as (marks, parts):
         assert table.merge(rows(change(1, 1)), {0: 9}, {0: 10})
         assert marks == {0: 9}
         assert sorted(itertools.chain.from_iterable(parts))[0] == (1, 100, 100, 100)
-    table.close()
 
 
-def test_what_the_database_refuses_changes_nothing(url: str) -> None:
+def test_what_the_database_refuses_changes_nothing(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url)
     with pytest.raises(ViewFailed, match=r"table balances refuses the rows"):
         table.merge(rows(change(1, 5), (None, 1, 1, 1)), {}, {0: 9})
     assert table.marks().get(0, -1) == -1
     assert found(url) == []
-    table.close()
 
 
-def test_an_error_of_the_database_says_what_was_being_done(url: str) -> None:
+def test_an_error_of_the_database_says_what_was_being_done(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url)
-    _done(url, "DROP TABLE balances")
+    execute(url, "DROP TABLE balances")
     with pytest.raises(ViewFailed, match=r"table balances: writing rows and marks fails: "):
         table.merge(rows(change(1, 5)), {}, {0: 9})
-    _done(url, "DROP TABLE balances_marks")
+    execute(url, "DROP TABLE balances_marks")
     with pytest.raises(ViewFailed, match=r"table balances: reading its marks fails: "):
         table.marks()
-    table.close()
 
 
 def test_a_table_that_can_not_be_made_is_not_told_as_refusing_rows(sqlite_url: str) -> None:
-    _done(sqlite_url, "CREATE TABLE other (id INTEGER)", "CREATE INDEX balances_marks ON other (id)")
+    execute(sqlite_url, "CREATE TABLE other (id INTEGER)", "CREATE INDEX balances_marks ON other (id)")
     table = MarkedTable(sqlite_url, BALANCES, LOG, "sums")
     with pytest.raises(ViewFailed, match=r"table balances: making it and the tables beside it fails: .*already"):
         table.prepare()
     table.close()
 
 
-def _done(url: str, *statements: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as db:
-        for statement in statements:
-            db.execute(text(statement))
-    engine.dispose()
-
-
 def test_a_file_that_is_not_there_is_not_made_by_who_only_reads(tmp_path: Path) -> None:
     file = tmp_path / "typo.db"
-    with (
-        pytest.raises(NotFound, match=r"no SQLite file .*typo\.db"),
-        snapshot(f"sqlite:///{file}", BALANCES.fields, "balances", marks_table=None),
-    ):
-        pass
+    with pytest.raises(NotFound, match=r"no SQLite file .*typo\.db"):
+        found(f"sqlite:///{file}")
     assert not file.exists()
 
 
@@ -197,44 +187,31 @@ def test_a_partition_s_first_row_is_tried_again_while_others_stand_in_its_way(sq
     engine.dispose()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path, opened: Callable[..., MarkedTable]) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("notes, and no database\n" * 100)
     url = f"sqlite:///{file}"
     with pytest.raises(ViewUnfit, match="is no SQLite database"):
         opened(url)
-    with (
-        pytest.raises(ViewUnfit, match="is no SQLite database"),
-        snapshot(url, BALANCES.fields, "balances", marks_table=None),
-    ):
-        pass
+    with pytest.raises(ViewUnfit, match="is no SQLite database"):
+        found(url)
 
 
-def test_tables_that_do_not_fit_are_refused(sqlite_url: str) -> None:
-    opened(sqlite_url).close()
-    table = MarkedTable(sqlite_url, BALANCES, LOG, "sums")
-    table.merge(rows(change(1, 1)), {}, {0: 0})
+def test_tables_that_do_not_fit_are_refused(sqlite_url: str, opened: Callable[..., MarkedTable]) -> None:
+    opened(sqlite_url).merge(rows(change(1, 1)), {}, {0: 0})
     with pytest.raises(ViewUnfit, match="marks of another log"):
         opened(sqlite_url, cluster="bb" * 16).marks()
     with pytest.raises(ViewUnfit, match="column more is missing"):
         opened(sqlite_url, BALANCES._replace(fields=(*BALANCES.fields, Field("more", "int"))))
-    with (
-        pytest.raises(
-            ViewUnfit, match=r"no table elsewhere in .*: its tables are balances, balances_definition, balances_marks"
-        ),
-        snapshot(sqlite_url, BALANCES.fields, "elsewhere", marks_table=None),
-    ):
-        pass
-    with (
-        pytest.raises(ViewUnfit, match="no table nothing of high-water marks"),
-        snapshot(sqlite_url, BALANCES.fields, "balances", marks_table="nothing"),
-    ):
-        pass
+    tables = "its tables are balances, balances_definition, balances_marks"
+    with pytest.raises(ViewUnfit, match=f"no table elsewhere in .*: {tables}"):
+        found(sqlite_url, BALANCES._replace(name="elsewhere"))
+    with pytest.raises(ViewUnfit, match="no table nothing of high-water marks"):
+        found(sqlite_url, marks_table="nothing")
     with pytest.raises(BadOption, match=r"struct<a:int>, which SQL has no type for"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "struct<a:int>"),)), LOG, "sums")
     with pytest.raises(BadOption, match="SQLite keeps as a floating-point number"):
         MarkedTable(sqlite_url, Shape("t", (Field("a", "decimal(10,2)"),)), LOG, "sums")
-    table.close()
 
 
 # ------------------------------------------------------------------ killed
@@ -267,7 +244,7 @@ def apply_all(url: str, kill_at: int) -> None:
 
 def killed_and_run_again(url: str, kill_at: int) -> bool:
     """Whether it was killed before it was done."""
-    opened(url).close()
+    prepared(url).close()
     process = context.Process(target=apply_all, args=(url, kill_at))
     process.start()
     process.join(60)
@@ -293,11 +270,10 @@ def test_a_killed_writer_loses_and_repeats_nothing_on_postgresql(postgresql: Any
         killed_and_run_again(postgresql.database(), kill_at)
 
 
-def test_sum_is_exact_beyond_what_a_float_holds(sqlite_url: str) -> None:
+def test_sum_is_exact_beyond_what_a_float_holds(sqlite_url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(sqlite_url)
     table.merge(rows(change(1, 2**60 + 1)), {}, {0: 0})
     table.merge(rows(change(1, 1)), {0: 0}, {0: 1})
     with create_engine(sqlite_url).connect() as db:
         assert db.execute(text("SELECT balance FROM balances")).scalar_one() == 2**60 + 2
         db.engine.dispose()
-    table.close()

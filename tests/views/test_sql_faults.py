@@ -16,7 +16,7 @@ from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewF
 from polonaise.terms import Transaction
 from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
 from rigs.clients import World
-from rigs.databases import PostgreSQL
+from rigs.databases import PostgreSQL, execute
 from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,6 @@ async def test_a_poison_transaction_is_named_and_stops_its_partition_alone(world
     await client.wait_applied(19, 0, timeout=WAIT_S)
     assert client.trouble(0) is None
     check_fold(url, {0: 20, 1: 25})
-    await client.close()
 
 
 async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
@@ -88,19 +87,15 @@ async def test_a_context_reads_its_own_commits(world: World, url: str) -> None:
         await receipt.applied()
     with view.reading() as db:
         assert db.execute(select(journal.c.amount).order_by(journal.c.id)).scalars().all() == [1, 2, 4, 8]
-    await client.close()
 
 
 async def test_who_gives_up_waiting_for_a_mount_is_told_that_the_views_database_is_away(world: World) -> None:
     client = await world.client(view=Bank("postgresql+psycopg://bank@127.0.0.1:1/bank"))
-    try:
-        await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
-        with pytest.raises(DeadlineExceeded, match="can't connect"):
-            await client.ready(0, timeout=0.1)
-        with pytest.raises(AppendExpired, match="can't connect"):
-            await client.run(lambda tx: tx.append(b"x"), partition=0, timeout=0.1)
-    finally:
-        await client.close()
+    await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+    with pytest.raises(DeadlineExceeded, match="can't connect"):
+        await client.ready(0, timeout=0.1)
+    with pytest.raises(AppendExpired, match="can't connect"):
+        await client.run(lambda tx: tx.append(b"x"), partition=0, timeout=0.1)
 
 
 async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:
@@ -229,16 +224,13 @@ async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url:
     with pytest.raises(ClientAhead, match="its database is of another log"):
         await client.ready(0, timeout=WAIT_S)
     await client.ready(1, timeout=WAIT_S)
-    await client.close()
 
 
 async def test_unfit_tables_stop_the_client_with_their_names(world: World, url: str) -> None:
-    with engine_at(url) as engine, engine.begin() as db:
-        db.execute(text("CREATE TABLE accounts (account INTEGER PRIMARY KEY)"))
+    execute(url, "CREATE TABLE accounts (account INTEGER PRIMARY KEY)")
     client = await world.client(view=Bank(url))
     with pytest.raises(ViewUnfit, match="column balance is missing"):
         await client.ready(0, timeout=WAIT_S)
-    await client.close()
 
 
 async def test_closing_does_not_wait_for_a_slow_transaction_without_end(world: World, sqlite_url: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select, text
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select
 from sqlalchemy.exc import DatabaseError
 
 import polonaise
@@ -20,6 +20,7 @@ from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
 from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
+from rigs.databases import execute
 from rigs.programs import output_of, run_python
 from rigs.waiting import wait_until
 
@@ -38,6 +39,14 @@ async def views() -> AsyncIterator[Callable[..., Any]]:
         await view.close()
 
 
+@pytest.fixture
+async def view(url: str, views: Callable[..., Bank]) -> Bank:
+    """A view that has made its tables in a database of each kind."""
+    made = views(url)
+    assert await made.high_water_mark(0) == -1
+    return made
+
+
 async def test_a_new_view_has_applied_nothing_and_makes_its_tables(url: str, views: Callable[..., Bank]) -> None:
     view = views(url)
     assert await view.high_water_mark(0) == -1
@@ -45,9 +54,7 @@ async def test_a_new_view_has_applied_nothing_and_makes_its_tables(url: str, vie
     check_fold(url, {0: 0, 7: 0})
 
 
-async def test_a_run_is_applied_with_its_mark(url: str, views: Callable[..., Bank]) -> None:
-    view = views(url)
-    await view.high_water_mark(0)
+async def test_a_run_is_applied_with_its_mark(url: str, view: Bank) -> None:
     assert await view.apply_run(transactions(10)) == 9
     assert await view.apply_run(transactions(1, first=10)) == 10
     assert await view.high_water_mark(0) == 10
@@ -55,9 +62,7 @@ async def test_a_run_is_applied_with_its_mark(url: str, views: Callable[..., Ban
     assert view.runs == [(0, 0, 9), (0, 10, 10)]
 
 
-async def test_a_run_that_fails_leaves_nothing_behind(url: str, views: Callable[..., Bank]) -> None:
-    view = views(url)
-    await view.high_water_mark(0)
+async def test_a_run_that_fails_leaves_nothing_behind(url: str, view: Bank) -> None:
     view.poison = {(0, 5)}
     with pytest.raises(ValueError, match="no stomach for 5"):
         await view.apply_run(transactions(10))
@@ -99,9 +104,7 @@ async def test_many_views_begin_with_an_empty_database_at_once(url: str, views: 
     check_fold(url, {0: 0})
 
 
-async def test_an_older_database_says_where_it_stands(url: str, views: Callable[..., Bank]) -> None:
-    view = views(url)
-    await view.high_water_mark(0)
+async def test_an_older_database_says_where_it_stands(url: str, view: Bank) -> None:
     await view.apply_run(transactions(4))
     with engine_at(url) as engine, engine.begin() as db:
         db.execute(journal.delete().where(journal.c.id > 1))
@@ -248,11 +251,7 @@ async def test_a_view_without_apply_says_so(sqlite_url: str, views: Callable[...
 # ------------------------------------------------------------------ reading
 
 
-async def test_a_reading_sees_one_state_which_begins_after_it_was_asked_for(
-    url: str, views: Callable[..., Bank]
-) -> None:
-    view = views(url)
-    await view.high_water_mark(0)
+async def test_a_reading_sees_one_state_which_begins_after_it_was_asked_for(url: str, view: Bank) -> None:
     await view.apply_run(transactions(8))
     with view.reading() as db:
         await view.apply_run(transactions(1, first=8))
@@ -263,9 +262,7 @@ async def test_a_reading_sees_one_state_which_begins_after_it_was_asked_for(
     assert await view.read(lambda db, table: db.execute(select(table.c.high_water_mark)).scalar_one(), view.marks) == 9
 
 
-async def test_what_is_written_in_a_reading_is_lost(url: str, views: Callable[..., Bank]) -> None:
-    view = views(url)
-    await view.high_water_mark(0)
+async def test_what_is_written_in_a_reading_is_lost(url: str, view: Bank) -> None:
     await view.apply_run(transactions(3))
     with view.reading() as db:
         db.execute(journal.delete())
@@ -411,24 +408,21 @@ async def test_tables_are_not_made_unless_asked_for(url: str, views: Callable[..
 async def test_a_table_of_another_shape_is_named_with_its_columns(
     url: str, views: Callable[..., Bank], statement: str, words: str
 ) -> None:
-    with engine_at(url) as engine, engine.begin() as db:
-        db.execute(text(statement.replace("`", '"') if "postgresql" in url else statement))
+    execute(url, statement.replace("`", '"') if "postgresql" in url else statement)
     with pytest.raises(ViewUnfit, match=words):
         await views(url).high_water_mark(0)
 
 
 async def test_more_columns_than_the_view_knows_are_no_harm(url: str, views: Callable[..., Bank]) -> None:
-    with engine_at(url) as engine, engine.begin() as db:
-        more = "note INTEGER, kind INTEGER NOT NULL DEFAULT 1"
-        db.execute(text(f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT, {more})"))
+    more = "note INTEGER, kind INTEGER NOT NULL DEFAULT 1"
+    execute(url, f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT, {more})")
     view = views(url)
     await view.high_water_mark(0)
     assert await view.apply_run(transactions(2)) == 1
 
 
 async def test_unlogged_tables_are_refused(postgresql_url: str, views: Callable[..., Bank]) -> None:
-    with engine_at(postgresql_url) as engine, engine.begin() as db:
-        db.execute(text("CREATE UNLOGGED TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT)"))
+    execute(postgresql_url, "CREATE UNLOGGED TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT)")
     with pytest.raises(ViewUnfit, match="table accounts is unlogged"):
         await views(postgresql_url).high_water_mark(0)
 
@@ -438,8 +432,8 @@ async def test_unlogged_tables_are_refused(postgresql_url: str, views: Callable[
 async def test_tables_without_transactions_are_refused(
     mariadb_url: str, views: Callable[..., Bank], engine_name: str
 ) -> None:
-    with engine_at(mariadb_url) as engine, engine.begin() as db:
-        db.execute(text(f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT) ENGINE={engine_name}"))
+    statement = f"CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT) ENGINE={engine_name}"
+    execute(mariadb_url, statement)
     with pytest.raises(ViewUnfit, match=f"table accounts is of the engine {engine_name}"):
         await views(mariadb_url).high_water_mark(0)
 

@@ -56,6 +56,15 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([SCHEMA.field(name) for name in columns])
 
 
+def bytes_of(column: pa.Array) -> tuple[memoryview, Any]:
+    """Return the bytes of a binary column, and the offsets at which its values begin and end in them.
+
+    There is one offset more than values. A null counts as empty.
+    """
+    _, offsets, data = column.buffers()
+    return memoryview(b"" if data is None else data), np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset)
+
+
 def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
     """Return the transactions of these batches, in their order, as these columns of `SCHEMA`.
 

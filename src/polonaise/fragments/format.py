@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from polonaise.checksum import crc32
 from polonaise.errors import BatchDamaged, FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
-from polonaise.fragments.arrow import LOCK, SCHEMA, columns_of
+from polonaise.fragments.arrow import LOCK, SCHEMA, bytes_of, columns_of
 from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import PartitionId, TransactionId
@@ -311,11 +311,11 @@ def batches_of_group(
     narrow = {name: _numbers(group, name).astype("<i4") for name in ("client_id", "generation", "header")}
     sequences = _numbers(group, "sequence").astype("<i8")
     crcs = _numbers(group, "crc32").astype("<u4")
-    data, data_offsets = _bytes(group, "data")
+    data, data_offsets = bytes_of(group.column("data"))
     evidence_marks = group.column("client_high_water_mark")
     has_evidence = evidence_marks.is_valid().to_numpy(zero_copy_only=False)
     marks = evidence_marks.fill_null(-1).to_numpy(zero_copy_only=False)
-    locks, lock_offsets = _bytes(group, "locks")
+    locks, lock_offsets = bytes_of(group.column("locks"))
     times = pa.compute.cast(group.column("timestamp"), pa.int64())
     for start, stop in pairwise(starts):
         columns = Columns()
@@ -358,14 +358,3 @@ def batches_of_group(
 def _numbers(group: pa.RecordBatch, name: str) -> Any:
     """Return a column of numbers as a numpy array."""
     return group.column(name).to_numpy(zero_copy_only=False)
-
-
-def _bytes(group: pa.RecordBatch, name: str) -> tuple[memoryview, Any]:
-    """Return the bytes of a binary column, and the offsets at which its values begin and end in them.
-
-    There is one offset more than values. A null counts as empty.
-    """
-    column = group.column(name)
-    _, offsets, data = column.buffers()
-    start = column.offset
-    return memoryview(b"" if data is None else data), np.frombuffer(offsets, "<i4")[start : start + len(column) + 1]

@@ -27,7 +27,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_group
 from polonaise.fragments.mark import INIT, MARK, is_marked
-from polonaise.fragments.objects import MEND, fragments_of, made_again
+from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
 from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
@@ -387,10 +387,8 @@ class FragmentHistory:
             part.start: await self._get(opened.name, part.start, part.stop - part.start)
             for part in parts_for_group(opened.metadata, number)
         }
-        try:
+        with of_fragment(opened.name):
             return await asyncio.to_thread(decoded_group, opened, number, parts)
-        except FragmentDamaged as error:
-            raise FragmentDamaged(f"{opened.name.path}: {error.text}: {MEND}") from error
 
     def _keep(self, key: tuple[FragmentName, int], batches: list[Batch]) -> None:
         """Keep the row group's batches, and drop those that were read longest ago when they are too many."""

@@ -6,12 +6,13 @@ Slow work, Parquet and digests, is done in other threads than the event loop's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat
+from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.ranges import FOOTER_BYTES
@@ -45,6 +46,17 @@ class ArchivedFragment(NamedTuple):
     """Size of the object."""
 
 
+@contextlib.contextmanager
+def of_fragment(name: FragmentName) -> Iterator[None]:
+    """Name the fragment in the errors raised within, which say what is wrong with it, and what to do about damage."""
+    try:
+        yield
+    except FragmentDamaged as error:
+        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
+    except (UnsupportedFormat, WrongClusterKey) as error:
+        raise type(error)(f"{name.path}: {error.text}") from error
+
+
 async def fragments_of(store: ReadableStore, partition: PartitionId | None = None) -> dict[FragmentName, int]:
     """Return the fragments of a partition, or of all, in the order of their names, and how many bytes each has."""
     listed = await store.list("" if partition is None else partition_prefix(partition))
@@ -63,12 +75,8 @@ async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer
     name the object, and what the store raises.
     """
     length = min(size, FOOTER_BYTES)
-    try:
+    with of_fragment(name):
         footer = footer_in(await store.get_range(name.path, size - length, length))
-    except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
-    except UnsupportedFormat as error:
-        raise UnsupportedFormat(f"{name.path}: {error.text}") from error
     if footer is None:
         return open_bytes(await store.get(name.path), name)
     return _checked(footer, name)
@@ -158,26 +166,17 @@ class _Making:
         return name, raw
 
 
-async def made_of(cluster_key: bytes, batches: AsyncIterable[Batch]) -> tuple[FragmentName, bytes]:
-    """Return the name and the bytes of the fragment that these batches make. Nothing is stored.
-
-    Raises what `batches` raise; `BatchDamaged` for batches that do not follow each other, or none; `FragmentDamaged` if
-    the batches can't be made again from these bytes.
-    """
-    making = _Making(cluster_key)
-    async for batch in batches:
-        await making.add(batch)
-    return await asyncio.to_thread(making.finish)
-
-
 async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> bytes:
     """Return the object that a fragment's name stands for, made of the batches of its ids, to replace a damaged one.
 
     The same batches make the same object, byte for byte. The digest in the name decides, whatever the log holds. Raises
     `FragmentDamaged` where the batches make another object, and what `batches` raise.
     """
+    making = _Making(cluster_key)
     try:
-        made, raw = await made_of(cluster_key, batches)
+        async for batch in batches:
+            await making.add(batch)
+        made, raw = await asyncio.to_thread(making.finish)
     except BatchDamaged as error:
         raise FragmentDamaged(f"{name.path} can't be written again from the log: {error.text}") from error
     if made != name:

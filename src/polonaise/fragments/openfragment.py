@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from polonaise.errors import FragmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import open_fragment
 from polonaise.fragments.groups import first_of_group, group_batches
-from polonaise.fragments.objects import MEND
+from polonaise.fragments.objects import of_fragment
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Parts
 from polonaise.log.batch import Batch
@@ -35,7 +35,7 @@ class OpenFragment:
 
 def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> OpenFragment:
     """Return the fragment whose end this is. Raises `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`."""
-    try:
+    with of_fragment(name):
         footer, file = open_fragment(end, cluster_key)
         if footer[1:4] != name[:3]:
             raise FragmentDamaged(
@@ -44,10 +44,6 @@ def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes)
             )
         metadata = file.metadata
         return OpenFragment(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
-    except FragmentDamaged as error:
-        raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
-    except (UnsupportedFormat, WrongClusterKey) as error:
-        raise type(error)(f"{name.path}: {error.text}") from error
 
 
 def decoded_group(opened: OpenFragment, number: int, parts: Mapping[int, bytes]) -> list[Batch]:

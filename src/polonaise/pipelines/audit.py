@@ -5,18 +5,17 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
-from polonaise.pipelines.source import EVERYTHING, Until, open_source
-from polonaise.pipelines.sparkerrors import translating
+from polonaise.pipelines.source import EVERYTHING, Until
 from polonaise.pipelines.tablecomparison import Comparison, compare, plain
-from polonaise.pipelines.targetaddress import check_target, open_target
-from polonaise.pipelines.viewsource import NO_LETTERS, Letters, ViewSource, policy_of
+from polonaise.pipelines.targetaddress import check_target
+from polonaise.pipelines.views import opened
+from polonaise.pipelines.viewsource import NO_LETTERS, Letters
 from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -93,13 +92,7 @@ def audit_table(
         raise BadOption("until and marks_table are both given: give one of them")
     check_target(table, there=True)
     progress = progress or Silence()
-    policy = policy_of(view, on_undecodable)
-    with (
-        translating(),
-        open_source(address, fragments) as log,
-        closing(open_target(spark, table, view, log.cluster, marks_table=marks_table)) as target,
-    ):
-        source = ViewSource(spark, log, view, policy)
+    with opened(spark, address, view, table, fragments, on_undecodable, marks_table) as (source, target):
         committed = source.marks()
         nothing = dict.fromkeys(committed, NO_TRANSACTION)
         target.expect(source.rows({}, nothing).schema)

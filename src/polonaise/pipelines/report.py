@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +19,7 @@ from polonaise.pipelines.formatting import quoted
 from polonaise.pipelines.joblog import open_log
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.progress import JobProgress, Silence
+from polonaise.pipelines.runs import replaced
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
@@ -238,26 +237,15 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
         directory.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             path = directory / f"{name}.parquet"
-            with _replaced(path) as unfinished:
+            with replaced(path) as unfinished:
                 pq.write_table(table, unfinished, compression="zstd")
             paths.append(path)
         # The page last: a new page never stands beside tables of an earlier report, even if the job is killed.
-        with _replaced(directory / _PAGE) as unfinished:
+        with replaced(directory / _PAGE) as unfinished:
             unfinished.write_text(page.html(), encoding="utf-8")
     except OSError as error:
         raise DiskFailed(f"the report can't be written to {directory}: {error.strerror or error}") from error
     return tuple(paths)
-
-
-@contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to. If the `with` statement ends without an error, this replaces the file in one step."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def sections_named(path: str) -> Sections:

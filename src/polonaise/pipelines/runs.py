@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,6 +77,17 @@ def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) 
     return report
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Give a path to write to. If the `with` statement ends without an error, this replaces the file in one step."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 class ReportFile:
     """The file for a run's report, checked before the run, which may take hours.
 
@@ -89,10 +101,8 @@ class ReportFile:
 
     def write(self, run: Run) -> None:
         """Replace the file in one step: readers see the report before, or this one. Raises `DiskFailed`."""
-        unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            unfinished.write_text(json.dumps(run.fields(), indent=2) + "\n")
-            unfinished.replace(self._path)
+            with replaced(self._path) as unfinished:
+                unfinished.write_text(json.dumps(run.fields(), indent=2) + "\n")
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
             raise DiskFailed(f"the report can't be written to {self._path}: {error.strerror or error}") from error

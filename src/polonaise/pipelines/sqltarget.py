@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
-from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, kept_in, other_shape
+from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targets import TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -131,12 +131,9 @@ class SqlTarget(Target):
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
     """Compute the rows before the SQL transaction begins, and only once, also if the transaction is tried again."""
-    computed = rows.persist(StorageLevel.DISK_ONLY)
-    try:
+    with kept_on_disk(rows) as computed:
         computed.count()
         yield computed
-    finally:
-        computed.unpersist()
 
 
 def _letters(letters: DataFrame | None) -> Chunks | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType, TimestampType
-from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.formatting import quoted
+from polonaise.pipelines.keptframes import kept_on_disk
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -95,7 +94,7 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
-    with _persisted(_fitted(table, expected.schema)) as actual, _persisted(expected) as right:
+    with kept_on_disk(_fitted(table, expected.schema)) as actual, kept_on_disk(expected) as right:
         same_key = [_same(name, actual.schema[name].dataType, expected.schema[name].dataType) for name in keys]
         joined = _grouped(actual, keys, values, "t").join(
             _grouped(right, keys, values, "e"), reduce(lambda one, other: one & other, same_key), "full_outer"
@@ -106,7 +105,7 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
         which = F.array_compact(F.array(*(F.when(differs[name], F.lit(name)) for name in values)))
         differing = joined.withColumns({"kind": _kind(list(differs.values())), "differing": which})
         differing = differing.where(F.col("kind").isNotNull())
-        with _persisted(differing) as differences:
+        with kept_on_disk(differing) as differences:
             totals = {row["kind"]: row["count"] for row in differences.groupBy("kind").count().collect()}
             first = differences.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
             named = tuple(_difference(row.asDict(), keys, expected.schema) for row in first.collect())
@@ -121,16 +120,6 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
         dict(sorted(totals.items())),
         named,
     )
-
-
-@contextmanager
-def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep the frame on disk until the `with` statement ends: it is read several times."""
-    persisted = frame.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield persisted
-    finally:
-        persisted.unpersist()
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:

@@ -110,7 +110,7 @@ def rebuild(
         rebuild(spark, "embedded:./bank", balances, "parquet:./balances", until=Until(ids={0: 41}))
     """
     progress = progress or Silence()
-    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
+    with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         progress.begin("rebuilding", 1)
         # `replace` returns False if another run has changed the table since its marks were read: try with new ones.
         for _ in range(_TRIES):
@@ -146,7 +146,7 @@ def update(
     by another definition of the view, and `ClientAhead` for a table that holds more than the log.
     """
     progress = progress or Silence()
-    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
+    with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
         # The goal is fixed now: a log that grows faster than the table would keep the run from ending.
         upto = source.marks()
@@ -173,7 +173,7 @@ def follow(
 
     Ends only when the caller stops iterating. Raises what `update` raises.
     """
-    with _opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
+    with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
         _prepare(source, view, target)
         while True:
             upto = source.marks()
@@ -182,14 +182,21 @@ def follow(
 
 
 @contextmanager
-def _opened(
-    spark: SparkSession, address: str, view: TableView, table: str, fragments: str | None, on_undecodable: str | None
+def opened(
+    spark: SparkSession,
+    address: str,
+    view: TableView,
+    table: str,
+    fragments: str | None,
+    on_undecodable: str | None,
+    marks_table: str | None = None,
 ) -> Iterator[tuple[ViewSource, Target]]:
+    """Yield the log as the view's source, and the view's table; see `rebuild` and `open_target` for the arguments."""
     policy = policy_of(view, on_undecodable)
     with (
         translating(),
         open_source(address, fragments) as source,
-        closing(open_target(spark, table, view, source.cluster)) as target,
+        closing(open_target(spark, table, view, source.cluster, marks_table=marks_table)) as target,
     ):
         yield ViewSource(spark, source, view, policy), target
 

@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
-from pyspark.storagelevel import StorageLevel
 
 from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.spark import query
 from polonaise.spark.options import FRAGMENTS, microseconds, range_options, read_options
@@ -195,14 +195,11 @@ class ViewSource:
             yield NO_LETTERS
             return
         undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
-        rows = undecodable.select(*LETTER_COLUMNS).persist(StorageLevel.DISK_ONLY)
-        try:
+        with kept_on_disk(undecodable.select(*LETTER_COLUMNS)) as rows:
             count = rows.count()
             first = rows.orderBy("partition", "transaction_id").select(*UndecodableBody._fields).limit(NAMED_MAX)
             named = [UndecodableBody(*row) for row in first.collect()] if count else []
             yield Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
-        finally:
-            rows.unpersist()
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""

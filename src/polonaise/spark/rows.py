@@ -21,6 +21,7 @@ from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
+from polonaise.fragments.arrow import bytes_of
 from polonaise.terms import LockMode, PartitionId
 
 Array = np.ndarray[Any, Any]
@@ -130,10 +131,10 @@ def divided(
     count = batch.num_rows
     if not count:
         return
-    data = _bytes_of(batch, "data")
+    data = _binary(batch.column("data"))
     if data.null_count:
         raise BadRow("a row has no data (null): filter such rows, or write an empty body with coalesce(data, '')")
-    offsets, raw = _buffers(data)
+    raw, offsets = bytes_of(data)
     lengths = np.diff(offsets)
     if lengths.max() > limits.body_bytes_max:
         raise BodyTooLarge(
@@ -150,7 +151,7 @@ def divided(
     for start, stop in pairwise([0, *stops.tolist(), count]):
         indexes = order[start:stop]
         bodies = data if len(indexes) == count else data.take(pa.array(indexes))
-        body_offsets, body_raw = _buffers(bodies)
+        body_raw, body_offsets = bytes_of(bodies)
         yield (
             int(partitions[indexes[0]]),
             RowColumns(
@@ -163,18 +164,8 @@ def divided(
         )
 
 
-def _bytes_of(batch: pa.RecordBatch, name: str) -> pa.Array:
-    column = batch.column(name)
+def _binary(column: pa.Array) -> pa.Array:
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
-
-
-def _buffers(column: pa.Array) -> tuple[Array, memoryview]:
-    """Return the offsets of a binary column's values (one more than values), and the bytes they point into."""
-    _, offsets, data = column.buffers()
-    return (
-        np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset),
-        memoryview(data if data is not None else b""),
-    )
 
 
 def _crcs(raw: memoryview, offsets: Array) -> Array:
@@ -220,8 +211,7 @@ def _hashes(column: pa.Array) -> Array:
         hashes = _crcs(raw, np.arange(0, 8 * len(column) + 1, 8))
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
         return hashes
-    values = pc.fill_null(column if pa.types.is_binary(column.type) else column.cast(pa.binary()), b"")
-    offsets, raw = _buffers(values)
+    raw, offsets = bytes_of(pc.fill_null(_binary(column), b""))
     return _crcs(raw, offsets)
 
 

@@ -37,15 +37,11 @@ def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return made if len(made) == len(pairs) else Repeated(pairs)
 
 
-def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, *, infinite: bool) -> None:
-    """Raise `ValueError` if a row does not fit these columns without conversion.
+def check_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field], *, infinite: bool) -> None:
+    """Raise `ValueError` if a row does not fit these fields of a schema without conversion.
 
     `infinite` says whether the rows' format has infinity. If it has not, an infinite value was a number too large.
     """
-    _check_fields(schema, rows, infinite)
-
-
-def _check_fields(fields: Iterable[pa.Field], rows: Sequence[Mapping[str, Any]], infinite: bool) -> None:
     repeated: set[str] = set()
     if Repeated in set(map(type, rows)):
         repeated = {name for row in rows if isinstance(row, Repeated) for name in row.names}
@@ -91,7 +87,7 @@ def _check_list(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> Non
 
 
 def _check_struct(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:
-    _check_fields(fields_inside(kind), values, infinite)
+    check_rows(values, fields_inside(kind), infinite=infinite)
 
 
 def _check_map(kind: pa.DataType, values: Sequence[Any], infinite: bool) -> None:

@@ -34,7 +34,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.types import TypeEngine
 
-from polonaise.errors import BadOption, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.database import (
@@ -49,7 +49,7 @@ from polonaise.views.database import (
     check_file,
     transactional_table,
 )
-from polonaise.views.databaseerrors import first_line, trouble_in
+from polonaise.views.databaseerrors import first_line
 from polonaise.views.fitness import check_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
@@ -291,8 +291,6 @@ def snapshot(
             streamed = db.execution_options(yield_per=rows_max)
             yield marks, (list(map(tuple, part)) for part in streamed.execute(select(declared)).partitions())
     except DBAPIError as error:
-        if trouble_in(error) is not None:
-            raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
         raise ViewUnfit(f"table {table} can't be read: {first_line(error)}") from error
     finally:
         database.close()
