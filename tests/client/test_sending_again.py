@@ -29,7 +29,6 @@ from polonaise.errors import (
     ProtocolError,
     TooManyLocks,
 )
-from polonaise.log.batch import Columns
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire.appends import AppendColumns, Operation, ReceivedAppends
 from polonaise.wire.frame import NO_PARTITION
@@ -59,9 +58,7 @@ async def test_a_lost_connection_fails_nothing(world: World) -> None:
 async def test_what_the_new_mount_is_fed_is_not_sent_again(world: World) -> None:
     receipts = await held_appends(world, b"0", b"1")
     mount, log, appends = world.server.held[0]
-    columns = Columns()
-    columns.add(mount.client, 1, appends.sequences[0], 0, b"0")
-    log.commit(columns)
+    log.fill(b"0", client=mount.client, sequence=appends.sequences[0])
     world.server.hold = False
     world.server.break_connections()
     assert [(await receipt).id for receipt in receipts] == [0, 1]
@@ -74,9 +71,7 @@ async def test_of_a_frame_only_what_is_not_settled_is_sent_again(world: World) -
     receipts = [client.append(body) for body in (b"0", b"1", b"2")]
     await wait_until(lambda: world.server.held)
     ((mount, log, appends),) = world.server.held
-    columns = Columns()
-    columns.add(mount.client, 1, appends.sequences[0], 0, b"0")
-    log.commit(columns)
+    log.fill(b"0", client=mount.client, sequence=appends.sequences[0])
     world.server.hold = False
     world.server.break_connections()
     assert [(await receipt).id for receipt in receipts] == [0, 1, 2]
@@ -117,7 +112,6 @@ async def test_a_flush_says_nothing_of_what_still_waits_to_be_sent_again(world: 
     (client,) = world.clients
     flushing = asyncio.ensure_future(client.flush())
     await wait_until(lambda: world.server.held_flushes)
-    world.server.hold = False
     world.server.release()
     assert await flushing == 2
     assert [(await receipt).id for receipt in receipts] == [0, 1, 2]

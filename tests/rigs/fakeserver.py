@@ -49,12 +49,14 @@ from rigs.decidedlog import DecidedLog
 class FakeLog(DecidedLog):
     """One partition's committed log, shared by every fake server that is told to own it."""
 
-    def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
-        """Commit transactions of another client: in one batch or, with `each`, in a batch each."""
+    def fill(
+        self, *bodies: bytes, client: int = 1, sequence: int | None = None, header: int = 0, each: bool = False
+    ) -> None:
+        """Commit transactions, of another client mostly: in one batch or, with `each`, in a batch each."""
         for chunk in [[body] for body in bodies] if each else [list(bodies)]:
             columns = Columns()
             for body in chunk:
-                columns.add(client, 1, self.mark + 1, header, body)
+                columns.add(client, 1, self.mark + 1 if sequence is None else sequence, header, body)
             self.commit(columns)
 
     def bodies(self) -> list[bytes]:
@@ -332,7 +334,9 @@ class FakeServer:
         else:
             self.order(mount, log, appends)
 
-    def release(self) -> None:
+    def release(self, *, hold: bool = False) -> None:
+        """Commit what was held back, and with `hold` go on to hold back what comes."""
+        self.hold = hold
         held, self.held = self.held, []
         for mount, log, appends in held:
             self.order(mount, log, appends)
