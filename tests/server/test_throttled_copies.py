@@ -10,17 +10,12 @@ from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
-from rigs.town import Town
+from rigs.town import Town, held_down
 from rigs.waiting import wait_until
 
 KB = 1_000
 BODY = bytes(10 * KB)
 WITHIN_S = 300.0
-
-
-def lose(node: Node) -> None:
-    node.hold_down()
-    node.crash()
 
 
 async def engaged(log: Log, count: int) -> None:
@@ -40,7 +35,7 @@ async def late_by(town: Town, log: Log, count: int) -> Node:
     """Keep a storage node away while so many transactions of 10 KB are committed."""
     await engaged(log, 3)
     away = town.cluster.storage[2]
-    lose(away)
+    held_down(away)
     await engaged(log, 2)
     await append(log, count)
     return away
@@ -78,7 +73,7 @@ def test_a_copy_that_a_session_needs_is_not_throttled() -> None:
     async def story(town: Town) -> None:
         async def main(log: Log) -> None:
             away = await late_by(town, log, 200)  # two megabytes: more than eight minutes in the background
-            lose(town.cluster.storage[0])
+            held_down(town.cluster.storage[0])
             away.let_up()
             began_s = asyncio.get_running_loop().time()
             await append(log, 1)
