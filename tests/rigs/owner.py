@@ -74,6 +74,14 @@ READY = """
     answer x: ready at -1
 """
 """The transcript's beginning: a session in which the client x may append."""
+COMMITTED = f"""{READY}
+    > x appends 1
+    send 2: 0..0
+    > A B store 2
+    feed x: 0..0
+    mark 0
+"""
+"""The same with one append that A and B have synced, and C has not."""
 CLIENTS = {"x": 1, "y": 2, "z": 3}
 MEMBERS = ("A", "B", "C")
 ZONES = {"A": "north", "B": "north", "C": "south"}
@@ -92,6 +100,11 @@ class Talk:
         self._connections: dict[str, str] = {}
         self._present: dict[str, ClientMount] = {}
 
+    @classmethod
+    def ready(cls, **settings: Any) -> Talk:
+        """Return the talk of an owner to which just the events of `READY` have happened."""
+        return cls(**settings).hear("session 1 at -1", "x mounts at -1", "A B store 1")
+
     # ------------------------------------------------------------------ events
 
     def __call__(self, event: str) -> list[str]:
@@ -101,6 +114,12 @@ class Talk:
         except PolonaiseError as error:
             return [f"refused: {error.code}"]
         return [line for effect in effects for line in self.lines(effect)]
+
+    def hear(self, *events: str) -> Talk:
+        """Take these events one after the other, whatever is to be done about them. Return this talk."""
+        for event in events:
+            self(event)
+        return self
 
     def effects_of(self, event: str) -> list[Effect]:
         self.now = self.now._replace(wall_us=self.now.wall_us + 1)
