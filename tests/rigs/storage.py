@@ -40,7 +40,7 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
-from rigs.log import KEY, PARTITION, life
+from rigs.log import KEY, PARTITION, life, segment_path
 from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
@@ -236,8 +236,8 @@ class Node:
         self.disk.__dict__.pop("fails", None)
         self.disk.mend()
 
-    def segment(self, first: int = 0, suffix: str = "seq") -> str:
-        return f"{DIRECTORY}/{PARTITION}/{first:020d}.{suffix}"
+    def segment(self, first: int = 0) -> str:
+        return segment_path(first)
 
     def segments(self) -> list[str]:
         return [path for path in self.disk.paths() if path.endswith(".seq")]
