@@ -202,11 +202,8 @@ async def assert_served(cluster: LocalCluster) -> None:
 
 async def target_of(cluster: LocalCluster, name: str) -> Target:
     """Return a node's port as a target, with the key that lets a stranger in."""
-    host = RealHost()
-    try:
+    with contextlib.closing(RealHost()) as host:
         key = (await coordinator_at(host, cluster.coordinator).describe()).key
-    finally:
-        host.close()
     if name == "server":
         assert cluster.server is not None
         return Target(cluster, name, cluster.server, ROLE_CLIENT, key)
