@@ -9,7 +9,7 @@ import pytest
 from polonaise.admin.requiring import set_zone
 from polonaise.client.log import Log
 from polonaise.errors import CopiesUnproved, InsufficientReplicas
-from rigs.town import Town, held_down, in_a_town
+from rigs.town import Town, held_down, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
 
@@ -24,14 +24,11 @@ def zones_known(town: Town) -> int:
     return 0 if session is None else len(session.zones)
 
 
-@in_a_town
-async def test_success_means_that_the_copies_are_on_disks(town: Town) -> None:
-    async def main(log: Log) -> None:
-        for number in range(20):
-            receipt = await log.append(b"%d" % number, 0, copies=3)
-            assert min(town.lasts()) >= receipt.id
-
-    await town.application("client", main)
+@in_an_application
+async def test_success_means_that_the_copies_are_on_disks(town: Town, log: Log) -> None:
+    for number in range(20):
+        receipt = await log.append(b"%d" % number, 0, copies=3)
+        assert min(town.lasts()) >= receipt.id
 
 
 @in_a_town
@@ -55,29 +52,27 @@ async def test_with_fewer_engaged_an_append_is_refused_at_once_and_others_go_on(
     assert await town.log() == [b"1", b"2", b"3", b"4"]
 
 
-@in_a_town
+@in_an_application
 async def test_a_node_that_goes_before_the_proof_leaves_a_committed_append_that_is_proved_when_it_is_back(
     town: Town,
+    log: Log,
 ) -> None:
-    async def main(log: Log) -> None:
-        await log.append(b"1", 0, copies=3)
-        # Ordered while three are engaged, and one of them hangs: nobody knows yet.
-        process = town.cluster.storage[0].process
-        assert process is not None
-        process.pause()
-        receipt = log.append(b"2", 0, copies=3)
-        await wait_until(lambda: receipt.committed)
-        with pytest.raises(CopiesUnproved, match=r"in the log as 1, for good, and is not proved to be on 3 copies"):
-            await receipt.applied(timeout=0.2)
-        await wait_until(lambda: engaged(town) == 2)
-        with pytest.raises(CopiesUnproved):
-            await receipt.applied(timeout=2.0)
-        assert not receipt.done
-        process.resume()
-        await receipt
-        assert min(town.lasts()) >= receipt.id
-
-    await town.application("client", main)
+    await log.append(b"1", 0, copies=3)
+    # Ordered while three are engaged, and one of them hangs: nobody knows yet.
+    process = town.cluster.storage[0].process
+    assert process is not None
+    process.pause()
+    receipt = log.append(b"2", 0, copies=3)
+    await wait_until(lambda: receipt.committed)
+    with pytest.raises(CopiesUnproved, match=r"in the log as 1, for good, and is not proved to be on 3 copies"):
+        await receipt.applied(timeout=0.2)
+    await wait_until(lambda: engaged(town) == 2)
+    with pytest.raises(CopiesUnproved):
+        await receipt.applied(timeout=2.0)
+    assert not receipt.done
+    process.resume()
+    await receipt
+    assert min(town.lasts()) >= receipt.id
 
 
 @in_a_town
