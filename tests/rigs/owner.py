@@ -5,7 +5,7 @@
     > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`. A and B are in
                                one zone, C is in another
     > session 3 at 0 by 2      the same, where session 2 has carried out a reset of the head to 0
-    > x mounts at -1           x and y are clients; credit and generation may follow: `credit 100`, `knows 3`
+    > x mounts at -1           x and y are clients; credit may follow: `credit 100`
     > x appends 1 2:k 3@0:k    sequences, with a WRITE lock on k, with a client high-water mark (else -1); `big` bodies
     > x appends 1 needs 3 2    the frame's last append needs so many copies, in so many zones
     > x proves 0 on 3 2        asks for the proof that id 0 is on so many copies, in so many zones
@@ -205,12 +205,11 @@ class Talk:
         raise AssertionError(verb)
 
     def _mount(self, name: str, words: list[str]) -> list[Effect]:
-        if "again" not in words:
-            self._mounts += 1
-            self._connections[name] = _connection(name, self._mounts)
+        self._mounts += 1
+        self._connections[name] = _connection(name, self._mounts)
         request = MountRequest(
             connection_sequence=self._mounts,
-            generation_known=int(_after(words, "knows", "0")),
+            generation_known=0,
             client_high_water_mark=int(_after(words, "at", "-1")),
             form=BodyForm.INLINE,
             filter_mask=0,
