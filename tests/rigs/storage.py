@@ -40,7 +40,7 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
-from rigs.log import KEY, PARTITION, life, segment_path
+from rigs.log import KEY, PARTITION, crcs, life, segment_path
 from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
@@ -176,6 +176,12 @@ class Owner:
         while more := await self.read(found[-1].last + 1 if found else 0, 2**62):
             found += more
         return found
+
+    async def bring_up(self, batches: Sequence[Batch], held: int = 0) -> None:
+        """Copy to a replica what it lacks of these but the first `held`, have it join, and check what it holds."""
+        await self.copy(batches[held:])
+        await self.join(batches[-1].last, batches[-1].crc)
+        assert crcs(await self.read_all()) == crcs(list(batches))
 
     async def registers(self) -> dict[bytes, bytes]:
         told = await self.ask(GetRegisters(self.session), RegistersAre)

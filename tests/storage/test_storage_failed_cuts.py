@@ -10,6 +10,7 @@ import pytest
 
 from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
+from polonaise.log.batch import Batch
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import Health, HealthIs
 from rigs.log import PARTITION, Maker, crcs
@@ -18,18 +19,20 @@ from rigs.storage import Node, Owner, connected, filled, simulate, simulated
 pytestmark = pytest.mark.slow
 
 
-async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
-    """Session 1 writes ids 0..9; session 2 cuts at 4, and the `number`-th sync of that fails. Then the node restarts.
+async def _cut_with_a_failing_sync(host: Host, node: Node, number: int, batches: int = 10) -> list[Batch]:
+    """Session 1 writes ids from 0 on; session 2 cuts at 4, and the `number`-th sync of that fails. Then it restarts.
 
-    A failed sync of promises stops the node; then the cut has not begun, or is over.
+    A failed sync of promises stops the node; then the cut has not begun, or is over. Returns what was written.
     """
-    owner = await filled(host, Maker().batches(10, size=200))
+    made = Maker().batches(batches, size=200)
+    owner = await filled(host, made)
     await owner.fence(2)
     node.fail_at("sync", number)
     with contextlib.suppress(PolonaiseError):
         await owner.truncate(4)
     node.mend()
     await node.restart()
+    return made
 
 
 async def _joined_at_4(host: Host, session: int) -> Owner:
@@ -85,14 +88,8 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     """The sync of its removal failed, the log went on without it, and a loss of power brings it back."""
 
     async def script(host: Host, node: Node) -> None:
-        made = Maker().batches(24, size=200)
-        owner = await filled(host, made)
-        await owner.fence(2)
-        node.fail_at("sync", number)
-        with contextlib.suppress(PolonaiseError):
-            await owner.truncate(4)
-        node.mend()
-        await node.restart()  # with segments that are never full: what comes goes on where the log ends now
+        # The node restarts with segments that are never full: what comes goes on where the log ends now.
+        made = await _cut_with_a_failing_sync(host, node, number, 24)
         owner = await connected(host)
         info = await owner.open(3)
         held = made[: info.max_synced + 1]

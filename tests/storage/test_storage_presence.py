@@ -64,9 +64,7 @@ async def test_a_node_whose_directory_was_removed_comes_back_as_a_new_one(host: 
     owner = await connected(host)
     info = await owner.fence(2)
     assert (info.max_synced, info.fence) == (-1, 2)
-    await owner.copy(made)
-    await owner.join(made[-1].last, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made)
 
 
 @pytest.mark.parametrize("what", ["segment", "partition"])
@@ -114,9 +112,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     info = await owner.fence(3)
     assert info.lost_above == first - 1
     await owner.truncate(info.max_synced)
-    await owner.copy(made[info.max_synced + 1 :])
-    await owner.join(made[-1].last, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made, info.max_synced + 1)
 
 
 @simulated
