@@ -34,15 +34,7 @@ from polonaise.errors import (
     WrongEventLoop,
 )
 from rigs.clients import World
-from rigs.programs import output_of, run_python
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
-
-
-def test_importing_the_package_is_light() -> None:
-    script = (
-        "import polonaise, sys; print(','.join(m for m in ('asyncio', 'uvloop', 'rich', 'ssl') if m in sys.modules))"
-    )
-    assert output_of(run_python("-c", script)).strip() == ""
 
 
 def test_every_public_name_is_there() -> None:
