@@ -76,23 +76,20 @@ async def test_a_flush_waits_for_what_the_window_has_no_room_for(world: World) -
     assert all(receipt.done for receipt in receipts)
 
 
-async def test_a_partition_that_stands_still_does_not_hold_up_the_others() -> None:
+async def test_a_partition_that_stands_still_does_not_hold_up_the_others(two_partitions: World) -> None:
     """They share a connection: of the one that stands still, no more is under way than its window."""
-    world = World(partitions=2)
-    try:
-        world.server.on_append = lambda mount, log, message: log.partition == 0
-        world.server.window_bytes = 10_000
-        client = await world.client(settings={"idle_flush_s": 60.0, "frame_bytes_max": 1_000})
-        await client.ready(0)
-        await client.ready(1)
-        stuck = [client.append(bytes(900), 0) for _ in range(200)]
-        for _ in range(5):
-            await client.append(b"on and on", 1)
-        sent = sum(appends.size for _, appends in world.server.heard.appends)
-        assert sent < 20_000
-        assert not any(receipt.done for receipt in stuck)
-    finally:
-        await world.close()
+    world = two_partitions
+    world.server.on_append = lambda mount, log, message: log.partition == 0
+    world.server.window_bytes = 10_000
+    client = await world.client(settings={"idle_flush_s": 60.0, "frame_bytes_max": 1_000})
+    await client.ready(0)
+    await client.ready(1)
+    stuck = [client.append(bytes(900), 0) for _ in range(200)]
+    for _ in range(5):
+        await client.append(b"on and on", 1)
+    sent = sum(appends.size for _, appends in world.server.heard.appends)
+    assert sent < 20_000
+    assert not any(receipt.done for receipt in stuck)
 
 
 async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_others(world: World) -> None:

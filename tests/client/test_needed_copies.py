@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polonaise import Draft, Group, Log, blocking, testing
+from polonaise import Draft, Group, Log, Receipt, blocking, testing
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
     AppendExpired,
@@ -48,15 +48,21 @@ async def log(world: World) -> Log:
     return log
 
 
+async def waiting_for_proof(world: World, log: Log, zones: int = 0) -> tuple[Receipt, asyncio.Future[Any]]:
+    """Append with three copies; return the receipt, and a wait for it, once the server was asked for the proof."""
+    receipt = log.append(b"1", copies=3, zones=zones)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    return receipt, waiting
+
+
 # ------------------------------------------------------------------ success waits for the proof
 
 
 async def test_an_append_succeeds_when_its_copies_are_proved_and_not_when_it_is_committed(world: World) -> None:
     log = await world.ready_client()
     world.server.proves = False
-    receipt = log.append(b"1", copies=3, zones=2)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    receipt, waiting = await waiting_for_proof(world, log, zones=2)
     assert sent(world) == [Operation(0, 4, b"", b"\3\2")]
     assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(0, 3, 2)]
     assert (receipt.committed, receipt.done, waiting.done()) == (True, False, False)
@@ -114,9 +120,7 @@ async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(wo
 
 
 async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(world: World, log: Log) -> None:
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    receipt, waiting = await waiting_for_proof(world, log)
     waiting.cancel()
     await wait_until(lambda: not [task for task in asyncio.all_tasks() if "prove copies" in task.get_name()])
     world.server.proves = True
@@ -181,9 +185,7 @@ async def test_an_append_without_enough_replicas_is_refused(world: World) -> Non
 async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is_in_the_log(world: World) -> None:
     log = await world.ready_client()
     world.server.proves = False
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    receipt, waiting = await waiting_for_proof(world, log)
     await log.close()
     with pytest.raises(CopiesUnproved, match="in the log as 0"):
         await waiting
@@ -263,9 +265,7 @@ async def test_what_was_sent_to_a_newer_server_is_not_sent_again_to_an_older_one
 
 
 async def test_an_older_owner_that_took_over_before_the_proof_is_named(world: World, log: Log) -> None:
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    _, waiting = await waiting_for_proof(world, log)
     world.server.version_max = OLDER
     world.server.break_connections()
     with pytest.raises(CopiesUnproved, match=r"in the log as 0.*upgrade the servers"):
