@@ -92,33 +92,21 @@ async def test_a_partition_that_stands_still_does_not_hold_up_the_others(two_par
     assert not any(receipt.done for receipt in stuck)
 
 
-async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_others(world: World) -> None:
+@pytest.mark.parametrize("bodies", [1, 3])
+async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_others(
+    world: World, bodies: int
+) -> None:
+    """With three bodies at a time, the number of unsent transactions is never exactly 512."""
     client = await world.client()
     await client.ready(0)
     sent_when_run: list[int] = []
 
     def context(tx: Draft, number: int) -> None:
         sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
-        tx.append(b"%04d" % number)
-
-    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(1_200)))
-    assert sent_when_run[0] == 0
-    assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
-    assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
-
-
-async def test_groups_of_many_contexts_go_out_in_parts_too(world: World) -> None:
-    """Three bodies at a time, the number of unsent transactions is never exactly 512."""
-    client = await world.client()
-    await client.ready(0)
-    sent_when_run: list[int] = []
-
-    def context(tx: Draft, number: int) -> None:
-        sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
-        for part in range(3):
+        for part in range(bodies):
             tx.append(b"%04d" % (number + part))
 
-    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(0, 1_200, 3)))
+    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(0, 1_200, bodies)))
     assert sent_when_run[0] == 0
     assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
     assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
