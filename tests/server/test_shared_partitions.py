@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -57,6 +59,22 @@ class Pair:
         self.second.crash()
         await wait_until(lambda: self.owned(self.first) == PARTITIONS)
 
+    async def start_both(self) -> None:
+        """Start, and wait until the second server has its share."""
+        await self.start()
+        self.second.let_up()
+        await wait_until(lambda: self.owned(self.second) == PARTITIONS / 2, within_s=30)
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Have an application append meanwhile, and some seconds before."""
+        stopped = asyncio.Event()
+        working = asyncio.ensure_future(self.work_until(stopped))
+        await asyncio.sleep(3)
+        yield
+        stopped.set()
+        assert await working > 100
+
     async def work_until(self, stopped: asyncio.Event) -> int:
         """Append to all partitions, by contexts and without, with locks and without, until told to stop.
 
@@ -97,52 +115,36 @@ in_a_pair = runs_tests_in(Pair)
 @in_a_pair
 async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_append_fails(pair: Pair) -> None:
     await pair.start()
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    pair.second.let_up()
-    await asyncio.sleep(SETTLE_S - 2)
-    assert (pair.owned(pair.first), pair.owned(pair.second)) == (PARTITIONS, 0)
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=20)
-    assert pair.owned(pair.first) == PARTITIONS / 2
-    stopped.set()
-    assert await working > 100
+    async with pair.at_work():
+        pair.second.let_up()
+        await asyncio.sleep(SETTLE_S - 2)
+        assert (pair.owned(pair.first), pair.owned(pair.second)) == (PARTITIONS, 0)
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=20)
+        assert pair.owned(pair.first) == PARTITIONS / 2
 
 
 @in_a_pair
 async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_append_fails(pair: Pair) -> None:
-    await pair.start()
-    pair.second.let_up()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    pair.first.hold_down()
-    began_s = pair.world.now
-    await pair.cluster.owners[pair.first.name].close()
-    pair.first.crash()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
-    assert pair.world.now - began_s < 0.5, "it did not wait for a lease to run out"
-    await asyncio.sleep(3)
-    stopped.set()
-    assert await working > 100
+    await pair.start_both()
+    async with pair.at_work():
+        pair.first.hold_down()
+        began_s = pair.world.now
+        await pair.cluster.owners[pair.first.name].close()
+        pair.first.crash()
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+        assert pair.world.now - began_s < 0.5, "it did not wait for a lease to run out"
+        await asyncio.sleep(3)
 
 
 @in_a_pair
 async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out_and_no_append_fails(
     pair: Pair,
 ) -> None:
-    await pair.start()
-    pair.second.let_up()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    held_down(pair.first)
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
-    await asyncio.sleep(3)
-    stopped.set()
-    assert await working > 100
+    await pair.start_both()
+    async with pair.at_work():
+        held_down(pair.first)
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+        await asyncio.sleep(3)
 
 
 @in_a_pair
