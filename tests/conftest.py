@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ pytest_plugins = ["limits"]
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from polonaise.host.real import RealHost
     from rigs.databases import PostgreSQL
     from rigs.shell import Shell
 
@@ -35,6 +37,15 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture
+def host() -> Iterator[RealHost]:
+    """This machine."""
+    from polonaise.host.real import RealHost  # not for the many tests that need none
+
+    with contextlib.closing(RealHost()) as host:
+        yield host
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from polonaise.client.log import Log
 from rigs.clients import World
 
 
@@ -14,6 +15,16 @@ async def world() -> AsyncIterator[World]:
     world = World()
     yield world
     await world.close()
+
+
+@pytest.fixture
+async def client(world: World) -> Log:
+    return await world.client()
+
+
+@pytest.fixture
+async def ready_client(world: World) -> Log:
+    return await world.ready_client()
 
 
 @pytest.fixture

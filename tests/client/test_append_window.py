@@ -62,7 +62,7 @@ async def test_what_the_window_has_no_room_for_waits_and_goes_out_in_order(world
         await time_passes(0.01)
         undecided = sum(inbox_bytes(appends.size) for _, _, appends in world.server.held)
         assert 0 < undecided <= 6_000
-        world.server.release()
+        world.server.release(hold=True)
     await asyncio.gather(*receipts)
     assert [body[:3] for body in world.log.bodies()] == [b"%03d" % number for number in range(20)]
 
@@ -76,52 +76,37 @@ async def test_a_flush_waits_for_what_the_window_has_no_room_for(world: World) -
     assert all(receipt.done for receipt in receipts)
 
 
-async def test_a_partition_that_stands_still_does_not_hold_up_the_others() -> None:
+async def test_a_partition_that_stands_still_does_not_hold_up_the_others(two_partitions: World) -> None:
     """They share a connection: of the one that stands still, no more is under way than its window."""
-    world = World(partitions=2)
-    try:
-        world.server.on_append = lambda mount, log, message: log.partition == 0
-        world.server.window_bytes = 10_000
-        client = await world.client(settings={"idle_flush_s": 60.0, "frame_bytes_max": 1_000})
-        await client.ready(0)
-        await client.ready(1)
-        stuck = [client.append(bytes(900), 0) for _ in range(200)]
-        for _ in range(5):
-            await client.append(b"on and on", 1)
-        sent = sum(appends.size for _, appends in world.server.heard.appends)
-        assert sent < 20_000
-        assert not any(receipt.done for receipt in stuck)
-    finally:
-        await world.close()
+    world = two_partitions
+    world.server.on_append = lambda mount, log, message: log.partition == 0
+    world.server.window_bytes = 10_000
+    client = await world.client(settings={"idle_flush_s": 60.0, "frame_bytes_max": 1_000})
+    await client.ready(0)
+    await client.ready(1)
+    stuck = [client.append(bytes(900), 0) for _ in range(200)]
+    for _ in range(5):
+        await client.append(b"on and on", 1)
+    sent = sum(appends.size for _, appends in world.server.heard.appends)
+    assert sent < 20_000
+    assert not any(receipt.done for receipt in stuck)
 
 
-async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_others(world: World) -> None:
+@pytest.mark.parametrize("bodies", [1, 3])
+async def test_appends_of_many_contexts_go_out_in_parts_while_the_loop_runs_the_others(
+    world: World, bodies: int
+) -> None:
+    """With three bodies at a time, the number of unsent transactions is never exactly 512."""
     client = await world.client()
     await client.ready(0)
     sent_when_run: list[int] = []
 
     def context(tx: Draft, number: int) -> None:
         sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
-        tx.append(b"%04d" % number)
-
-    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(1_200)))
-    assert sent_when_run[0] == 0
-    assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
-    assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
-
-
-async def test_groups_of_many_contexts_go_out_in_parts_too(world: World) -> None:
-    """Three bodies at a time, the number of unsent transactions is never exactly 512."""
-    client = await world.client()
-    await client.ready(0)
-    sent_when_run: list[int] = []
-
-    def context(tx: Draft, number: int) -> None:
-        sent_when_run.append(client._appends_of(0, ())._outstanding.sent)
-        for part in range(3):
+        for part in range(bodies):
             tx.append(b"%04d" % (number + part))
 
-    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(0, 1_200, 3)))
+    await asyncio.gather(*(client.run(context, number, partition=0) for number in range(0, 1_200, bodies)))
     assert sent_when_run[0] == 0
     assert 0 < sent_when_run[-1] < 1_200, "the server had some of them before the last one was built"
     assert world.log.bodies() == [b"%04d" % number for number in range(1_200)]
@@ -143,7 +128,6 @@ async def test_a_full_window_is_not_tried_again_for_each_append(world: World, mo
     running = asyncio.gather(*(client.run(context, number, partition=0) for number in range(1_000)))
     await wait_until(lambda: world.server.held)
     assert len(tries) < 5
-    world.server.hold = False
     world.server.release()
     await running
     assert len(world.log.bodies()) == 3_000

@@ -24,7 +24,6 @@ from polonaise.errors import (
     Overloaded,
     RegistersFull,
 )
-from polonaise.log.batch import Columns
 from polonaise.terms import FailureReason
 from rigs.clients import World
 from rigs.fakeserver import FakeServer
@@ -48,9 +47,8 @@ async def test_an_append_gets_the_next_id(world: World) -> None:
     assert client.applied() == 1
 
 
-async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World) -> None:
-    client = await world.ready_client()
-    receipts = [client.append(b"%d" % number) for number in range(100)]
+async def test_appends_of_one_turn_of_the_loop_go_out_in_one_frame(world: World, ready_client: Log) -> None:
+    receipts = [ready_client.append(b"%d" % number) for number in range(100)]
     await receipts[-1]
     assert [receipt.id for receipt in receipts] == list(range(100))
     assert len(world.server.heard.appends) == 1
@@ -73,10 +71,9 @@ async def test_appends_made_before_the_mount_wait_and_go_out_in_order(world: Wor
     assert [mount.connection_sequence for mount in world.server.heard.mounts] == [1, 1, 1, 1]
 
 
-async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World) -> None:
-    client = await world.ready_client()
+async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: World, ready_client: Log) -> None:
     world.server.hold = True
-    receipt = client.append(b"paid")
+    receipt = ready_client.append(b"paid")
 
     async def wait() -> int:
         return (await receipt).id
@@ -90,8 +87,7 @@ async def test_many_may_await_one_receipt_and_giving_up_changes_nothing(world: W
     assert (await receipt).id == 0
 
 
-async def test_a_lock_conflict_names_the_id_to_have_applied(world: World) -> None:
-    client = await world.client()
+async def test_a_lock_conflict_names_the_id_to_have_applied(client: Log) -> None:
     await client.append(b"a", locks=[Lock("account", 1)])
     with pytest.raises(LockConflict) as raised:
         await client.append(b"b", locks=[Lock("account", 1)], high_water_mark=-1)
@@ -99,8 +95,7 @@ async def test_a_lock_conflict_names_the_id_to_have_applied(world: World) -> Non
     assert (await client.append(b"c", locks=[Lock("account", 2)], high_water_mark=-1)).id == 1
 
 
-async def test_registers_are_expected_and_changed_with_the_append(world: World) -> None:
-    client = await world.client()
+async def test_registers_are_expected_and_changed_with_the_append(client: Log) -> None:
     await client.append(b"a", expectations=[Expectation.absent(b"k")], changes=[Change.set(b"k", b"1")])
     assert await client.register(b"k") == b"1"
     with pytest.raises(ExpectationFailed):
@@ -138,16 +133,14 @@ async def test_an_append_that_the_server_dropped_is_found_by_the_next_commit(wor
     assert world.log.bodies() == [b"kept"]
 
 
-async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(world: World) -> None:
-    client = await world.ready_client()
+async def test_an_append_that_the_server_dropped_is_found_by_the_idle_flush(world: World, ready_client: Log) -> None:
     world.server.lose = True
     with pytest.raises(AppendFailed):
-        await client.append(b"lost")
+        await ready_client.append(b"lost")
     assert world.server.heard.flushes == 1
 
 
-async def test_an_idle_client_does_not_flush(world: World) -> None:
-    client = await world.client()
+async def test_an_idle_client_does_not_flush(world: World, client: Log) -> None:
     await client.append(b"paid")
     await nothing_happens_for(0.1)
     assert world.server.heard.flushes == 0
@@ -163,12 +156,11 @@ async def test_flush_settles_everything_appended_before_it(world: World) -> None
     assert (kept.done, lost.done, lost.committed) == (True, True, False)
 
 
-async def test_flush_outlives_a_broken_connection(world: World) -> None:
-    client = await world.ready_client()
+async def test_flush_outlives_a_broken_connection(world: World, ready_client: Log) -> None:
     world.server.hold = True
-    receipt = client.append(b"held")
+    receipt = ready_client.append(b"held")
     await wait_until(lambda: world.server.held)
-    flushing = asyncio.ensure_future(client.flush(timeout=2))
+    flushing = asyncio.ensure_future(ready_client.flush(timeout=2))
     world.server.break_connections()
     server = world.server
     await wait_until(lambda: any(connection in server.connections for connection, _, _ in server.held_flushes))
@@ -234,7 +226,6 @@ async def test_what_goes_with_the_bodies_counts_towards_the_bound(world: World, 
     await wait_until(lambda: world.server.held)
     with pytest.raises(Overloaded):
         client.append(b"")
-    world.server.hold = False
     world.server.release()
     assert (await appended).id == 0
     await client.append(b"")
@@ -249,15 +240,12 @@ async def test_an_append_committed_but_not_fed_when_the_connection_broke_is_comm
     receipt = client.append(b"paid")
     await wait_until(lambda: world.server.held)
     mount, log, appends = world.server.held.pop()
-    columns = Columns()
-    columns.add(mount.client, 1, appends.sequences[0], 0, b"paid")
-    log.commit(columns)
+    log.fill(b"paid", client=mount.client, sequence=appends.sequences[0])
     world.server.break_connections()
     assert (await receipt).id == 0
 
 
-async def test_every_stream_connection_has_a_larger_sequence(world: World) -> None:
-    client = await world.client()
+async def test_every_stream_connection_has_a_larger_sequence(world: World, client: Log) -> None:
     for number in range(4):
         await client.append(b"%d" % number)
         await remounted(world)
@@ -267,8 +255,7 @@ async def test_every_stream_connection_has_a_larger_sequence(world: World) -> No
     assert sequences[0] == 1
 
 
-async def test_a_remount_continues_where_the_feed_was(world: World) -> None:
-    client = await world.client()
+async def test_a_remount_continues_where_the_feed_was(world: World, client: Log) -> None:
     await client.append(b"0")
     await client.append(b"1")
     await remounted(world)
@@ -276,8 +263,7 @@ async def test_a_remount_continues_where_the_feed_was(world: World) -> None:
     assert [mount.client_high_water_mark for mount in world.server.heard.mounts] == [-1, 1]
 
 
-async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once(world: World) -> None:
-    client = await world.client()
+async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once(world: World, client: Log) -> None:
     committed: list[bytes] = []
 
     async def writer(number: int) -> None:
@@ -300,8 +286,7 @@ async def test_a_thousand_appends_through_random_breaks_are_each_in_the_log_once
     assert len(committed) == 1_000
 
 
-async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -> None:
-    client = await world.client()
+async def test_a_move_is_followed_without_losing_what_is_pending(world: World, client: Log) -> None:
     await client.append(b"0")
     world.server.hold = True
     pending = client.append(b"pending")
@@ -317,9 +302,8 @@ async def test_a_move_is_followed_without_losing_what_is_pending(world: World) -
     assert stream.address == "server:2"
 
 
-async def test_no_connection_is_kept_to_addresses_at_which_no_server_is_any_more(world: World) -> None:
+async def test_no_connection_is_kept_to_addresses_at_which_no_server_is_any_more(world: World, client: Log) -> None:
     """Where each life of a server has an address of its own, a client of many days would keep all of them."""
-    client = await world.client()
     for generation in range(2, 12):
         await client.append(b"x")
         await client.register(b"key")
@@ -344,8 +328,7 @@ async def test_a_server_that_does_not_own_the_partition_is_left_for_the_one_that
     assert new.heard.mounts
 
 
-async def test_a_mount_of_an_older_generation_is_not_believed(world: World) -> None:
-    client = await world.client()
+async def test_a_mount_of_an_older_generation_is_not_believed(world: World, client: Log) -> None:
     world.server.generation = 3
     await client.append(b"0")
     world.server.generation = 2
@@ -396,9 +379,7 @@ async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> N
     lost = client.append(b"lost")
     await client.flush()
     assert not lost.committed
-    columns = Columns()
-    columns.add(client.client_id, 1, lost.sequence, 0, b"lost")
-    world.log.commit(columns)
+    world.log.fill(b"lost", client=client.client_id, sequence=lost.sequence)
     world.server.feed_all()
     await wait_until(lambda: client.trouble(0))
     assert isinstance(client.trouble(0), ConsistencyLost)
@@ -423,15 +404,14 @@ async def test_a_peer_that_does_not_read_holds_appends_back_within_bounds(world:
 # ------------------------------------------------------------------ closing
 
 
-async def test_closing_settles_what_is_pending(world: World) -> None:
-    client = await world.ready_client()
+async def test_closing_settles_what_is_pending(world: World, ready_client: Log) -> None:
     world.server.hold = True
-    sent = client.append(b"sent")
+    sent = ready_client.append(b"sent")
     await wait_until(lambda: world.server.held)
-    waiting = asyncio.ensure_future(client.wait_applied(5))
+    waiting = asyncio.ensure_future(ready_client.wait_applied(5))
     await asyncio.sleep(0)
-    unsent = client.append(b"unsent")
-    await client.close()
+    unsent = ready_client.append(b"unsent")
+    await ready_client.close()
     with pytest.raises(AppendUnknown) as raised:
         await sent
     assert raised.value.receipt is sent
@@ -440,12 +420,11 @@ async def test_closing_settles_what_is_pending(world: World) -> None:
     with pytest.raises(Closed):
         await waiting
     with pytest.raises(Closed):
-        client.append(b"after")
-    await client.close()
+        ready_client.append(b"after")
+    await ready_client.close()
 
 
-async def test_closing_leaves_no_task_and_no_connection(world: World) -> None:
-    client = await world.client()
+async def test_closing_leaves_no_task_and_no_connection(world: World, client: Log) -> None:
     await client.append(b"paid")
     await client.high_water_mark()
     await client.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
@@ -33,15 +34,7 @@ from polonaise.errors import (
     WrongEventLoop,
 )
 from rigs.clients import World
-from rigs.programs import output_of, run_python
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
-
-
-def test_importing_the_package_is_light() -> None:
-    script = (
-        "import polonaise, sys; print(','.join(m for m in ('asyncio', 'uvloop', 'rich', 'ssl') if m in sys.modules))"
-    )
-    assert output_of(run_python("-c", script)).strip() == ""
 
 
 def test_every_public_name_is_there() -> None:
@@ -65,8 +58,7 @@ async def test_a_directory_without_a_cluster_is_said_to_be_one(tmp_path) -> None
             pass
 
 
-async def test_a_body_over_the_limit_is_refused_before_anything_is_sent(world: World) -> None:
-    client = await world.client()
+async def test_a_body_over_the_limit_is_refused_before_anything_is_sent(client: Log) -> None:
     with pytest.raises(BodyTooLarge):
         client.append(bytes(1024 * 1024 + 1))
     with pytest.raises(BodyTooLarge):
@@ -74,8 +66,7 @@ async def test_a_body_over_the_limit_is_refused_before_anything_is_sent(world: W
     assert (await client.append(bytes(1024 * 1024))).id == 0
 
 
-async def test_too_many_locks_are_refused_before_anything_is_sent(world: World) -> None:
-    client = await world.client()
+async def test_too_many_locks_are_refused_before_anything_is_sent(client: Log) -> None:
     locks = [Lock("account", number) for number in range(1_001)]
     with pytest.raises(TooManyLocks):
         client.append(b"x", locks=locks)
@@ -90,14 +81,12 @@ async def test_too_many_locks_are_refused_before_anything_is_sent(world: World) 
 
 
 @pytest.mark.parametrize("data", ["text", 7, None])
-async def test_data_that_is_not_bytes_is_refused(world: World, data: object) -> None:
-    client = await world.client()
+async def test_data_that_is_not_bytes_is_refused(client: Log, data: object) -> None:
     with pytest.raises(BadOption):
         client.append(data)
 
 
-async def test_a_header_that_does_not_fit_is_refused(world: World) -> None:
-    client = await world.client()
+async def test_a_header_that_does_not_fit_is_refused(client: Log) -> None:
     with pytest.raises(BadOption):
         client.append(b"x", header=2**31)
 
@@ -151,8 +140,7 @@ async def test_limits_can_be_set_lower(world: World) -> None:
         client.append(b"x" * 11)
 
 
-async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(world: World) -> None:
-    client = await world.client()
+async def test_another_thread_and_another_loop_are_refused_and_harm_nothing(world: World, client: Log) -> None:
     receipt = client.append(b"here")
     unsettled = client.append(b"unsettled")
     await receipt
@@ -232,31 +220,29 @@ async def test_an_append_from_elsewhere_is_refused_while_a_sending_is_scheduled(
 
 
 async def test_a_mistake_of_the_clients_own_is_told_to_its_host_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, ready_client: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await world.ready_client()
 
     def mistaken(*_: object) -> None:
         raise InvariantViolated("two and two are five")
 
     def fail(error: BaseException) -> None:  # an application's host ends the client, or it would mount again
         world.host.failures.append(error)
-        client.fail(error)
+        ready_client.fail(error)
 
     monkeypatch.setattr(world.host, "fail", fail)
-    client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
-    client.append(b"x")
+    ready_client._partitions[0].mounting.receive = mistaken  # type: ignore[method-assign]
+    ready_client.append(b"x")
     await wait_until(lambda: world.host.failures)
     await time_passes(0.05)  # a client that went on would have mounted again by now
     told, world.host.failures = world.host.failures, []
     assert [str(error) for error in told] == ["two and two are five"]
     with pytest.raises(PolonaiseError, match="two and two are five"):
-        client.append(b"y")
+        ready_client.append(b"y")
 
 
-async def test_a_client_that_failed_says_why_in_partitions_not_used_before(world: World) -> None:
+async def test_a_client_that_failed_says_why_in_partitions_not_used_before(client: Log) -> None:
     """A fault that came before the first use of a partition must not leave that use waiting for ever."""
-    client = await world.client()
     client.fail(HostFailed("the nodes stopped"))
     with pytest.raises(HostFailed, match="the nodes stopped"):
         client.append(b"x", partition=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outcomes import RACES_AT_ONCE
@@ -31,15 +32,13 @@ def append(tx: Draft, *bodies: bytes) -> None:
         tx.append(body)
 
 
-async def test_a_context_commits_what_it_builds(world: World) -> None:
-    client = await world.client()
+async def test_a_context_commits_what_it_builds(world: World, client: Log) -> None:
     receipt = await client.run(append, b"paid")
     assert (receipt.id, list(receipt.ids)) == (0, [0])
     assert world.log.bodies() == [b"paid"]
 
 
-async def test_several_appends_of_one_context_are_a_group(world: World) -> None:
-    client = await world.client()
+async def test_several_appends_of_one_context_are_a_group(world: World, client: Log) -> None:
     receipt = await client.run(append, b"a", b"b", b"c")
     assert (list(receipt.ids), receipt.last_id) == ([0, 1, 2], 2)
     message, appends = world.server.heard.appends[0]
@@ -48,8 +47,7 @@ async def test_several_appends_of_one_context_are_a_group(world: World) -> None:
     assert bytes(appends.group_ends) == b"\0\0\1"
 
 
-async def test_a_groups_locks_are_carried_by_its_last_transaction(world: World) -> None:
-    client = await world.client()
+async def test_a_groups_locks_are_carried_by_its_last_transaction(client: Log) -> None:
 
     def context(tx: Draft) -> None:
         tx.write_lock("account", 1)
@@ -129,8 +127,7 @@ async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: 
     assert world.log.bodies() == [b"%d" % number for number in range(1, 51)]
 
 
-async def test_an_abandoned_context_appends_nothing(world: World) -> None:
-    client = await world.client()
+async def test_an_abandoned_context_appends_nothing(world: World, client: Log) -> None:
 
     def context(tx: Draft) -> None:
         tx.append(b"paid")
@@ -145,8 +142,7 @@ async def test_an_abandoned_context_appends_nothing(world: World) -> None:
     assert not world.server.heard.appends
 
 
-async def test_what_a_context_raises_ends_it(world: World) -> None:
-    client = await world.client()
+async def test_what_a_context_raises_ends_it(client: Log) -> None:
 
     async def context(tx: Draft) -> None:
         raise ZeroDivisionError
@@ -159,8 +155,7 @@ async def test_what_a_context_raises_ends_it(world: World) -> None:
     assert (await client.run(append, b"next")).id == 0
 
 
-async def test_a_register_that_is_not_as_demanded_is_the_callers_to_judge(world: World) -> None:
-    client = await world.client()
+async def test_a_register_that_is_not_as_demanded_is_the_callers_to_judge(world: World, client: Log) -> None:
 
     def once(tx: Draft) -> None:
         tx.expect(b"done", absent=True)
@@ -173,8 +168,7 @@ async def test_a_register_that_is_not_as_demanded_is_the_callers_to_judge(world:
     assert world.log.bodies() == [b"once"]
 
 
-async def test_a_context_that_demands_its_position_runs_again_when_the_log_moved_on(world: World) -> None:
-    client = await world.client()
+async def test_a_context_that_demands_its_position_runs_again_when_the_log_moved_on(world: World, client: Log) -> None:
     other = await world.client()
     await client.ready()
     runs = 0
@@ -191,8 +185,7 @@ async def test_a_context_that_demands_its_position_runs_again_when_the_log_moved
     assert runs == 2
 
 
-async def test_a_position_that_is_taken_fails_at_once(world: World) -> None:
-    client = await world.client()
+async def test_a_position_that_is_taken_fails_at_once(client: Log) -> None:
     await (await client.append(b"first")).applied()
     await (await client.append(b"second")).applied()
     runs: list[int] = []
@@ -250,8 +243,7 @@ async def test_a_context_that_always_loses_the_race_for_its_position_does_not_ru
     assert b"ours" not in world.log.bodies()
 
 
-async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(world: World) -> None:
-    client = await world.client()
+async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(world: World, client: Log) -> None:
     other = await world.client()
     await client.ready()
     runs = 0
@@ -274,24 +266,21 @@ async def test_a_context_whose_time_is_over_is_told_which_position_was_taken(wor
     assert "refused, 1 times; the last demanded position 0, and the log's next was 1" in told
 
 
-async def test_registers_change_only_with_an_append(world: World) -> None:
-    client = await world.client()
+async def test_registers_change_only_with_an_append(client: Log) -> None:
     with pytest.raises(BadOption):
         await client.run(lambda tx: tx.set(b"k", b"v"))
 
 
-async def test_a_context_runs_again_after_its_append_was_lost(world: World) -> None:
-    client = await world.ready_client()
+async def test_a_context_runs_again_after_its_append_was_lost(world: World, ready_client: Log) -> None:
     world.server.lose = True
-    running = asyncio.ensure_future(client.run(append, b"paid"))
+    running = asyncio.ensure_future(ready_client.run(append, b"paid"))
     await wait_until(lambda: world.server.heard.appends)
     world.server.lose = False
     assert (await running).id == 0
     assert world.log.bodies() == [b"paid"]
 
 
-async def test_a_context_runs_again_until_there_are_enough_replicas(world: World) -> None:
-    client = await world.client()
+async def test_a_context_runs_again_until_there_are_enough_replicas(world: World, client: Log) -> None:
     world.server.refuse = FailureReason.INSUFFICIENT_REPLICAS
     running = asyncio.ensure_future(client.run(append, b"paid"))
     await wait_until(lambda: len(world.server.heard.appends) >= 3)
@@ -306,8 +295,7 @@ async def test_a_deadline_before_the_append_was_sent_is_expiry(world: World) -> 
         await client.run(append, b"paid", timeout=0.03)
 
 
-async def test_a_deadline_in_the_context_is_expiry(world: World) -> None:
-    client = await world.client()
+async def test_a_deadline_in_the_context_is_expiry(world: World, client: Log) -> None:
 
     async def slow(tx: Draft) -> None:
         tx.append(b"paid")
@@ -320,8 +308,7 @@ async def test_a_deadline_in_the_context_is_expiry(world: World) -> None:
     assert not world.server.heard.appends
 
 
-async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(world: World) -> None:
-    client = await world.client()
+async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(client: Log) -> None:
 
     async def impatient(tx: Draft) -> None:
         async with asyncio.timeout(0.001):
@@ -359,37 +346,35 @@ async def test_a_deadline_with_the_append_in_flight_is_unknown_and_its_receipt_t
     assert (await outcome.receipt).id == 1
 
 
-async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(world: World) -> None:
-    client = await world.ready_client()
+async def test_a_cancelled_run_with_its_append_in_flight_leaves_nothing_behind(world: World, ready_client: Log) -> None:
     world.server.hold = True
-    running = asyncio.ensure_future(client.run(append, b"paid"))
+    running = asyncio.ensure_future(ready_client.run(append, b"paid"))
     await wait_until(lambda: world.server.held)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     world.server.release()
-    appends = client._partitions[0].appends
+    appends = ready_client._partitions[0].appends
     await wait_until(lambda: appends._outstanding.count == 0)
     assert appends.admission.taken == 0
 
 
-async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World) -> None:
-    client = await world.ready_client()
-    appends = client._partitions[0].appends
+async def test_a_cancelled_run_whose_append_was_not_sent_takes_it_back(world: World, ready_client: Log) -> None:
+    appends = ready_client._partitions[0].appends
 
     async def cut_off(tx: Draft) -> None:
         world.server.crash()
         await wait_until(lambda: appends._stream is None)
         tx.append(b"paid")
 
-    running = asyncio.ensure_future(client.run(cut_off))
+    running = asyncio.ensure_future(ready_client.run(cut_off))
     await wait_until(lambda: appends._outstanding.count)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert appends._outstanding.count == 0
     world.server.restart()
-    await client.flush()
+    await ready_client.flush()
     assert world.log.bodies() == []
 
 
@@ -400,7 +385,6 @@ async def test_runs_wait_for_room_in_order_and_cancelled_ones_give_their_place_u
     await wait_until(lambda: world.server.held)
     assert len(world.server.held) == 1
     running[3].cancel()
-    world.server.hold = False
     world.server.release()
     await asyncio.gather(*running, return_exceptions=True)
     assert world.log.bodies() == [b"0", b"1", b"2", b"4", b"5"]
@@ -414,16 +398,14 @@ async def test_submissions_are_bounded(world: World) -> None:
     with pytest.raises(Overloaded):
         client.submit(append, b"c")
     await wait_until(lambda: world.server.held)
-    world.server.hold = False
     world.server.release()
     assert sorted([(await submission).id for submission in held]) == [0, 1]
     await client.submit(append, b"d")
 
 
-async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
-    client = await world.ready_client()
+async def test_giving_up_on_a_submission_does_not_end_it(world: World, ready_client: Log) -> None:
     world.server.hold = True
-    submission = client.submit(append, b"a")
+    submission = ready_client.submit(append, b"a")
 
     async def wait() -> None:
         await submission
@@ -436,17 +418,16 @@ async def test_giving_up_on_a_submission_does_not_end_it(world: World) -> None:
     assert (await submission.outcome()).kind is OutcomeKind.COMMITTED
 
 
-async def test_closing_ends_runs_and_submissions(world: World) -> None:
-    client = await world.ready_client()
+async def test_closing_ends_runs_and_submissions(world: World, ready_client: Log) -> None:
     world.server.hold = True
 
     async def endless(tx: Draft) -> None:
         await asyncio.Event().wait()
 
-    in_flight, in_context = client.submit(append, b"a"), client.submit(endless)
-    waiting = asyncio.ensure_future(client.run(append, b"b"))
+    in_flight, in_context = ready_client.submit(append, b"a"), ready_client.submit(endless)
+    waiting = asyncio.ensure_future(ready_client.run(append, b"b"))
     await wait_until(lambda: len(world.server.held) == 1)
-    await client.close()
+    await ready_client.close()
     assert (await in_flight.outcome()).kind is OutcomeKind.UNKNOWN
     assert (await in_context.outcome()).kind is OutcomeKind.RAISED
     with pytest.raises((Closed, AppendUnknown)):

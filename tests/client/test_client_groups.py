@@ -26,15 +26,13 @@ from rigs.clients import World
 from rigs.waiting import wait_until
 
 
-async def test_a_group_commits_as_one_and_its_receipt_names_all_ids(world: World) -> None:
-    client = await world.client()
+async def test_a_group_commits_as_one_and_its_receipt_names_all_ids(client: Log) -> None:
     receipt = await client.append_group(Group.of([b"a", b"", b"ccc"], [1, -2, 3]))
     assert (list(receipt.ids), receipt.count) == ([0, 1, 2], 3)
     assert [(tx.header, tx.data) async for tx in client.read()] == [(1, b"a"), (-2, b""), (3, b"ccc")]
 
 
-async def test_groups_and_single_appends_keep_the_order_in_which_they_were_asked_for(world: World) -> None:
-    client = await world.client()
+async def test_groups_and_single_appends_keep_the_order_in_which_they_were_asked_for(world: World, client: Log) -> None:
     receipts = [
         client.append(b"1"),
         client.append_group(Group.of([b"2", b"3"])),
@@ -45,8 +43,7 @@ async def test_groups_and_single_appends_keep_the_order_in_which_they_were_asked
     assert world.log.bodies() == [b"1", b"2", b"3", b"4", b"5"]
 
 
-async def test_a_group_whose_expectation_fails_is_not_in_the_log_at_all(world: World) -> None:
-    client = await world.client()
+async def test_a_group_whose_expectation_fails_is_not_in_the_log_at_all(world: World, client: Log) -> None:
     await client.append_group(
         Group.of([b"a", b"b"]), expectations=[Expectation.absent(b"k")], changes=[Change.set(b"k", b"1")]
     )
@@ -56,9 +53,8 @@ async def test_a_group_whose_expectation_fails_is_not_in_the_log_at_all(world: W
     assert world.log.bodies() == [b"a", b"b"]
 
 
-async def test_a_group_in_flight_behind_one_that_fails_fails_by_its_expectation(world: World) -> None:
+async def test_a_group_in_flight_behind_one_that_fails_fails_by_its_expectation(world: World, client: Log) -> None:
     """So a chain may be sent without waiting for each of its groups: nothing of it comes after a hole."""
-    client = await world.client()
     chain = [
         client.append_group(
             Group.of([b"n"]),
@@ -73,8 +69,7 @@ async def test_a_group_in_flight_behind_one_that_fails_fails_by_its_expectation(
     assert world.log.bodies() == []
 
 
-async def test_each_transaction_of_a_group_carries_its_own_locks(world: World) -> None:
-    client = await world.client()
+async def test_each_transaction_of_a_group_carries_its_own_locks(client: Log) -> None:
     locks = [[Lock("account", 7, LockMode.APPEND)], [], [Lock("account", 8), Lock("account", 9)]]
     await client.append_group(Group.of([b"a", b"b", b"c"], locks=locks))
     for number, conflict in ((7, 0), (9, 2)):
@@ -83,8 +78,7 @@ async def test_each_transaction_of_a_group_carries_its_own_locks(world: World) -
         assert raised.value.conflict == conflict
 
 
-async def test_a_group_that_the_owner_passes_over_has_failed(world: World) -> None:
-    client = await world.client()
+async def test_a_group_that_the_owner_passes_over_has_failed(world: World, client: Log) -> None:
     await client.append(b"first")
     world.server.lose = True
     receipt = client.append_group(Group.of([b"a", b"b"]))
@@ -93,8 +87,7 @@ async def test_a_group_that_the_owner_passes_over_has_failed(world: World) -> No
     assert world.log.bodies() == [b"first"]
 
 
-async def test_a_group_that_waits_unsent_when_the_client_closes_was_never_sent(world: World) -> None:
-    client = await world.client()
+async def test_a_group_that_waits_unsent_when_the_client_closes_was_never_sent(client: Log) -> None:
     await client.append(b"first")
     receipt = client.append_group(Group.of([b"a", b"b"]))
     await client.close()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from polonaise.client.log import Log
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     AppendUnknown,
@@ -25,8 +26,7 @@ from rigs.fakeserver import FakeLog, FakeMount
 from rigs.waiting import time_passes, wait_until
 
 
-async def test_numbers_are_appended_in_order(world: World) -> None:
-    client = await world.client()
+async def test_numbers_are_appended_in_order(world: World, client: Log) -> None:
     producer = await client.producer("billing")
     assert (producer.epoch, producer.last_sequence) == (1, -1)
     assert [await producer.append(number, b"%d" % number) for number in range(3)] == [1, 2, 3]
@@ -34,8 +34,7 @@ async def test_numbers_are_appended_in_order(world: World) -> None:
     assert world.log.bodies() == [b"0", b"1", b"2"]
 
 
-async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World) -> None:
-    client = await world.client()
+async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World, client: Log) -> None:
     producer = await client.producer("billing")
     first = await producer.append(0, b"0")
     await producer.append(1, b"1")
@@ -43,8 +42,7 @@ async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(wo
     assert world.log.bodies() == [b"0", b"1"]
 
 
-async def test_another_body_under_the_same_number_is_told(world: World) -> None:
-    client = await world.client()
+async def test_another_body_under_the_same_number_is_told(world: World, client: Log) -> None:
     producer = await client.producer("billing")
     first = await producer.append(0, b"pay 5")
     with pytest.raises(ProducerDiffers, match="another body or header") as raised:
@@ -82,8 +80,7 @@ async def test_a_second_opener_fences_the_first(world: World) -> None:
     assert b"old" not in world.log.bodies()
 
 
-async def test_a_producers_append_carries_locks(world: World) -> None:
-    client = await world.client()
+async def test_a_producers_append_carries_locks(client: Log) -> None:
     producer = await client.producer("billing")
     id = await producer.append(0, b"0", locks=[Lock("account", 1)])
     with pytest.raises(LockConflict):
@@ -91,8 +88,7 @@ async def test_a_producers_append_carries_locks(world: World) -> None:
     await client.append(b"fresh", high_water_mark=id, locks=[Lock("account", 1)])
 
 
-async def test_producers_of_different_names_do_not_meet(world: World) -> None:
-    client = await world.client()
+async def test_producers_of_different_names_do_not_meet(world: World, client: Log) -> None:
     a, b = await client.producer("a"), await client.producer("b")
     assert await a.append(0, b"a") < await b.append(0, b"b")
     assert world.log.bodies()[-2:] == [b"a", b"b"]
@@ -115,8 +111,7 @@ async def test_a_skipped_number_is_refused(world: World) -> None:
         await producer.append(-1, b"")
 
 
-async def test_numbers_sent_together_arrive_in_order_through_broken_connections(world: World) -> None:
-    client = await world.client()
+async def test_numbers_sent_together_arrive_in_order_through_broken_connections(world: World, client: Log) -> None:
     producer = await client.producer("billing")
 
     async def breaker() -> None:
@@ -138,7 +133,6 @@ async def test_an_undecided_append_is_unknown_and_can_be_repeated(world: World) 
     with pytest.raises(AppendUnknown):
         await producer.append(0, b"0", timeout=0.02)
     await wait_until(lambda: world.server.held)
-    world.server.hold = False
     world.server.release()
     assert await producer.append(0, b"0") == 1
     assert world.log.bodies() == [b"0"]
@@ -150,15 +144,13 @@ async def test_a_name_that_is_no_key_is_refused(world: World, name: str) -> None
         await (await world.client()).producer(name)
 
 
-async def test_opening_has_a_deadline(world: World) -> None:
-    client = await world.client()
+async def test_opening_has_a_deadline(world: World, client: Log) -> None:
     world.server.crash()
     with pytest.raises(DeadlineExceeded):
         await client.producer("billing", timeout=0.05)
 
 
-async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world: World) -> None:
-    client = await world.client()
+async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world: World, client: Log) -> None:
     producer = await client.producer("billing")
 
     def session_ends(mount: FakeMount, log: FakeLog, message: Append) -> bool:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from polonaise.client.log import Log
 from polonaise.errors import (
     BadOption,
     BatchDamaged,
@@ -56,8 +57,7 @@ async def test_a_range_is_read_in_order(world: World, after: int, until_id: int 
     assert [tx.data for tx in read] == [b"%d" % number for number in expected]
 
 
-async def test_an_empty_partition_reads_as_nothing(world: World) -> None:
-    client = await world.client()
+async def test_an_empty_partition_reads_as_nothing(client: Log) -> None:
     assert await ids(client.read()) == []
 
 
@@ -152,8 +152,7 @@ async def test_a_read_that_does_not_follow_ends_at_what_was_committed_when_it_be
     assert read == list(range(100))
 
 
-async def test_following_goes_on_with_what_is_appended(world: World) -> None:
-    client = await world.client()
+async def test_following_goes_on_with_what_is_appended(world: World, client: Log) -> None:
     seen: list[bytes] = []
 
     async def follow() -> None:
@@ -232,8 +231,7 @@ async def test_reading_from_a_time(world: World) -> None:
     assert await ids(client.read_time(since=0)) == list(range(100))
 
 
-async def test_a_time_without_a_zone_is_refused(world: World) -> None:
-    client = await world.client()
+async def test_a_time_without_a_zone_is_refused(client: Log) -> None:
     with pytest.raises(BadOption):
         client.read_time(since=datetime(2024, 1, 1))  # noqa: DTZ001 - the point
 
@@ -320,8 +318,7 @@ async def test_a_partition_without_an_owner_is_waited_for(two_partitions: World)
     assert await asking == -1
 
 
-async def test_an_unknown_partition_is_refused_everywhere(world: World) -> None:
-    client = await world.client()
+async def test_an_unknown_partition_is_refused_everywhere(world: World, client: Log) -> None:
     for call in (
         lambda: client.append(b"x", 1),
         lambda: client.read(1),
@@ -352,8 +349,7 @@ async def test_which_partition_has_to_be_said_where_there_are_several(two_partit
         await client.high_water_mark()
 
 
-async def test_a_closed_client_reads_nothing(world: World) -> None:
-    client = await world.client()
+async def test_a_closed_client_reads_nothing(client: Log) -> None:
     await client.close()
     with pytest.raises(Closed):
         client.read()
@@ -382,15 +378,13 @@ async def test_a_partition_named_twice_leaves_no_request_behind(two_partitions: 
     assert asyncio.all_tasks() <= before
 
 
-async def test_a_wait_for_no_partition_ends_at_once(world: World) -> None:
-    client = await world.client()
+async def test_a_wait_for_no_partition_ends_at_once(client: Log) -> None:
     assert await client.wait_committed({}, timeout=60) == {}
     with pytest.raises(BadOption):
         await client.wait_committed({}, timeout=-1)
 
 
-async def test_a_wait_for_an_unknown_partition_leaves_no_request_behind(world: World) -> None:
-    client = await world.client()
+async def test_a_wait_for_an_unknown_partition_leaves_no_request_behind(client: Log) -> None:
     await client.high_water_mark(0)  # connects
     before = asyncio.all_tasks()
     with pytest.raises(UnknownPartition):

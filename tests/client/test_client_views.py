@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
-from polonaise.log.batch import Columns
 from polonaise.terms import BodyForm
 from rigs.clients import Memo, World
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
@@ -222,10 +221,8 @@ async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World) -> No
     view = Memo()
     client = await world.client(view=view)
     await client.wait_applied(0)
-    columns = Columns()
-    columns.add(1, 1, 1, 0, b"1")
     world.log.batches[-1].crc ^= 1
-    world.log.commit(columns)
+    world.log.fill(b"1")
     world.server.feed_all()
     await wait_until(lambda: isinstance(client.trouble(0), LogForked))
     assert view.bodies == [b"0"]

@@ -7,6 +7,8 @@ import pytest
 from rigs.programs import output_of, run_python
 
 HEAVY = {
+    "asyncio",
+    "ssl",
     "typer",
     "rich",
     "uvloop",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polonaise import Draft, Group, blocking, testing
+from polonaise import Draft, Group, Log, Receipt, blocking, testing
 from polonaise.client.running import OutcomeKind
 from polonaise.errors import (
     AppendExpired,
@@ -40,15 +40,29 @@ def sent(world: World) -> list[Operation]:
     return [operation for _, appends in world.server.heard.appends for operation in appends.operations]
 
 
+@pytest.fixture
+async def log(world: World) -> Log:
+    """A client of a server that proves no copies until it is told to."""
+    log = await world.ready_client()
+    world.server.proves = False
+    return log
+
+
+async def waiting_for_proof(world: World, log: Log, zones: int = 0) -> tuple[Receipt, asyncio.Future[Any]]:
+    """Append with three copies; return the receipt, and a wait for it, once the server was asked for the proof."""
+    receipt = log.append(b"1", copies=3, zones=zones)
+    waiting = asyncio.ensure_future(_result(receipt))
+    await wait_until(lambda: world.server.held_proofs)
+    return receipt, waiting
+
+
 # ------------------------------------------------------------------ success waits for the proof
 
 
 async def test_an_append_succeeds_when_its_copies_are_proved_and_not_when_it_is_committed(world: World) -> None:
     log = await world.ready_client()
     world.server.proves = False
-    receipt = log.append(b"1", copies=3, zones=2)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    receipt, waiting = await waiting_for_proof(world, log, zones=2)
     assert sent(world) == [Operation(0, 4, b"", b"\3\2")]
     assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(0, 3, 2)]
     assert (receipt.committed, receipt.done, waiting.done()) == (True, False, False)
@@ -72,9 +86,7 @@ async def test_a_group_is_proved_up_to_its_last_transaction_and_zones_are_copies
     assert [(asked.id, asked.copies, asked.zones) for asked in world.server.heard.proofs] == [(1, 2, 2)]
 
 
-async def test_a_context_succeeds_when_what_it_needs_is_proved(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_context_succeeds_when_what_it_needs_is_proved(world: World, log: Log) -> None:
     running = asyncio.ensure_future(log.run(build, timeout=30))
     await wait_until(lambda: world.server.held_proofs)
     await nothing_happens_for(0.05)
@@ -83,9 +95,7 @@ async def test_a_context_succeeds_when_what_it_needs_is_proved(world: World) -> 
     assert (await running).value == "value"
 
 
-async def test_the_client_asks_again_in_the_next_session(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_the_client_asks_again_in_the_next_session(world: World, log: Log) -> None:
     waiting = asyncio.ensure_future(_result(log.append(b"1", copies=3)))
     await wait_until(lambda: world.server.held_proofs)
     world.server.prove(PartitionNotReady("its session has ended"))
@@ -94,9 +104,7 @@ async def test_the_client_asks_again_in_the_next_session(world: World) -> None:
     await waiting
 
 
-async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(world: World, log: Log) -> None:
     first = log.append(b"0", copies=3)
     waiting = [asyncio.ensure_future(_result(first))]
     await wait_until(lambda: world.server.held_proofs)
@@ -111,21 +119,15 @@ async def test_one_request_proves_all_that_waits_and_polled_waits_ask_no_more(wo
     assert [asked.id for asked in world.server.heard.proofs] == [0], "the answer tells how far it is proved"
 
 
-async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(world: World, log: Log) -> None:
+    receipt, waiting = await waiting_for_proof(world, log)
     waiting.cancel()
     await wait_until(lambda: not [task for task in asyncio.all_tasks() if "prove copies" in task.get_name()])
     world.server.proves = True
     await receipt
 
 
-async def test_a_proof_that_can_not_be_had_for_one_append_is_no_error_of_the_others(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_proof_that_can_not_be_had_for_one_append_is_no_error_of_the_others(world: World, log: Log) -> None:
     low, high = log.append(b"1", copies=3), log.append(b"2", copies=3)
     waiting = [asyncio.ensure_future(_result(receipt)) for receipt in (low, high)]
     await wait_until(lambda: world.server.held_proofs)
@@ -139,9 +141,7 @@ async def test_a_proof_that_can_not_be_had_for_one_append_is_no_error_of_the_oth
 # ------------------------------------------------------------------ no silent success, and no failure that is none
 
 
-async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(world: World, log: Log) -> None:
     receipt = log.append(b"1", copies=3)
     with pytest.raises(CopiesUnproved, match="in the log as 0, for good, and is not proved to be on 3 copies") as told:
         await receipt.applied(timeout=0.1)
@@ -153,9 +153,7 @@ async def test_a_deadline_tells_that_the_append_is_in_the_log_and_not_proved(wor
     await receipt
 
 
-async def test_a_context_whose_time_is_over_before_the_proof_is_told_so(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_a_context_whose_time_is_over_before_the_proof_is_told_so(world: World, log: Log) -> None:
     with pytest.raises(CopiesUnproved, match="in the log as 0") as told:
         await log.run(build, timeout=0.2)
     outcome = await log.submit(build, timeout=0.2).outcome()
@@ -187,9 +185,7 @@ async def test_an_append_without_enough_replicas_is_refused(world: World) -> Non
 async def test_a_client_that_is_closed_before_the_proof_tells_that_the_append_is_in_the_log(world: World) -> None:
     log = await world.ready_client()
     world.server.proves = False
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+    receipt, waiting = await waiting_for_proof(world, log)
     await log.close()
     with pytest.raises(CopiesUnproved, match="in the log as 0"):
         await waiting
@@ -268,12 +264,8 @@ async def test_what_was_sent_to_a_newer_server_is_not_sent_again_to_an_older_one
     assert (world.log.bodies(), sent(world)) == ([b"1", b"3"], [])
 
 
-async def test_an_older_owner_that_took_over_before_the_proof_is_named(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
-    receipt = log.append(b"1", copies=3)
-    waiting = asyncio.ensure_future(_result(receipt))
-    await wait_until(lambda: world.server.held_proofs)
+async def test_an_older_owner_that_took_over_before_the_proof_is_named(world: World, log: Log) -> None:
+    _, waiting = await waiting_for_proof(world, log)
     world.server.version_max = OLDER
     world.server.break_connections()
     with pytest.raises(CopiesUnproved, match=r"in the log as 0.*upgrade the servers"):
@@ -345,9 +337,7 @@ def test_threads_are_told_that_the_append_is_in_the_log_after_the_log_was_closed
     assert isinstance(receipt.error, CopiesUnproved)
 
 
-async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(world: World) -> None:
-    log = await world.ready_client()
-    world.server.proves = False
+async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(log: Log) -> None:
     receipt = log.append(b"1", copies=3)
     await wait_until(lambda: receipt.committed)
     error = receipt.unproved("the 1 s are over")  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from polonaise import blocking, testing
+from polonaise import Log, blocking, testing
 from polonaise.errors import AppendUnknown, Closed, ConnectionLost, LockConflict, PolonaiseError, ViewUnfit, fresh
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
@@ -62,16 +62,14 @@ async def test_the_error_of_a_partition_that_has_stopped_stays_small(asked: str)
         check_small(log.trouble(0) or error)
 
 
-async def test_the_error_of_a_client_whose_host_failed_stays_small(world: World) -> None:
-    client = await world.client()
+async def test_the_error_of_a_client_whose_host_failed_stays_small(client: Log) -> None:
     client.fail(OSError("no disk"))
     error = await raised(lambda: _append(client))
     assert isinstance(error, PolonaiseError)
     check_small(error)
 
 
-async def test_the_error_of_a_submission_that_has_ended_stays_small(world: World) -> None:
-    client = await world.client()
+async def test_the_error_of_a_submission_that_has_ended_stays_small(client: Log) -> None:
 
     def stumbles(tx: Any) -> None:
         raise ValueError("the application's own")
@@ -88,8 +86,7 @@ async def test_the_error_of_a_submission_that_has_ended_stays_small(world: World
             assert error.__traceback__ is not None, "where it went wrong is still told"
 
 
-async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(world: World) -> None:
-    client = await world.client()
+async def test_those_who_wait_are_each_told_with_an_exception_of_their_own(client: Log) -> None:
     waiting = [asyncio.ensure_future(client.wait_applied(5)) for _ in range(100)]
     await time_passes(0.01)  # all of them wait
     await client.close()

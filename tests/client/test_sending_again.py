@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise import Group
+from polonaise import Group, Log
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.outstanding import Outstanding, Pending
@@ -29,7 +29,6 @@ from polonaise.errors import (
     ProtocolError,
     TooManyLocks,
 )
-from polonaise.log.batch import Columns
 from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire.appends import AppendColumns, Operation, ReceivedAppends
 from polonaise.wire.frame import NO_PARTITION
@@ -37,6 +36,12 @@ from polonaise.wire.messages import Append
 from rigs.clients import World
 from rigs.fakeserver import FakeLog, FakeMount, FakeServer
 from rigs.waiting import wait_until
+
+
+@pytest.fixture
+async def client(world: World) -> Log:
+    """A client that does not flush by itself while a test looks."""
+    return await world.ready_client(settings={"idle_flush_s": 30})
 
 
 async def held_appends(world: World, *bodies: bytes, **settings: int) -> list[Receipt]:
@@ -59,24 +64,19 @@ async def test_a_lost_connection_fails_nothing(world: World) -> None:
 async def test_what_the_new_mount_is_fed_is_not_sent_again(world: World) -> None:
     receipts = await held_appends(world, b"0", b"1")
     mount, log, appends = world.server.held[0]
-    columns = Columns()
-    columns.add(mount.client, 1, appends.sequences[0], 0, b"0")
-    log.commit(columns)
+    log.fill(b"0", client=mount.client, sequence=appends.sequences[0])
     world.server.hold = False
     world.server.break_connections()
     assert [(await receipt).id for receipt in receipts] == [0, 1]
     assert world.log.bodies() == [b"0", b"1"]
 
 
-async def test_of_a_frame_only_what_is_not_settled_is_sent_again(world: World) -> None:
-    client = await world.ready_client(settings={"idle_flush_s": 30})
+async def test_of_a_frame_only_what_is_not_settled_is_sent_again(world: World, client: Log) -> None:
     world.server.hold = True
     receipts = [client.append(body) for body in (b"0", b"1", b"2")]
     await wait_until(lambda: world.server.held)
     ((mount, log, appends),) = world.server.held
-    columns = Columns()
-    columns.add(mount.client, 1, appends.sequences[0], 0, b"0")
-    log.commit(columns)
+    log.fill(b"0", client=mount.client, sequence=appends.sequences[0])
     world.server.hold = False
     world.server.break_connections()
     assert [(await receipt).id for receipt in receipts] == [0, 1, 2]
@@ -117,14 +117,12 @@ async def test_a_flush_says_nothing_of_what_still_waits_to_be_sent_again(world: 
     (client,) = world.clients
     flushing = asyncio.ensure_future(client.flush())
     await wait_until(lambda: world.server.held_flushes)
-    world.server.hold = False
     world.server.release()
     assert await flushing == 2
     assert [(await receipt).id for receipt in receipts] == [0, 1, 2]
 
 
-async def test_a_move_takes_locks_operations_and_groups_along(world: World) -> None:
-    client = await world.ready_client(settings={"idle_flush_s": 30})
+async def test_a_move_takes_locks_operations_and_groups_along(world: World, client: Log) -> None:
     world.server.hold = True
     locked = client.append(b"locked", locks=[Lock("account", 1, LockMode.WRITE)])
     changed = client.append(
@@ -151,9 +149,8 @@ async def test_an_append_under_an_older_generation_is_sent_again_under_the_new_o
     assert [message.generation for message, _ in world.server.heard.appends] == [1, 1, 2]
 
 
-async def test_what_is_sent_again_is_judged_anew(world: World) -> None:
+async def test_what_is_sent_again_is_judged_anew(world: World, client: Log) -> None:
     """Meanwhile another client may have changed what the append was built on."""
-    client = await world.ready_client(settings={"idle_flush_s": 30})
     world.server.hold = True
     stale = client.append(b"stale", locks=[Lock("account", 1, LockMode.WRITE)], high_water_mark=-1)
     await wait_until(lambda: world.server.held)
@@ -164,8 +161,7 @@ async def test_what_is_sent_again_is_judged_anew(world: World) -> None:
         await stale
 
 
-async def test_a_frame_that_ends_each_mount_is_not_sent_for_ever(world: World) -> None:
-    client = await world.ready_client(settings={"idle_flush_s": 30})
+async def test_a_frame_that_ends_each_mount_is_not_sent_for_ever(world: World, client: Log) -> None:
 
     def poisoned(mount: FakeMount, log: FakeLog, message: Append) -> bool:
         if b"poison" in bytes(message.payload[0]):
@@ -182,8 +178,8 @@ async def test_a_frame_that_ends_each_mount_is_not_sent_for_ever(world: World) -
 
 async def test_appends_of_a_mount_that_ended_with_an_error_that_no_pause_mends_are_not_sent_again(
     world: World,
+    client: Log,
 ) -> None:
-    client = await world.ready_client(settings={"idle_flush_s": 30})
 
     def broken(mount: FakeMount, log: FakeLog, message: Append) -> bool:
         if b"poison" in bytes(message.payload[0]):
@@ -241,9 +237,8 @@ async def test_what_changed_on_its_way_to_the_client_fails_no_append_of_any_part
 
 @pytest.mark.parametrize("error", [BodyTooLarge("a large body"), TooManyLocks("2 locks")], ids=lambda error: error.code)
 async def test_appends_that_the_server_refuses_for_what_they_are_are_not_sent_again(
-    world: World, error: PolonaiseError
+    world: World, client: Log, error: PolonaiseError
 ) -> None:
-    client = await world.ready_client(settings={"idle_flush_s": 30})
 
     def refuse(mount: FakeMount, log: FakeLog, message: Append) -> bool:
         mount.connection.refuse(error, partition=0)

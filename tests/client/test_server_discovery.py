@@ -45,7 +45,7 @@ from polonaise.wire.messages import (
     UniqueIdIs,
 )
 from rigs.scenarios import runs_tests
-from rigs.town import Town
+from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 PARTITIONS = 4
@@ -94,15 +94,6 @@ def owners(town: Town) -> tuple[int, set[str]]:
     return entry.version, {owner.address.partition(":")[0] for owner in assignment.owners.values()}
 
 
-async def on_a_machine(town: Town, name: str, live: Callable[[Node, Host], Awaitable[None]]) -> None:
-    node = Node(town.cluster, name, live)
-    node.start()
-    assert node.process is not None
-    await node.process.ended()
-    if node.process.failure is not None:
-        raise node.process.failure
-
-
 async def as_client(
     town: Town, main: Callable[[Life], Awaitable[None]], listed: Sequence[str] = SERVERS, name: str = "client"
 ) -> None:
@@ -115,7 +106,7 @@ async def as_client(
         finally:
             await discovery.close()
 
-    await on_a_machine(town, name, live)
+    await on_a_machine(town.cluster, name, live)
 
 
 async def shared(town: Town) -> None:
@@ -187,7 +178,7 @@ async def test_no_two_clients_are_given_one_id_though_answers_of_the_coordinator
                 pass  # no answer of the coordinator got through
         await discovery.close()
 
-    await asyncio.gather(*(on_a_machine(town, f"client-{number}", live) for number in range(5)))
+    await asyncio.gather(*(on_a_machine(town.cluster, f"client-{number}", live) for number in range(5)))
     assert len(given) > 20
     assert len(set(given)) == len(given)
     assert not set(given) & {server.id for server in town.cluster.running_servers}
@@ -226,8 +217,7 @@ async def test_clients_spread_over_the_servers_of_their_list(town: Town) -> None
 @asking_servers
 async def test_a_client_whose_server_dies_goes_on_with_another(life: Life) -> None:
     dying = life.server(life.asked)
-    dying.hold_down()
-    dying.crash()
+    held_down(dying)
     await life.append_everywhere()
     assert life.asked == life.others(dying.name)[0].name
     await wait_until(lambda: life.version == owners(life.town)[0])
@@ -241,8 +231,7 @@ async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_i
         listed, learnt = town.cluster.servers
         assert life.asked == listed.name
         for gone, left in ((listed, learnt), (learnt, listed)):
-            gone.hold_down()
-            gone.crash()
+            held_down(gone)
             await wait_until(lambda name=left.name: life.asked == name)  # type: ignore[misc]
             await life.append_everywhere()
             gone.let_up()
@@ -256,8 +245,7 @@ async def test_servers_that_are_only_in_the_assignment_are_asked_when_the_list_i
 async def test_a_wait_while_all_servers_are_gone_names_each_with_its_reason(life: Life) -> None:
     await life.append_everywhere()
     for node in life.town.cluster.servers:
-        node.hold_down()
-        node.crash()
+        held_down(node)
     await time_passes(1)
     with pytest.raises(DeadlineExceeded) as told:
         await life.log.high_water_mark(0, timeout=3)
@@ -600,8 +588,7 @@ async def test_a_hundred_partitions_that_have_lost_their_owner_ask_twice_for_all
 @in_a_town_of_two
 async def test_a_server_that_has_just_started_is_waited_for(town: Town) -> None:
     for node in town.cluster.servers:
-        node.hold_down()
-        node.crash()
+        held_down(node)
     town.cluster.servers[0].let_up()
     await wait_until(
         lambda: bool(town.cluster.running_servers) and town.cluster.running_servers[0]._listener, every_s=1e-4

@@ -20,7 +20,7 @@ from polonaise.node.addresses import split_topic, with_topic
 from polonaise.simulator.cluster import Node
 from polonaise.terms import Transaction
 from rigs.scenarios import runs_tests
-from rigs.town import Town
+from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import time_passes, wait_until
 
 
@@ -48,24 +48,13 @@ async def client(
     wrapped: Callable[[Discovery], Discovery] = lambda discovery: discovery,
 ) -> None:
     """Run a client of a topic on a machine of its own, which asks servers or the coordinator."""
-    failures: list[BaseException] = []
 
     async def live(node: Node, host: Host) -> None:
         discovery: Discovery = town.cluster.servers_for(host) if asking else town.cluster.coordinator(node, host)
-        try:
-            async with Log(host, wrapped(discovery), topic=topic, view=view) as log:
-                await main(log)
-        except Exception as error:  # noqa: BLE001 - raised below, in the test
-            failures.append(error)
+        async with Log(host, wrapped(discovery), topic=topic, view=view) as log:
+            await main(log)
 
-    node = Node(town.cluster, "client", live)
-    node.start()
-    assert node.process is not None
-    await node.process.ended()
-    if node.process.failure is not None:
-        raise node.process.failure
-    if failures:
-        raise failures[0]
+    await on_a_machine(town.cluster, "client", live)
 
 
 class Kept(View):
@@ -161,7 +150,7 @@ async def test_a_topic_that_grows_is_learnt_by_a_running_client(town: Town) -> N
 
 @in_a_town
 async def test_an_unknown_topic_is_refused_until_it_is_there(town: Town) -> None:
-    await town.application("writer", lambda log: log.append(b"servers are up", 0))
+    await town.append(b"servers are up")
 
     async def main(log: Log) -> None:
         await log.append(b"x", 0)
@@ -245,8 +234,7 @@ async def test_a_server_that_is_behind_reads_the_coordinator_before_it_answers(t
 @in_a_town
 async def test_partitions_of_topics_are_taken_over_from_a_server_that_dies(town: Town) -> None:
     await create(town, "payments", 4)
-    town.cluster.servers[0].hold_down()
-    town.cluster.servers[0].crash()
+    held_down(town.cluster.servers[0])
     await time_passes(20)
     owners = await town.operator(lambda _, coordinator: coordinator.assignment())
     assert sorted(owners.value.owners) == list(range(6))

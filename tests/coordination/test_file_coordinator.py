@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -90,7 +91,7 @@ def test_a_crash_at_any_step_of_a_change_leaves_the_old_value_or_the_new(power_l
     outcomes = set()
 
     async def scenario(scene: Scene, call: int) -> bool:
-        await (await scene.open()).initialize(DESCRIPTION)
+        await scene.made()
         in_time = await scene.crash_at(call, change)
         if power_loss:
             scene.machine.power_loss()
@@ -181,7 +182,7 @@ def test_a_cluster_whose_making_crashed_at_its_end_is_damaged_and_not_new_once_i
             await process.host.disk.remove(f"{DIRECTORY}/description")
             for _ in range(2):
                 with pytest.raises(CoordinatorDamaged, match="description"):
-                    await (await scene.open()).initialize(DESCRIPTION)
+                    await scene.made()
         return in_time
 
     at_every_call(scenario)
@@ -206,7 +207,7 @@ def test_who_looks_while_a_cluster_is_made_and_stands_still_meanwhile_sees_none_
             process.supervise(look(), "look")
             await asyncio.sleep(paused_after * 0.00002)
             process.pause()
-            await (await scene.open()).initialize(DESCRIPTION)
+            await scene.made()
             process.resume()
             found = await told
             assert found == DESCRIPTION or isinstance(found, NotInitialized), found
@@ -222,8 +223,7 @@ def test_what_was_answered_survives_the_loss_of_power() -> None:
         scene = Scene(seed)
 
         async def scenario(scene: Scene = scene) -> None:
-            writer = await scene.open()
-            await writer.initialize(DESCRIPTION)
+            writer = await scene.made()
             await writer.set_partition(1, NEXT, 0)
             await writer.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
             given = await writer.unique_id()
@@ -243,8 +243,7 @@ def test_what_a_reader_was_told_survives_the_loss_of_power_although_the_writer_w
         scene = Scene(seed)
 
         async def scenario(scene: Scene = scene) -> None:
-            writer = await scene.open()
-            await writer.initialize(DESCRIPTION)
+            writer = await scene.made()
             reader = await scene.open()
             process, writer = await scene.process()
             changing = asyncio.ensure_future(change(writer))
@@ -263,8 +262,7 @@ def test_what_a_reader_was_told_survives_the_loss_of_power_although_the_writer_w
 
 @in_a_scene
 async def test_unfinished_changes_are_swept_by_the_next_one(scene: Scene) -> None:
-    coordinator = await scene.open()
-    await coordinator.initialize(DESCRIPTION)
+    coordinator = await scene.made()
     process, _ = await scene.process()
     leftover = await process.host.disk.open(f"{DIRECTORY}/assignment.new", create=True)
     await leftover.write(0, [b"torn" * 500])
@@ -282,8 +280,7 @@ async def test_unfinished_changes_are_swept_by_the_next_one(scene: Scene) -> Non
 @pytest.mark.parametrize("fault", ["sync", "write", "read"])
 @in_a_scene
 async def test_a_failing_disk_is_unavailability_and_never_half_a_change(scene: Scene, *, fault: str) -> None:
-    coordinator = await scene.open()
-    await coordinator.initialize(DESCRIPTION)
+    coordinator = await scene.made()
     await coordinator.partition(0)
     disk = scene.machine.disk
     inflict = {"sync": disk.fail_syncs, "write": disk.fail_writes, "read": disk.fail_reads}[fault]
@@ -301,8 +298,7 @@ def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() 
         scene = Scene(seed)
 
         async def scenario(scene: Scene = scene) -> None:
-            coordinator = await scene.open()
-            await coordinator.initialize(DESCRIPTION)
+            coordinator = await scene.made()
             await coordinator.partition(0)
             changing = asyncio.ensure_future(coordinator.set_partition(0, NEXT, 0))
             await scene.until(lambda: b" partition-0 1 " in scene.contents("partition-0"))
@@ -317,8 +313,7 @@ def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() 
 
 @in_a_scene
 async def test_a_full_disk_is_unavailability_and_the_old_value_stays(scene: Scene) -> None:
-    coordinator = await scene.open()
-    await coordinator.initialize(DESCRIPTION)
+    coordinator = await scene.made()
     scene.machine.disk.fill()
     with pytest.raises(CoordinatorUnavailable, match="no "):
         await coordinator.unique_id()
@@ -329,8 +324,7 @@ async def test_a_full_disk_is_unavailability_and_the_old_value_stays(scene: Scen
 
 @in_a_scene
 async def test_a_stopped_process_within_a_change_delays_changes_and_not_readers(scene: Scene) -> None:
-    coordinator = await scene.open()
-    await coordinator.initialize(DESCRIPTION)
+    await scene.made()
     stopped, its = await scene.process()
     stopped.supervise(_changing(its), "change")
     await scene.until(lambda: f"{DIRECTORY}/change.lock" in _locked(scene, stopped))
@@ -379,8 +373,7 @@ def refused(make_it_wrong: Callable[[Scene], None], error: type[PolonaiseError],
     scene = Scene()
 
     async def scenario() -> None:
-        coordinator = await scene.open()
-        await coordinator.initialize(DESCRIPTION)
+        coordinator = await scene.made()
         if not living:
             coordinator = await scene.open()
         make_it_wrong(scene)
@@ -428,7 +421,7 @@ def test_a_directory_of_another_format_is_refused() -> None:
 @pytest.mark.parametrize("missing", ["description", "partition-0", "unique-id", "assignment"])
 @in_a_scene
 async def test_a_missing_value_is_damage_and_not_an_empty_cluster(scene: Scene, *, missing: str) -> None:
-    await (await scene.open()).initialize(DESCRIPTION)
+    await scene.made()
     process, coordinator = await scene.process()
     await process.host.disk.remove(f"{DIRECTORY}/{missing}")
     with pytest.raises(CoordinatorDamaged, match=missing):
@@ -444,8 +437,7 @@ async def test_a_missing_value_is_damage_and_not_an_empty_cluster(scene: Scene, 
 
 @in_a_scene
 async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) -> None:
-    coordinator = await scene.open()
-    await coordinator.initialize(DESCRIPTION)
+    coordinator = await scene.made()
     await coordinator.register(Registration(5, "s:5"))
     scene.put("members/5", b"torn")
     with pytest.raises(CoordinatorDamaged, match=r"members/5.*restart server 5"):
@@ -454,7 +446,7 @@ async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) 
 
 def test_crashed_members_are_swept() -> None:
     async def scenario(scene: Scene, call: int) -> bool:
-        await (await scene.open()).initialize(DESCRIPTION)
+        await scene.made()
         in_time = await scene.crash_at(call, lambda coordinator: coordinator.register(Registration(5, "s:5")))
         assert await (await scene.open()).members() == []
         assert "members/5" not in scene.names()
@@ -464,8 +456,7 @@ def test_crashed_members_are_swept() -> None:
 
 
 async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_was_read(tmp_path: Path) -> None:
-    host = RealHost()
-    try:
+    with contextlib.closing(RealHost()) as host:
         directory = tmp_path / "coordinator"
         coordinator = coordinator_in(host, str(directory))
         await coordinator.initialize(DESCRIPTION)
@@ -479,8 +470,6 @@ async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_wa
         directory.unlink()
         (tmp_path / "moved").rename(directory)
         assert await coordinator.describe() == DESCRIPTION
-    finally:
-        host.close()
 
 
 # ------------------------------------------------------------------ real processes

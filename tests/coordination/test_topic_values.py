@@ -37,13 +37,6 @@ DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
 
 
 @pytest.fixture
-async def host() -> AsyncIterator[RealHost]:
-    made = RealHost()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 async def coordinator(tmp_path: Path, host: RealHost) -> AsyncIterator[Coordinator]:
     made = coordinator_in(host, str(tmp_path / "coordinator"))
     await made.initialize(DESCRIPTION)

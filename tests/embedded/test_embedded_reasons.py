@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -106,10 +107,7 @@ async def test_the_coordinator_of_an_embedded_log_is_that_of_no_cluster(
     with pytest.raises(BadOption, match=f"write embedded:{directory}$"):
         async with polonaise.connect(f"file:{directory}{where}", wait=wait):
             pass
-    host = RealHost()
-    try:
+    with contextlib.closing(RealHost()) as host:
         with pytest.raises(BadOption, match="embedded"):
             coordinator_at(host, f"file:{directory}{where}")
         coordinator_at(host, f"file:{tmp_path}")
-    finally:
-        host.close()

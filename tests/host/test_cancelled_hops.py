@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -39,12 +40,8 @@ async def cancelled_after(turns: int, make: Coroutine[Any, Any, Any]) -> Any:
 
 
 def run(loop: Loop, main: Callable[[RealHost], Coroutine[Any, Any, None]]) -> None:
-    host = RealHost()
-    try:
-        with asyncio.Runner(loop_factory=loop) as runner:
-            runner.run(main(host))
-    finally:
-        host.close()
+    with contextlib.closing(RealHost()) as host, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main(host))
 
 
 async def quiet(host: RealHost) -> None:
@@ -88,11 +85,8 @@ def test_an_open_that_is_cancelled_when_its_file_is_on_the_way_closes_it(tmp_pat
         await quiet(host)
         assert descriptors() == before
 
-    host = RealHost(disk_threads=1)
-    try:
+    with contextlib.closing(RealHost(disk_threads=1)) as host:
         asyncio.run(main(host))
-    finally:
-        host.close()
 
 
 @LOOPS

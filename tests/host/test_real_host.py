@@ -13,11 +13,9 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from polonaise.errors import BadOption, ConnectionLost, DiskFailed, DiskFull, Retry, TooManyOpenFiles
 from polonaise.host.address import HostPort, UnixPath, parse_address
@@ -25,6 +23,7 @@ from polonaise.host.filelimits import check_room
 from polonaise.host.real import FAILED_EXIT_CODE, RealHost, stop_at_mistakes
 from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python
+from rigs.scenarios import runs_tests_on_loops
 from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 
 
@@ -50,13 +49,6 @@ NO_HOSTS = ["a..b:1", ".a:1", f"{'a' * 64}:1", f"{'ü' * 60}:1", "a\0b:1", "\ud8
 def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(BadOption):
         parse_address(text)
-
-
-@pytest.fixture
-def host() -> object:
-    host = RealHost()
-    yield host
-    host.close()
 
 
 async def test_short_writes_are_continued(host: RealHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +123,10 @@ class Watched(RealHost):
         self.failures.append(error)
 
 
+on_both_loops = runs_tests_on_loops(lambda _: Watched())
+"""Decorator of tests that get a host in a loop of each kind."""
+
+
 class Greeting(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.write(b"x")  # type: ignore[attr-defined]  # uvloop's is no asyncio.Transport
@@ -156,135 +152,108 @@ async def dialled(client: socket.socket, address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["port", "path"])
-@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
-def test_without_descriptors_connections_are_turned_away_and_accepted_again_once_there_are_some(
-    factory: Callable[[], asyncio.AbstractEventLoop] | None,
-    kind: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+@on_both_loops
+async def test_without_descriptors_connections_are_turned_away_and_accepted_again_once_there_are_some(
+    host: Watched, *, kind: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    host = Watched()
-
     def mistaken() -> None:
         raise OSError(errno.EMFILE, "in a callback of our own")
 
-    async def accepting() -> None:
-        loop = asyncio.get_running_loop()
-        stop_at_mistakes(loop, host)
-        listener = await host.network.listen("127.0.0.1:0" if kind == "port" else f"unix:{tmp_path}/s", Greeting)
-        family = socket.AF_INET if kind == "port" else socket.AF_UNIX
-        with contextlib.ExitStack() as opened:
-            clients = [opened.enter_context(socket.socket(family)) for _ in range(4)]
-            with no_descriptors_left():
-                for client in clients[:3]:
-                    await dialled(client, listener.address)
-                    assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
-            await dialled(clients[3], listener.address)
-            assert await asyncio.wait_for(loop.sock_recv(clients[3], 1), 20) == b"x"
-        await listener.close()
-        assert not host.failures
-        loop.call_soon(mistaken)
-        await wait_until(lambda: bool(host.failures))
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(accepting())
+    loop = asyncio.get_running_loop()
+    stop_at_mistakes(loop, host)
+    listener = await host.network.listen(
+        "127.0.0.1:0" if kind == "port" else f"unix:{tmp_path_factory.mktemp('s')}/s", Greeting
+    )
+    family = socket.AF_INET if kind == "port" else socket.AF_UNIX
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(socket.socket(family)) for _ in range(4)]
+        with no_descriptors_left():
+            for client in clients[:3]:
+                await dialled(client, listener.address)
+                assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
+        await dialled(clients[3], listener.address)
+        assert await asyncio.wait_for(loop.sock_recv(clients[3], 1), 20) == b"x"
+    await listener.close()
+    assert not host.failures
+    loop.call_soon(mistaken)
+    await wait_until(lambda: bool(host.failures))
     host.close()
     assert caplog.text.count("can accept no connection") == 1
     assert "raise its limit of open files" in caplog.text
 
 
-@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
-def test_a_protocol_may_leave_at_once_and_one_that_can_not_be_made_is_a_mistake(
-    factory: Callable[[], asyncio.AbstractEventLoop] | None,
-) -> None:
-    host = Watched()
-
-    async def accepting() -> None:
-        loop = asyncio.get_running_loop()
-        stop_at_mistakes(loop, host)
-        for protocol in (Leaving, Mistaken):
-            assert not host.failures
-            listener = await host.network.listen("127.0.0.1:0", protocol)
-            with socket.socket() as client:
-                await dialled(client, listener.address)
-                with contextlib.suppress(ConnectionResetError):
-                    assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
-            await listener.close()
-        await wait_until(lambda: bool(host.failures))
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(accepting())
+@on_both_loops
+async def test_a_protocol_may_leave_at_once_and_one_that_can_not_be_made_is_a_mistake(host: Watched) -> None:
+    loop = asyncio.get_running_loop()
+    stop_at_mistakes(loop, host)
+    for protocol in (Leaving, Mistaken):
+        assert not host.failures
+        listener = await host.network.listen("127.0.0.1:0", protocol)
+        with socket.socket() as client:
+            await dialled(client, listener.address)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(loop.sock_recv(client, 1), 20) == b""
+        await listener.close()
+    await wait_until(lambda: bool(host.failures))
     host.close()
     assert [str(failure) for failure in host.failures] == ["a mistake of ours"]
 
 
-@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
-def test_where_no_descriptor_is_left_to_turn_connections_away_the_loop_does_not_spin(
-    factory: Callable[[], asyncio.AbstractEventLoop] | None,
-) -> None:
-    async def accepting() -> None:
-        loop = asyncio.get_running_loop()
-        host = RealHost()
-        listener = await host.network.listen("127.0.0.1:0", Greeting)
-        with contextlib.ExitStack() as opened:
-            clients = [opened.enter_context(socket.socket()) for _ in range(100)]
-            greedy: list[int] = []
+@on_both_loops
+async def test_where_no_descriptor_is_left_to_turn_connections_away_the_loop_does_not_spin(host: Watched) -> None:
+    loop = asyncio.get_running_loop()
+    listener = await host.network.listen("127.0.0.1:0", Greeting)
+    with contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(socket.socket()) for _ in range(100)]
+        greedy: list[int] = []
 
-            def taking() -> None:
-                """Take every descriptor at once that anybody gives up, as a thread that opens files may."""
-                while not ended.wait(1e-5):
-                    with contextlib.suppress(OSError):
-                        greedy.append(os.open(os.devnull, os.O_RDONLY))
-
-            ended = threading.Event()
-            thread = threading.Thread(target=taking)
-            with no_descriptors_left():
-                thread.start()
-                for client in clients:
-                    await dialled(client, listener.address)
-                    await time_passes(0.001)  # so that they don't all arrive at once
-                ended.set()
-                thread.join()
-                # From here on there is no spare descriptor left, whether the thread got the listener's or not.
+        def taking() -> None:
+            """Take every descriptor at once that anybody gives up, as a thread that opens files may."""
+            while not ended.wait(1e-5):
                 with contextlib.suppress(OSError):
-                    while True:
-                        greedy.append(os.open(os.devnull, os.O_RDONLY))
-                used_s, began_s = time.process_time(), time.monotonic()
-                await time_passes(1)  # a measurement takes its time
-                assert (time.process_time() - used_s) / (time.monotonic() - began_s) < 0.2
-            for descriptor in greedy:
-                os.close(descriptor)
-            with socket.socket() as late:
-                await dialled(late, listener.address)
-                assert await asyncio.wait_for(loop.sock_recv(late, 1), 20) == b"x"
-        await listener.close()
-        host.close()
+                    greedy.append(os.open(os.devnull, os.O_RDONLY))
 
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(accepting())
+        ended = threading.Event()
+        thread = threading.Thread(target=taking)
+        with no_descriptors_left():
+            thread.start()
+            for client in clients:
+                await dialled(client, listener.address)
+                await time_passes(0.001)  # so that they don't all arrive at once
+            ended.set()
+            thread.join()
+            # From here on there is no spare descriptor left, whether the thread got the listener's or not.
+            with contextlib.suppress(OSError):
+                while True:
+                    greedy.append(os.open(os.devnull, os.O_RDONLY))
+            used_s, began_s = time.process_time(), time.monotonic()
+            await time_passes(1)  # a measurement takes its time
+            assert (time.process_time() - used_s) / (time.monotonic() - began_s) < 0.2
+        for descriptor in greedy:
+            os.close(descriptor)
+        with socket.socket() as late:
+            await dialled(late, listener.address)
+            assert await asyncio.wait_for(loop.sock_recv(late, 1), 20) == b"x"
+    await listener.close()
+    host.close()
 
 
-@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
-def test_a_name_that_the_system_can_not_take_is_a_bad_option(
-    factory: Callable[[], asyncio.AbstractEventLoop] | None, monkeypatch: pytest.MonkeyPatch
+@on_both_loops
+async def test_a_name_that_the_system_can_not_take_is_a_bad_option(
+    host: Watched, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polonaise.host.address._may_be_host", lambda host: True)
 
-    async def refused() -> None:
-        host = RealHost()
-        for address in ("a..b:1", "unix:\ud800"):
-            with pytest.raises(BadOption, match="cannot connect to"):
-                await host.network.connect(address, asyncio.Protocol)
-            with pytest.raises(BadOption, match="cannot listen on"):
-                await host.network.listen(address, asyncio.Protocol)
-        host.close()
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(refused())
+    for address in ("a..b:1", "unix:\ud800"):
+        with pytest.raises(BadOption, match="cannot connect to"):
+            await host.network.connect(address, asyncio.Protocol)
+        with pytest.raises(BadOption, match="cannot listen on"):
+            await host.network.listen(address, asyncio.Protocol)
+    host.close()
 
 
-@pytest.mark.parametrize("factory", [None, uvloop.new_event_loop])
-def test_messages_are_sent_at_once(factory: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+@on_both_loops
+async def test_messages_are_sent_at_once(host: Watched) -> None:
     class Accepting(asyncio.Protocol):
         def __init__(self, made: asyncio.Future[asyncio.BaseTransport]) -> None:
             self.made = made
@@ -292,22 +261,17 @@ def test_messages_are_sent_at_once(factory: Callable[[], asyncio.AbstractEventLo
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             self.made.set_result(transport)
 
-    async def given() -> None:
-        host = RealHost()
-        made: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
-        listener = await host.network.listen("127.0.0.1:0", lambda: Accepting(made))
-        transport, _ = await host.network.connect(listener.address, asyncio.Protocol)
-        async with asyncio.timeout(20):
-            accepted = await made
-        for end in (transport, accepted):
-            raw = end.get_extra_info("socket")
-            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            end.close()
-        await listener.close()
-        host.close()
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(given())
+    made: asyncio.Future[asyncio.BaseTransport] = asyncio.get_running_loop().create_future()
+    listener = await host.network.listen("127.0.0.1:0", lambda: Accepting(made))
+    transport, _ = await host.network.connect(listener.address, asyncio.Protocol)
+    async with asyncio.timeout(20):
+        accepted = await made
+    for end in (transport, accepted):
+        raw = end.get_extra_info("socket")
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        end.close()
+    await listener.close()
+    host.close()
 
 
 async def test_a_unix_socket_of_a_dead_process_is_taken_over(host: RealHost, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,6 @@ def deep(tmp_path: Path) -> Path:
     path = tmp_path.joinpath(*["x" * 80] * 5)
     path.mkdir(parents=True)
     return path
-
-
-@pytest.fixture
-def host() -> Iterator[RealHost]:
-    host = RealHost()
-    yield host
-    host.close()
 
 
 def descriptors() -> int:

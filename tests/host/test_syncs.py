@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
@@ -107,8 +108,7 @@ def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
 
 @pytest.mark.parametrize("in_loop", [False, True])
 async def test_only_a_host_that_was_told_so_waits_in_its_loop(tmp_path: Path, syncs: Syncs, in_loop: bool) -> None:
-    host = RealHost(syncs_in_loop=in_loop)
-    try:
+    with contextlib.closing(RealHost(syncs_in_loop=in_loop)) as host:
         file = await host.disk.open(f"{tmp_path}/a", create=True)
         await file.write(0, [b"one"], sync=True)
         await time_passes(2 * APART_S)
@@ -116,15 +116,12 @@ async def test_only_a_host_that_was_told_so_waits_in_its_loop(tmp_path: Path, sy
         assert syncs.threads == [not in_loop] * 2
         assert await file.read(0, 10) == b"onetwo"
         await file.close()
-    finally:
-        host.close()
 
 
 async def test_while_a_thread_is_busy_with_the_disk_the_loop_leaves_it_to_the_threads(
     tmp_path: Path, syncs: Syncs
 ) -> None:
-    host = RealHost(syncs_in_loop=True)
-    try:
+    with contextlib.closing(RealHost(syncs_in_loop=True)) as host:
         file = await host.disk.open(f"{tmp_path}/a", create=True)
         reading = asyncio.ensure_future(file.read(0, 10))
         await asyncio.sleep(0)
@@ -132,15 +129,12 @@ async def test_while_a_thread_is_busy_with_the_disk_the_loop_leaves_it_to_the_th
         await reading
         assert syncs.threads == [True]
         await file.close()
-    finally:
-        host.close()
 
 
 async def test_a_sync_that_fails_in_the_loop_is_told_and_leaves_the_file_usable_and_closable(
     tmp_path: Path, syncs: Syncs
 ) -> None:
-    host = RealHost(syncs_in_loop=True)
-    try:
+    with contextlib.closing(RealHost(syncs_in_loop=True)) as host:
         file = await host.disk.open(f"{tmp_path}/a", create=True)
         syncs.failing = True
         with pytest.raises(DiskFailed):
@@ -152,8 +146,6 @@ async def test_a_sync_that_fails_in_the_loop_is_told_and_leaves_the_file_usable_
         await file.close()
         with pytest.raises(Closed):
             await file.write(0, [b"two"], sync=True)
-    finally:
-        host.close()
 
 
 async def test_a_host_whose_disk_was_cut_off_writes_nothing_in_its_loop_either(tmp_path: Path, syncs: Syncs) -> None:

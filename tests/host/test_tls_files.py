@@ -28,10 +28,14 @@ def ours(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ours")
 
 
-def refusal(files: TlsFiles) -> str:
+def refusal_of(files: TlsFiles) -> str:
     with pytest.raises(CertificateUnusable) as caught:
         TlsIdentity(files)
-    text = str(caught.value)
+    return str(caught.value)
+
+
+def refusal(files: TlsFiles) -> str:
+    text = refusal_of(files)
     for line in Path(files.key).read_text().splitlines()[1:-1] if os.path.isfile(files.key) else []:
         assert line not in text, "no key material in an error"
     return text
@@ -85,12 +89,6 @@ def test_an_unreadable_key_is_refused_by_name(tmp_path: Path) -> None:
     with unprivileged():
         said = refusal_of(files)
     assert f"{files.key!r} can't be read: Permission denied" in said
-
-
-def refusal_of(files: TlsFiles) -> str:
-    with pytest.raises(CertificateUnusable) as caught:
-        TlsIdentity(files)
-    return str(caught.value)
 
 
 def test_a_directory_in_place_of_a_key_is_refused(ours: Authority) -> None:

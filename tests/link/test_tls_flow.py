@@ -7,12 +7,11 @@ import contextlib
 import gc
 import os
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import uvloop
 
 from polonaise.errors import ConnectionLost, Overloaded
 from polonaise.host.real import RealHost
@@ -20,7 +19,7 @@ from polonaise.host.tls import TlsIdentity
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Feed
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import runs_tests_on_loops
 from rigs.tls import Authority
 from rigs.waiting import wait_until
 
@@ -28,20 +27,11 @@ MIB = 1024 * 1024
 DEADLINE_S = 20.0
 
 
-def on_asyncio(given: Callable[[TlsIdentity], Awaitable[None]], directory: Path) -> None:
-    asyncio.run(given(TlsIdentity(_both(directory))))
+def identity_in(directory: Path) -> TlsIdentity:
+    return TlsIdentity(Authority(directory / "ours").issue("both", "client", "server", "storage"))
 
 
-def on_uvloop(given: Callable[[TlsIdentity], Awaitable[None]], directory: Path) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(given(TlsIdentity(_both(directory))))
-
-
-def _both(directory: Path) -> Any:
-    return Authority(directory / "ours").issue("both", "client", "server", "storage")
-
-
-on_both_loops = runs_tests_on(on_asyncio, on_uvloop)
+on_both_loops = runs_tests_on_loops(identity_in)
 
 
 class ByteCounter(asyncio.Protocol):

@@ -8,13 +8,12 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 
 from polonaise.admin import certificates
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken, TlsRequired
@@ -26,26 +25,16 @@ from polonaise.link import vouching
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, HighWaterMark, HighWaterMarkIs
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import runs_tests_on_loops
 from rigs.tls import EXPIRED_DAYS, Authority, careless, replace
 from rigs.waiting import nothing_happens_for, wait_until
 
-Given = Callable[[Authority], Awaitable[None]]
 DEADLINE_S = 20.0
 QUICK_S = 3.0
 """An answer that takes longer came of a deadline that has passed, and of nothing that was said."""
 
 
-def on_asyncio(given: Given, directory: Path) -> None:
-    asyncio.run(given(Authority(directory / "ours")))
-
-
-def on_uvloop(given: Given, directory: Path) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(given(Authority(directory / "ours")))
-
-
-on_both_loops = runs_tests_on(on_asyncio, on_uvloop)
+on_both_loops = runs_tests_on_loops(lambda directory: Authority(directory / "ours"))
 
 
 class NodeWithTls:

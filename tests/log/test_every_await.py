@@ -16,7 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, Maker, Open, crcs, simulate, simulated
+from rigs.log import Maker, Open, crcs, segment_path, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -246,7 +246,7 @@ async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing
         opened = await Open.on(host, SMALL)
         await opened.append_each(made[:7])
         growing = opened.log.segments[-1]
-        path = f"{DIRECTORY}/{PARTITION}/{growing.first:020d}.seq"
+        path = segment_path(growing.first)
         machine.disk.flip_bit(path, growing.header.data_start + 40)
         machine.disk.slow(0.2)
         asked = asyncio.create_task(opened.log.read(growing.first, EVERYTHING, 1 << 20))

@@ -35,6 +35,8 @@ from rigs.log import (
     contents,
     crcs,
     life,
+    opened_on,
+    remove_entry,
     simulate,
     simulated,
     write_synced,
@@ -137,8 +139,7 @@ async def test_hazard_a_whatever_is_in_the_index_file_the_log_is_what_its_segmen
     assert len(indexes) >= 3
     for path in indexes:
         if damage == "gone":
-            directory, name = disk.parent(path)
-            disk.change_names((directory, name, None))
+            remove_entry(disk, path)
         elif damage == "empty":
             disk.truncate(path, 0)
         elif damage == "zeros":
@@ -189,8 +190,7 @@ async def test_hazard_c_a_segment_without_a_header_is_damage_and_the_rest_is_rea
     last = [path for path in machine.disk.paths() if path.endswith(".seq")][-1]
     machine.disk.truncate(last, 0)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         held = int(last[-24:-4])
         assert crcs(await contents(opened.log)) == crcs(acknowledged[:held])
         assert opened.slot.promises.lost_above == held - 1
@@ -208,8 +208,7 @@ async def test_hazard_d_no_length_is_believed_before_its_checksum(
     """Waltz reads a garbage length behind a matching id, and allocates it."""
     made = Maker().batches(5)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.log.append(made[:4])
         await opened.close()
     raw = machine.disk.contents(SEGMENT)
@@ -223,8 +222,7 @@ async def test_hazard_d_no_length_is_believed_before_its_checksum(
     else:
         struct.pack_into("<I", batch, 8, claimed)
     write_synced(machine, SEGMENT, end, frame + batch)
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert opened.log.last == 3
         assert not opened.slot.promises.may_have_lost
         assert len(machine.disk.contents(SEGMENT)) == end

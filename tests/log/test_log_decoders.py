@@ -19,7 +19,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
 from polonaise.simulator.world import Machine
-from rigs.log import KEY, PARTITION, Maker, Open, alive, contents, crcs, life, simulate
+from rigs.log import KEY, PARTITION, Maker, Open, contents, crcs, life, opened_on, simulate
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 uint64 = st.integers(0, 2**64 - 1)
@@ -192,8 +192,7 @@ def test_whatever_was_done_to_the_files_the_log_is_refused_or_true(done: list[tu
                 await opened.log.cut(opened.log.last)
                 await opened.log.append(made[opened.log.last + 1 :])
 
-        async with alive(machine) as host:
-            opened = await Open.on(host, LogSettings(segment_bytes_max=900))
+        async with opened_on(machine, LogSettings(segment_bytes_max=900)) as opened:
             await opened.append_each(made)
             await opened.close()
         for damage in done:

@@ -57,9 +57,8 @@ async def test_what_was_used_longest_ago_is_closed_and_opened_again_when_it_is_a
 
 @in_one_life
 async def test_promises_that_are_too_late_for_a_closed_control_file_stop_no_process(
-    machine: Machine, host: Host
+    machine: Machine, opened: Open
 ) -> None:
-    opened = await Open.on(host)
     await opened.close()
     with pytest.raises(Closed):
         await opened.slot.save(opened.slot.promises)

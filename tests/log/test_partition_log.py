@@ -13,21 +13,19 @@ from polonaise.log import registers
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.simulator.world import Machine
-from rigs.log import Maker, Open, alive, contents, crcs, in_one_life, life, simulate, simulated
+from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, life, opened_on, simulate, simulated
 
 
 @simulated
 async def test_what_was_appended_is_read_back_after_a_restart(machine: Machine) -> None:
     made = Maker().batches(5, count=3)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.log.append(made[:2])
         await opened.log.append(made[2:])
         assert crcs(await contents(opened.log)) == crcs(made)
         await opened.close()
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert (opened.log.last, opened.log.last_crc) == (14, made[-1].crc)
         assert crcs(await contents(opened.log)) == crcs(made)
         assert not opened.slot.promises.may_have_lost
@@ -37,13 +35,11 @@ async def test_what_was_appended_is_read_back_after_a_restart(machine: Machine) 
 async def test_segments_roll_and_reading_crosses_them(machine: Machine) -> None:
     made = Maker().batches(40, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
+    async with opened_on(machine, LogSettings(segment_bytes_max=1500)) as opened:
         await opened.append_each(made)
         assert len(opened.log.segments) > 5
         assert crcs(await contents(opened.log)) == crcs(made)
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert opened.log.last == 39
         assert crcs(await contents(opened.log, 300)) == crcs(made)
 
@@ -71,9 +67,8 @@ async def test_a_cut_removes_what_is_above_and_the_log_goes_on_from_there(machin
     assert await life(machine, cut) == await life(machine, read)
 
 
-@in_one_life
-async def test_a_cut_inside_of_a_batch_is_refused_and_changes_nothing(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host, LogSettings(segment_bytes_max=400))
+@in_one_life(settings=LogSettings(segment_bytes_max=400))
+async def test_a_cut_inside_of_a_batch_is_refused_and_changes_nothing(machine: Machine, opened: Open) -> None:
     made = Maker().batches(6, count=3, size=50)
     await opened.append_each(made)
     for last in (0, 1, 3, 7, 15):
@@ -84,8 +79,7 @@ async def test_a_cut_inside_of_a_batch_is_refused_and_changes_nothing(machine: M
 
 
 @in_one_life
-async def test_batches_that_do_not_follow_are_refused(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_batches_that_do_not_follow_are_refused(machine: Machine, opened: Open) -> None:
     maker = Maker()
     first, second, third = maker.batches(3)
     with pytest.raises(OutOfOrder):
@@ -106,19 +100,16 @@ async def test_registers_are_those_after_the_last_batch_across_rolls_restarts_an
     maker = Maker()
     made = [maker.batch(size=60, changes=[(b"n", str(n).encode()), (b"%d" % n, None)]) for n in range(30)]
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_bytes_max=1000))
+    async with opened_on(machine, LogSettings(segment_bytes_max=1000)) as opened:
         await opened.append_each(made)
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         for last in (29, 28, 17, 3):
             await opened.log.cut(last)
             assert opened.log.registers_snapshot() == registers.encode([(b"n", str(last).encode())])
 
 
 @in_one_life
-async def test_reading_stops_at_the_bound_but_gives_one_batch_at_least(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_reading_stops_at_the_bound_but_gives_one_batch_at_least(machine: Machine, opened: Open) -> None:
     made = Maker().batches(10, count=2, size=100)
     await opened.log.append(made)
     one = made[0].length + 32
@@ -145,8 +136,7 @@ async def test_reading_stops_at_the_bound_but_gives_one_batch_at_least(machine: 
 async def test_a_commit_time_is_found_across_segments(machine: Machine, *, time_us: int) -> None:
     made = Maker().batches(40, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
+    async with opened_on(machine, LogSettings(segment_bytes_max=1500)) as opened:
         await opened.append_each(made)
         expected = [batch.first for batch in made if batch.commit_time_us >= max(time_us, 1)][:1]
         found = await opened.log.read(0, 39, 1, after_time_us=time_us)
@@ -169,9 +159,8 @@ async def test_open_files_and_indexes_of_sealed_segments_are_bounded(machine: Ma
         assert len(cache) == 0
 
 
-@in_one_life
-async def test_digests_are_equal_exactly_for_equal_logs(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host, LogSettings(segment_bytes_max=1500))
+@in_one_life(settings=LogSettings(segment_bytes_max=1500))
+async def test_digests_are_equal_exactly_for_equal_logs(machine: Machine, opened: Open) -> None:
     made = Maker().batches(20, count=2, size=50)
     await opened.append_each(made)
     whole = await digest(opened.log, 0, 39)
@@ -191,14 +180,13 @@ async def test_digests_are_equal_exactly_for_equal_logs(machine: Machine, host: 
 async def test_disk_full_refuses_the_append_and_leaves_no_partial_bytes(machine: Machine) -> None:
     made = Maker().batches(4, size=1000)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.log.append(made[:2])
         length = opened.log.segments[-1].end
         machine.disk.fill(500)
         with pytest.raises(DiskFull):
             await opened.log.append(made[2:])
-        assert len(machine.disk.contents(f"storage/3/{0:020d}.seq")) == length
+        assert len(machine.disk.contents(SEGMENT)) == length
         assert not opened.log.untrusted
         machine.disk.free()
         await opened.log.append(made[2:])
@@ -211,8 +199,7 @@ async def test_disk_full_while_rolling_refuses_the_append_and_the_log_goes_on_wh
 ) -> None:
     made = Maker().batches(30, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_bytes_max=500))
+    async with opened_on(machine, LogSettings(segment_bytes_max=500)) as opened:
         refused = 0
         for batch in made:
             machine.disk.fill(len(batch.view) + 32)
@@ -234,8 +221,7 @@ def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else
     async def scenario(machine: Machine) -> None:
         made = Maker().batches(6, size=1000)
 
-        async with alive(machine) as host:
-            opened = await Open.on(host)
+        async with opened_on(machine) as opened:
             await opened.log.append(made[:3])
             machine.disk.fail_syncs(1)
             with pytest.raises(DiskFailed):
@@ -247,8 +233,7 @@ def test_after_a_failed_sync_what_was_synced_before_is_believed_and_nothing_else
             assert crcs(await contents(opened.log)) == crcs(made[:3])
         if power_loss:
             machine.power_loss()
-        async with alive(machine) as host:
-            opened = await Open.on(host)
+        async with opened_on(machine) as opened:
             assert (opened.log.last, opened.slot.promises.may_have_lost) == (2, False)
             with pytest.raises(PartitionUnavailable):
                 await opened.log.append(made[3:5])
@@ -267,15 +252,13 @@ async def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss(machine:
     """It is ordered by an owner that knows what the log is: what it has removed already is not missed."""
     made = Maker().batches(12, size=400)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_bytes_max=1_000))
+    async with opened_on(machine, LogSettings(segment_bytes_max=1_000)) as opened:
         await opened.append_each(made[:11])
         machine.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await opened.log.append(made[11:])
     paths = len(machine.disk.paths())
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         cutting = asyncio.create_task(opened.log.cut(3))
         while len(machine.disk.paths()) > paths - 2:
             await asyncio.sleep(0.0001)
@@ -283,8 +266,7 @@ async def test_a_cut_below_a_failed_sync_that_was_broken_off_is_no_loss(machine:
         with contextlib.suppress(asyncio.CancelledError):
             await cutting
         assert opened.log.broken is not None
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert (opened.log.last, opened.slot.promises.may_have_lost) == (3, False)
         await opened.log.cut(3)
         await opened.log.append(made[4:6])

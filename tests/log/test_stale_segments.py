@@ -12,23 +12,18 @@ from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, Maker, Open, alive, contents, crcs, simulated
+from rigs.log import Maker, contents, crcs, opened_on, remove_entry, segment_path, simulated
 
 BATCH = 200
 """Bytes of data in each batch, if it has no reason to be of another size."""
 ENDLESS = LogSettings()
 
 
-def path_of(first: int) -> str:
-    return f"{DIRECTORY}/{PARTITION}/{first:020d}.seq"
-
-
 async def written(machine: Machine, per_segment: int) -> list[Batch]:
     """A log of nine batches, so many to a segment."""
     made = Maker().batches(9, size=BATCH)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, LogSettings(segment_batches_max=per_segment))
+    async with opened_on(machine, LogSettings(segment_batches_max=per_segment)) as opened:
         await opened.append_each(made)
         await opened.close()
     return made
@@ -41,8 +36,7 @@ async def goes_on(
     maker = Maker(kept[-1].last, kept[-1].crc)
     more = [maker.batch(session=2, size=size, salt=1) for size in sizes]
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, settings)
+    async with opened_on(machine, settings) as opened:
         await opened.log.cut(kept[-1].last)
         await opened.append_each(more)
         await opened.close()
@@ -50,15 +44,14 @@ async def goes_on(
 
 
 def put_back(machine: Machine, first: int, stale: bytes) -> None:
-    assert path_of(first) not in machine.disk.paths()
-    machine.disk.create(path_of(first)).write(0, stale)
+    assert segment_path(first) not in machine.disk.paths()
+    machine.disk.create(segment_path(first)).write(0, stale)
 
 
 async def ends_with_a_loss(machine: Machine, held: list[Batch]) -> None:
     """What is held is read, nothing else, and the copy says that it can't tell what came after."""
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert crcs(await contents(opened.log)) == crcs(held)
         assert opened.slot.promises.lost_above == held[-1].last
 
@@ -69,7 +62,7 @@ async def test_a_segment_of_another_life_is_no_part_of_the_log_however_long_the_
     machine: Machine, *, sizes: list[int]
 ) -> None:
     made = await written(machine, per_segment=3)
-    stale = machine.disk.contents(path_of(3))
+    stale = machine.disk.contents(segment_path(3))
     held = await goes_on(machine, made[:2], sizes=sizes)
     put_back(machine, 3, stale)
     await ends_with_a_loss(machine, held)
@@ -80,9 +73,8 @@ async def test_a_segment_does_not_go_on_from_another_than_the_one_before_it_thou
     machine: Machine,
 ) -> None:
     made = await written(machine, per_segment=3)
-    assert len(machine.disk.contents(path_of(0))) == len(machine.disk.contents(path_of(3)))
-    directory, name = machine.disk.parent(path_of(3))
-    machine.disk.change_names((directory, name, None))
+    assert len(machine.disk.contents(segment_path(0))) == len(machine.disk.contents(segment_path(3)))
+    remove_entry(machine.disk, segment_path(3))
     await ends_with_a_loss(machine, made[:3])
 
 
@@ -91,15 +83,15 @@ async def test_a_segment_whose_neighbour_has_become_another_is_no_part_of_the_lo
     machine: Machine,
 ) -> None:
     made = await written(machine, per_segment=6)
-    stale = machine.disk.contents(path_of(6))
-    end = len(machine.disk.contents(path_of(0)))
+    stale = machine.disk.contents(segment_path(6))
+    end = len(machine.disk.contents(segment_path(0)))
     overhead = (end - HEADER_BYTES) // 6 - BATCH
     # Three batches in a segment of their own, that take as much room as the six did.
     large = 2 * (overhead + BATCH) - overhead
     held = await goes_on(
         machine, made[:2], sizes=[BATCH, large, large, large], settings=LogSettings(segment_batches_max=3)
     )
-    assert len(machine.disk.contents(path_of(3))) == end
+    assert len(machine.disk.contents(segment_path(3))) == end
     put_back(machine, 6, stale)
     await ends_with_a_loss(machine, held)
 
@@ -108,17 +100,17 @@ async def test_a_segment_whose_neighbour_has_become_another_is_no_part_of_the_lo
 async def test_a_stale_segment_of_just_the_right_length_is_not_believed_nor_what_follows_it(machine: Machine) -> None:
     """Which of the two is the stale one, nobody can tell."""
     made = await written(machine, per_segment=3)
-    stale = machine.disk.contents(path_of(3))
+    stale = machine.disk.contents(segment_path(3))
     held = await goes_on(machine, made[:4], sizes=[BATCH] * 4, settings=LogSettings(segment_batches_max=3))
-    assert len(machine.disk.contents(path_of(3))) == len(stale)
-    assert machine.disk.contents(path_of(3)) != stale
-    machine.disk.overwrite(path_of(3), 0, stale)
+    assert len(machine.disk.contents(segment_path(3))) == len(stale)
+    assert machine.disk.contents(segment_path(3)) != stale
+    machine.disk.overwrite(segment_path(3), 0, stale)
     await ends_with_a_loss(machine, held[:3])
 
 
 @simulated
 async def test_a_segment_whose_last_frame_has_rotted_is_kept_up_to_there(machine: Machine) -> None:
     made = await written(machine, per_segment=3)
-    end = len(machine.disk.contents(path_of(3)))
-    machine.disk.overwrite(path_of(3), end - (end - HEADER_BYTES) // 3, b"\0" * FRAME_BYTES)
+    end = len(machine.disk.contents(segment_path(3)))
+    machine.disk.overwrite(segment_path(3), end - (end - HEADER_BYTES) // 3, b"\0" * FRAME_BYTES)
     await ends_with_a_loss(machine, made[:5])

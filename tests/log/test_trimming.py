@@ -9,13 +9,25 @@ import pytest
 from polonaise.errors import HistoryTrimmed, OutOfOrder
 from polonaise.host import Host
 from polonaise.log import registers
-from polonaise.log.batch import Batch
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.world import Machine
-from rigs.log import DIRECTORY, PARTITION, Maker, Open, alive, contents, crcs, in_one_life, life, simulated
+from rigs.log import (
+    DIRECTORY,
+    PARTITION,
+    Maker,
+    Open,
+    alive,
+    contents,
+    crcs,
+    in_one_life,
+    life,
+    opened_on,
+    segment_path,
+    simulated,
+)
 
 ROLLS = LogSettings(segment_bytes_max=1_500)
 LOG = Maker().batches(40, size=100, changes=[(b"k", b"v")])
@@ -32,14 +44,6 @@ async def trim_all(opened: Open, before: int) -> None:
         await opened.log.trim(before)
 
 
-async def held(opened: Open) -> list[Batch]:
-    """Every batch from the log's first one on."""
-    found: list[Batch] = []
-    while not found or found[-1].last < opened.log.last:
-        found += await opened.log.read(found[-1].last + 1 if found else opened.log.first, opened.log.last, 400)
-    return found
-
-
 def segments(machine: Machine) -> list[int]:
     return [int(path[-24:-4]) for path in machine.disk.paths() if path.endswith(".seq")]
 
@@ -50,26 +54,23 @@ async def test_whole_segments_below_an_id_go_and_the_rest_stays_as_it_was(machin
     await life(machine, write)
     there = segments(machine)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         await trim_all(opened, before)
         assert opened.log.first == max(first for first in there if first <= before)
-        assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
+        assert crcs(await contents(opened.log, 400)) == crcs(LOG[opened.log.first :])
         assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
         first = opened.log.first
     assert segments(machine) == [each for each in there if each >= first]
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         assert (opened.log.first, opened.log.last) == (first, 39)
-        assert crcs(await held(opened)) == crcs(LOG[first:])
+        assert crcs(await contents(opened.log, 400)) == crcs(LOG[first:])
         assert not opened.slot.promises.may_have_lost
         assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
 
 
 @in_one_life
-async def test_the_segment_that_is_written_is_never_trimmed(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_the_segment_that_is_written_is_never_trimmed(machine: Machine, opened: Open) -> None:
     await opened.log.append(LOG[:5])
     await trim_all(opened, 5)
     assert (opened.log.first, opened.log.last) == (0, 4)
@@ -79,8 +80,7 @@ async def test_the_segment_that_is_written_is_never_trimmed(machine: Machine, ho
 async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(machine: Machine) -> None:
     await life(machine, write)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         whole = await digest(opened.log, 20, 39)
         await trim_all(opened, 20)
         first = opened.log.first
@@ -98,8 +98,7 @@ async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(mach
 async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed(machine: Machine) -> None:
     await life(machine, write)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         await trim_all(opened, 20)
         first = opened.log.first
         time_us = LOG[first].commit_time_us
@@ -115,19 +114,17 @@ async def test_a_search_by_time_is_refused_when_the_answer_may_have_been_trimmed
 async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machine) -> None:
     await life(machine, write)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         await trim_all(opened, 20)
         first = opened.log.first
         await opened.log.cut(first - 1)
         assert (opened.log.first, opened.log.last) == (first, first - 1)
         assert opened.log.last_crc == LOG[first - 1].crc
         await opened.log.append(LOG[first:])
-        assert crcs(await held(opened)) == crcs(LOG[first:])
+        assert crcs(await contents(opened.log, 400)) == crcs(LOG[first:])
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
-        assert crcs(await held(opened)) == crcs(LOG[first:])
+    async with opened_on(machine, ROLLS) as opened:
+        assert crcs(await contents(opened.log, 400)) == crcs(LOG[first:])
 
 
 async def _trimmed(machine: Machine) -> int:
@@ -142,14 +139,10 @@ async def _trimmed(machine: Machine) -> int:
     return await life(machine, trim)
 
 
-def _path(first: int) -> str:
-    return f"{DIRECTORY}/{PARTITION}/{first:020d}.seq"
-
-
 async def _lose(machine: Machine, lost: list[int]) -> None:
     async with alive(machine) as host:
         for first in lost:
-            await host.disk.remove(_path(first))
+            await host.disk.remove(segment_path(first))
         await host.disk.sync_directory(f"{DIRECTORY}/{PARTITION}")
 
 
@@ -162,12 +155,11 @@ async def test_a_lost_segment_is_a_loss_and_no_trim(machine: Machine, *, which: 
     else:
         first = await _trimmed(machine)
         if which == "header of the first":
-            machine.disk.overwrite(_path(first), 0, bytes(64))
+            machine.disk.overwrite(segment_path(first), 0, bytes(64))
         else:
             await _lose(machine, segments(machine) if which == "all" else [first])
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         assert opened.slot.promises.may_have_lost
         assert (opened.slot.promises.lost_above, opened.log.last) == (-1, -1)
         assert opened.log.damage
@@ -192,10 +184,9 @@ async def test_another_segment_in_place_of_the_first_that_was_kept_is_damage(mac
     async with alive(elsewhere) as host:
         opened = await Open.on(host, ROLLS)
         await opened.append_each(other)
-    machine.disk.overwrite(_path(first), 0, bytes(elsewhere.disk.file(_path(first)).durable))
+    machine.disk.overwrite(segment_path(first), 0, bytes(elsewhere.disk.file(segment_path(first)).durable))
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, ROLLS)
+    async with opened_on(machine, ROLLS) as opened:
         assert opened.slot.promises.may_have_lost
 
 
@@ -231,16 +222,15 @@ def _die_at(number: int, power_loss: bool, see: Callable[[int], None]) -> bool:
         if power_loss:
             machine.power_loss()
 
-        async with alive(machine) as host:
-            opened = await Open.on(host, ROLLS)
+        async with opened_on(machine, ROLLS) as opened:
             see(opened.log.first)
             assert opened.log.first == opened.slot.trimmed.first <= 20
             assert segments(machine) == [each.first for each in opened.log.segments]
-            assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
+            assert crcs(await contents(opened.log, 400)) == crcs(LOG[opened.log.first :])
             assert not opened.slot.promises.may_have_lost
             assert opened.log.registers_snapshot() == registers.encode([(b"k", b"v")])
             await trim_all(opened, 20)
-            assert crcs(await held(opened)) == crcs(LOG[opened.log.first :])
+            assert crcs(await contents(opened.log, 400)) == crcs(LOG[opened.log.first :])
         return not finished
 
     return world.run(scenario())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from polonaise.errors import DiskFailed, DiskFull, OutOfOrder
-from polonaise.host import Host
 from polonaise.log.batch import padded
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SyncEvidence
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
 from polonaise.simulator.world import Machine
-from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, simulated, write_synced
+from rigs.log import SEGMENT, Maker, Open, contents, crcs, in_one_life, opened_on, simulated, write_synced
 
 SMALL = LogSettings(segment_bytes_max=2_000)
 
@@ -23,8 +22,7 @@ def zeros_at_the_end(machine: Machine, path: str = SEGMENT) -> int:
 
 
 @in_one_life
-async def test_most_small_appends_leave_the_length_of_the_file_as_it_is(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_most_small_appends_leave_the_length_of_the_file_as_it_is(machine: Machine, opened: Open) -> None:
     lengths = []
     for batch in Maker().batches(300, size=100):
         await opened.log.append([batch])
@@ -34,16 +32,14 @@ async def test_most_small_appends_leave_the_length_of_the_file_as_it_is(machine:
 
 
 @in_one_life
-async def test_zeros_ahead_are_at_most_a_share_of_the_segment(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_zeros_ahead_are_at_most_a_share_of_the_segment(machine: Machine, opened: Open) -> None:
     for batch in Maker().batches(20, size=100):
         await opened.log.append([batch])
         assert zeros_at_the_end(machine) <= len(machine.disk.contents(SEGMENT)) / 2
 
 
 @in_one_life
-async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, opened: Open) -> None:
     await opened.append_each(Maker().batches(4, size=SMALL_WRITE_BYTES))
     assert not zeros_at_the_end(machine)
 
@@ -53,14 +49,12 @@ async def test_a_large_append_writes_no_zeros_behind_it(machine: Machine, host: 
 async def test_after_a_crash_zeros_ahead_are_cut_and_nothing_is_missed(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(60, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.append_each(made[:50])
     assert zeros_at_the_end(machine)
     if power_loss:
         machine.power_loss()
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert not zeros_at_the_end(machine)
         assert not opened.log.damage
         assert not opened.slot.promises.may_have_lost
@@ -69,8 +63,7 @@ async def test_after_a_crash_zeros_ahead_are_cut_and_nothing_is_missed(machine: 
 
 
 @in_one_life
-async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, host: Host) -> None:
-    opened = await Open.on(host)
+async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, opened: Open) -> None:
     await opened.append_each(Maker().batches(50, size=100))
     assert zeros_at_the_end(machine)
     await opened.close()
@@ -82,15 +75,13 @@ async def test_a_log_that_is_closed_leaves_no_zeros_behind(machine: Machine, hos
 async def test_a_segment_that_is_full_ends_where_the_next_one_says(machine: Machine, *, power_loss: bool) -> None:
     made = Maker().batches(40, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, SMALL)
+    async with opened_on(machine, SMALL) as opened:
         await opened.append_each(made)
         assert len(opened.log.segments) > 2
         assert not zeros_at_the_end(machine)
     if power_loss:
         machine.power_loss()
-    async with alive(machine) as host:
-        opened = await Open.on(host, SMALL)
+    async with opened_on(machine, SMALL) as opened:
         assert not opened.log.damage
         assert crcs(await contents(opened.log)) == crcs(made)
 
@@ -99,8 +90,7 @@ async def test_a_segment_that_is_full_ends_where_the_next_one_says(machine: Mach
 async def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun(machine: Machine) -> None:
     made = Maker().batches(40, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, SMALL)
+    async with opened_on(machine, SMALL) as opened:
         for batch in made:
             before = zeros_at_the_end(machine)
             if opened.log.segments[-1].end >= SMALL.segment_bytes_max and before:
@@ -119,8 +109,7 @@ async def test_when_the_end_of_a_full_segment_is_in_doubt_no_next_one_is_begun(m
 async def test_a_disk_that_has_room_for_the_log_and_for_no_zeros_takes_the_log(machine: Machine) -> None:
     made = Maker().batches(200, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.append_each(made[:50])
         machine.disk.fill(5 * (made[0].length + FRAME_BYTES))
         with pytest.raises(DiskFull):
@@ -139,15 +128,13 @@ async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> N
     """What stands behind the log looks the same: only what was noted of the sync tells them apart."""
     made = Maker().batches(50, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.append_each(made)
         await opened.close()
     length = len(machine.disk.contents(SEGMENT))
     gone = made[-1].length + made[-2].length + 64
     write_synced(machine, SEGMENT, length - gone, bytes(gone))
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         assert opened.log.last < made[-1].last
         assert opened.slot.promises.may_have_lost
 
@@ -157,8 +144,7 @@ async def test_a_synced_batch_that_became_zeros_is_missed(machine: Machine) -> N
 async def test_a_cut_into_a_sealed_segment_finds_batches_that_became_zeros(machine: Machine, *, filled: bytes) -> None:
     made = Maker().batches(40, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, SMALL)
+    async with opened_on(machine, SMALL) as opened:
         await opened.append_each(made)
         sealed = opened.log.segments[0]
         assert len(opened.log.segments) > 1
@@ -175,8 +161,7 @@ async def test_a_cut_that_reads_the_segment_again_says_where_batches_became_zero
     maker = Maker()
     made = [*maker.batches(9, size=100), maker.batch(changes=[(b"key", b"value")])]
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.append_each(made)
         start = sum(batch.length + FRAME_BYTES for batch in made[5:]) + zeros_at_the_end(machine)
         start = len(machine.disk.contents(SEGMENT)) - start
@@ -196,8 +181,7 @@ async def test_a_cut_that_reads_the_segment_again_says_where_batches_became_zero
 async def test_a_cut_between_the_ends_of_batches_is_no_damage(machine: Machine) -> None:
     made = Maker().batches(20, count=3, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host, SMALL)
+    async with opened_on(machine, SMALL) as opened:
         await opened.append_each(made)
         assert opened.log.segments[0].last > 5
         with pytest.raises(OutOfOrder):
@@ -223,8 +207,7 @@ class ReadWhileWritten:
 async def test_what_a_node_writes_while_its_file_is_read_is_no_damage(machine: Machine, *, torn_by: int) -> None:
     made = Maker().batches(30, size=100)
 
-    async with alive(machine) as host:
-        opened = await Open.on(host)
+    async with opened_on(machine) as opened:
         await opened.append_each(made)
         await opened.close()
     raw = machine.disk.contents(SEGMENT)

@@ -50,6 +50,12 @@ class Scene:
     async def open(self) -> Coordinator:
         return (await self.process())[1]
 
+    async def made(self) -> Coordinator:
+        """Start a process that has just made the cluster."""
+        coordinator = await self.open()
+        await coordinator.initialize(DESCRIPTION)
+        return coordinator
+
     async def crash_at(self, call: int, work: Work) -> bool:
         """Do `work` in a process that is killed before this call. Returns False if `work` needs fewer calls."""
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from polonaise.errors import NotOwner, PolonaiseError
 from polonaise.link.connection import Connection, hello
 from polonaise.log import registers
-from polonaise.log.batch import Batch, Columns
-from polonaise.terms import BodyForm, FailureReason, MountState
+from polonaise.log.batch import Batch, Columns, seal
+from polonaise.server.protocol.locktable import LockTable
+from polonaise.server.protocol.order import Order, Refusal
+from polonaise.terms import (
+    NO_TRANSACTION,
+    BodyForm,
+    ClientId,
+    FailureReason,
+    Generation,
+    MountState,
+    PartitionId,
+    TransactionId,
+)
 from polonaise.testing.memory import KEY
+from polonaise.testing.memorypartition import BEGINNING_US, STEP_US
 from polonaise.wire.appends import FailedAppend, ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import CopiesProved, ProveCopies
@@ -43,22 +56,86 @@ from polonaise.wire.messages import (
     RegistersListed,
     Unmount,
 )
-from rigs.decidedlog import DecidedLog
+
+_SESSION: Final = 1
+_LOCK_ENTRIES: Final = 1 << 16
 
 
-class FakeLog(DecidedLog):
-    """One partition's committed log, shared by every fake server that is told to own it."""
+class FakeLog:
+    """One partition's committed log, shared by every fake server that is told to own it.
 
-    def fill(self, *bodies: bytes, client: int = 1, header: int = 0, each: bool = False) -> None:
-        """Commit transactions of another client: in one batch or, with `each`, in a batch each."""
+    Appends are judged and ordered as by an owner, and committed at once.
+    """
+
+    def __init__(self, partition: PartitionId) -> None:
+        self.partition = partition
+        self.batches: list[Batch] = []
+        self.time_us = BEGINNING_US
+        self._order = self._ordering({}, 1)
+
+    def _ordering(self, held: dict[bytes, bytes], generation: Generation) -> Order:
+        return Order(
+            partition=self.partition,
+            generation=generation,
+            session=_SESSION,
+            closing=self.mark,
+            last_crc=self.batches[-1].crc if self.batches else 0,
+            commit_time_us=self.time_us,
+            registers=held,
+            locks=LockTable(self.mark, _LOCK_ENTRIES),
+            evidence=False,
+        )
+
+    @property
+    def mark(self) -> TransactionId:
+        """The committed high-water mark."""
+        return self.batches[-1].last if self.batches else NO_TRANSACTION
+
+    @property
+    def registers(self) -> dict[bytes, bytes]:
+        return self._order.registers
+
+    def append(self, client_id: ClientId, appends: ReceivedAppends) -> list[Refusal]:
+        """Judge these appends, and commit the accepted ones as one batch. Raises `ProtocolError`."""
+        refusals = self._order.judge(client_id, appends, self.mark)
+        if self._order.forming_count:
+            self.time_us += STEP_US
+            self.batches.append(Batch.parse(self._order.seal(self.time_us).raw))
+        return refusals
+
+    def commit(self, columns: Columns, generation: Generation = 1) -> Batch:
+        """Commit transactions as if another owner had: what was locked before is unknown afterwards."""
+        self.time_us += STEP_US
+        raw = seal(
+            columns,
+            partition=self.partition,
+            first=self.mark + 1,
+            session=_SESSION,
+            generation=generation,
+            commit_time_us=self.time_us,
+            previous_crc=self.batches[-1].crc if self.batches else 0,
+        )
+        batch = Batch.parse(raw)
+        self.batches.append(batch)
+        self._order = self._ordering(self.registers, generation)
+        return batch
+
+    def from_id(self, first: TransactionId) -> list[Batch]:
+        """Return the batches from the one that holds the id `first` on."""
+        return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
+
+    def fill(
+        self, *bodies: bytes, client: int = 1, sequence: int | None = None, header: int = 0, each: bool = False
+    ) -> None:
+        """Commit transactions, of another client mostly: in one batch or, with `each`, in a batch each."""
         for chunk in [[body] for body in bodies] if each else [list(bodies)]:
             columns = Columns()
             for body in chunk:
-                columns.add(client, 1, self.mark + 1, header, body)
+                columns.add(client, 1, self.mark + 1 if sequence is None else sequence, header, body)
             self.commit(columns)
 
     def bodies(self) -> list[bytes]:
-        return [tx.data for tx in self.transactions()]
+        return [tx.data for batch in self.batches for tx in batch.transactions()]
 
 
 @dataclass
@@ -332,7 +409,9 @@ class FakeServer:
         else:
             self.order(mount, log, appends)
 
-    def release(self) -> None:
+    def release(self, *, hold: bool = False) -> None:
+        """Commit what was held back, and with `hold` go on to hold back what comes."""
+        self.hold = hold
         held, self.held = self.held, []
         for mount, log, appends in held:
             self.order(mount, log, appends)

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,6 +24,7 @@ import polonaise.blocking
 from polonaise.node.local import LocalCluster
 from polonaise.spark.sessions import session
 from rigs import keptlog
+from rigs.programs import output_of, run_polonaise
 
 SECONDS = 60
 
@@ -72,16 +72,7 @@ def followed(cluster: LocalCluster, directory: Path) -> dict[str, Any]:
     with sqlite3.connect(directory / "view.sqlite") as database:
         document["balances"] = database.execute("SELECT account, balance FROM balances ORDER BY 1").fetchall()
         document["marks"] = database.execute("SELECT partition, high_water_mark FROM polonaise_marks").fetchall()
-    archive = [
-        sys.executable,
-        "-m",
-        "polonaise.cli",
-        "archive",
-        "run",
-        cluster.coordinator,
-        str(directory / "fragments"),
-    ]
-    subprocess.run([*archive, "--rest"], check=True, stdout=subprocess.DEVNULL)
+    output_of(run_polonaise("archive", "run", cluster.coordinator, directory / "fragments", "--rest"))
     document["stream_rows"] = read
     return document
 

@@ -16,7 +16,7 @@ from polonaise.simulator.process import Process
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Flush, Flushed, Hello, HighWaterMark, HighWaterMarkIs
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Flush, Flushed, HighWaterMark, HighWaterMarkIs
 from rigs.scenarios import runs_tests
 from rigs.waiting import wait_until
 
@@ -30,21 +30,12 @@ SETTINGS = LinkSettings(frame_bytes_max=1 << 20)
 class Side:
     """One end of connections, with the messages received. As a server it answers requests for the high-water mark."""
 
-    def __init__(
-        self,
-        host: Host,
-        role: int,
-        peer_roles: Collection[int],
-        *,
-        settings: LinkSettings = SETTINGS,
-        said: Hello | None = None,
-        on_message: Callable[[Connection, Message, int, int], None] | None = None,
-    ) -> None:
+    def __init__(self, host: Host, role: int, peer_roles: Collection[int]) -> None:
         self.host = host
-        self.said = said or hello(role, {ROLE_CLIENT: "carol", ROLE_SERVER: "sam"}[role], cluster_key=KEY, node=role)
+        self.said = hello(role, {ROLE_CLIENT: "carol", ROLE_SERVER: "sam"}[role], cluster_key=KEY, node=role)
         self.peer_roles = peer_roles
-        self.settings = settings
-        self.on_message = on_message or self.answer
+        self.settings = SETTINGS
+        self.on_message: Callable[[Connection, Message, int, int], None] = self.answer
         self.budget: Budget | None = None
         self.connections: list[Connection] = []
         self.greeted: list[Connection] = []
@@ -120,7 +111,7 @@ class Rig:
 
     def __init__(self, world: World, server: Process, client: Process) -> None:
         self.world = world
-        self.server_process, self.client_process = server, client
+        self.server_process = server
         self.server = Side(server.host, ROLE_SERVER, (ROLE_CLIENT,))
         self.client = Side(client.host, ROLE_CLIENT, (ROLE_SERVER,))
 

@@ -15,6 +15,7 @@ from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator import Configuration, World
+from polonaise.simulator.disk import SimulatedDisk
 from polonaise.simulator.world import Machine
 from rigs.scenarios import runs_tests
 
@@ -125,6 +126,15 @@ async def alive(machine: Machine) -> AsyncIterator[Host]:
         await process.ended()
 
 
+@contextlib.asynccontextmanager
+async def opened_on(
+    machine: Machine, settings: LogSettings | None = None, cache: SegmentCache | None = None
+) -> AsyncIterator[Open]:
+    """Yield a log, open in one life of a process that lasts as long as the context."""
+    async with alive(machine) as host:
+        yield await Open.on(host, settings, cache=cache)
+
+
 def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:
     """Run a scenario on one machine."""
     world = World(seed, Configuration())
@@ -136,9 +146,26 @@ simulated = runs_tests(simulate)
 
 
 @runs_tests
-def in_one_life(test: Callable[[Machine, Host], Coroutine[Any, Any, None]], seed: int = 1) -> None:
-    """Run a test as the one process of a machine."""
-    simulate(lambda machine: life(machine, lambda host: test(machine, host)), seed)
+def in_one_life(
+    test: Callable[[Machine, Open], Coroutine[Any, Any, None]], settings: LogSettings | None = None
+) -> None:
+    """Run a test as the one process of a machine, which has opened a log."""
+
+    async def main(machine: Machine, host: Host) -> None:
+        await test(machine, await Open.on(host, settings))
+
+    simulate(lambda machine: life(machine, lambda host: main(machine, host)))
+
+
+def segment_path(first: int = 0) -> str:
+    """Return the path of the segment that begins with this id."""
+    return f"{DIRECTORY}/{PARTITION}/{first:020d}.seq"
+
+
+def remove_entry(disk: SimulatedDisk, path: str) -> None:
+    """Remove a file or directory from the disk behind the back of whoever has it open, and durably."""
+    directory, name = disk.parent(path)
+    disk.change_names((directory, name, None))
 
 
 def write_synced(machine: Machine, path: str, offset: int, data: bytes) -> None:
@@ -149,10 +176,10 @@ def write_synced(machine: Machine, path: str, offset: int, data: bytes) -> None:
 
 
 async def contents(log: PartitionLog, bytes_max: int = 1 << 20) -> list[Batch]:
-    """Return every batch of the log."""
+    """Return every batch of the log, from its first one on."""
     found: list[Batch] = []
     while not found or found[-1].last < log.last:
-        batches = await log.read(found[-1].last + 1 if found else 0, log.last, bytes_max)
+        batches = await log.read(found[-1].last + 1 if found else log.first, log.last, bytes_max)
         if not batches:
             break
         found += batches
@@ -163,6 +190,6 @@ def crcs(batches: list[Batch]) -> list[tuple[int, int, int]]:
     return [(batch.first, batch.last, batch.crc) for batch in batches]
 
 
-SEGMENT = f"{DIRECTORY}/{PARTITION}/{0:020d}.seq"
+SEGMENT = segment_path()
 INDEX = f"{DIRECTORY}/{PARTITION}/{0:020d}.idx"
 CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import io
 import os
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +57,22 @@ def sources_of(commit: str) -> Path:
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """The directory of all unpacked sources, which goes with this process."""
     return tempfile.TemporaryDirectory(prefix="polonaise-sources-")
+
+
+@contextlib.asynccontextmanager
+async def old_client(address: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run an application with the library of 0.1, which ends by itself when its input does."""
+    old = await asyncio.to_thread(sources_of, BEFORE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-u", str(Path(__file__).with_name("oldclient.py")), address,
+        env={"PYTHONPATH": str(old)}, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 class NodeOfAVersion(ChildNode):

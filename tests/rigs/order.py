@@ -58,7 +58,6 @@ def order_of(
     last_crc: int = 0,
     commit_time_us: int = 0,
     held: dict[bytes, bytes] | None = None,
-    entries: int = 1 << 16,
     evidence: bool = False,
 ) -> Order:
     """Return the order of partition 2 in session 4, which continues after the id `closing`."""
@@ -70,7 +69,7 @@ def order_of(
         last_crc=last_crc,
         commit_time_us=commit_time_us,
         registers=dict(held or {}),
-        locks=LockTable(closing, entries),
+        locks=LockTable(closing, 1 << 16),
         evidence=evidence,
     )
 

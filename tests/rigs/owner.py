@@ -5,7 +5,7 @@
     > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`. A and B are in
                                one zone, C is in another
     > session 3 at 0 by 2      the same, where session 2 has carried out a reset of the head to 0
-    > x mounts at -1           x and y are clients; credit and generation may follow: `credit 100`, `knows 3`
+    > x mounts at -1           x and y are clients; credit may follow: `credit 100`
     > x appends 1 2:k 3@0:k    sequences, with a WRITE lock on k, with a client high-water mark (else -1); `big` bodies
     > x appends 1 needs 3 2    the frame's last append needs so many copies, in so many zones
     > x proves 0 on 3 2        asks for the proof that id 0 is on so many copies, in so many zones
@@ -74,6 +74,14 @@ READY = """
     answer x: ready at -1
 """
 """The transcript's beginning: a session in which the client x may append."""
+COMMITTED = f"""{READY}
+    > x appends 1
+    send 2: 0..0
+    > A B store 2
+    feed x: 0..0
+    mark 0
+"""
+"""The same with one append that A and B have synced, and C has not."""
 CLIENTS = {"x": 1, "y": 2, "z": 3}
 MEMBERS = ("A", "B", "C")
 ZONES = {"A": "north", "B": "north", "C": "south"}
@@ -92,6 +100,11 @@ class Talk:
         self._connections: dict[str, str] = {}
         self._present: dict[str, ClientMount] = {}
 
+    @classmethod
+    def ready(cls, **settings: Any) -> Talk:
+        """Return the talk of an owner to which just the events of `READY` have happened."""
+        return cls(**settings).hear("session 1 at -1", "x mounts at -1", "A B store 1")
+
     # ------------------------------------------------------------------ events
 
     def __call__(self, event: str) -> list[str]:
@@ -101,6 +114,12 @@ class Talk:
         except PolonaiseError as error:
             return [f"refused: {error.code}"]
         return [line for effect in effects for line in self.lines(effect)]
+
+    def hear(self, *events: str) -> Talk:
+        """Take these events one after the other, whatever is to be done about them. Return this talk."""
+        for event in events:
+            self(event)
+        return self
 
     def effects_of(self, event: str) -> list[Effect]:
         self.now = self.now._replace(wall_us=self.now.wall_us + 1)
@@ -186,12 +205,11 @@ class Talk:
         raise AssertionError(verb)
 
     def _mount(self, name: str, words: list[str]) -> list[Effect]:
-        if "again" not in words:
-            self._mounts += 1
-            self._connections[name] = _connection(name, self._mounts)
+        self._mounts += 1
+        self._connections[name] = _connection(name, self._mounts)
         request = MountRequest(
             connection_sequence=self._mounts,
-            generation_known=int(_after(words, "knows", "0")),
+            generation_known=0,
             client_high_water_mark=int(_after(words, "at", "-1")),
             form=BodyForm.INLINE,
             filter_mask=0,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from polonaise.simulator import Configuration, World
 
@@ -68,6 +70,19 @@ def runs_tests_on(*places: Any) -> Callable[..., Any]:
         return running
 
     return decorator
+
+
+def runs_tests_on_loops(made: Callable[[Path], Any]) -> Callable[..., Any]:
+    """Make a decorator for tests that get what `made` makes of a directory, on asyncio's loop and on uvloop."""
+
+    def on_asyncio(test: Callable[..., Coroutine[Any, Any, None]], directory: Path) -> None:
+        asyncio.run(test(made(directory)))
+
+    def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]], directory: Path) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(test(made(directory)))
+
+    return runs_tests_on(on_asyncio, on_uvloop)
 
 
 def _for_pytest(test: Callable[..., Any], *more: str) -> inspect.Signature:

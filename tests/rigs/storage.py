@@ -40,7 +40,7 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
-from rigs.log import KEY, PARTITION, life
+from rigs.log import KEY, PARTITION, crcs, life, segment_path
 from rigs.scenarios import runs_tests
 
 T = TypeVar("T")
@@ -177,6 +177,12 @@ class Owner:
             found += more
         return found
 
+    async def bring_up(self, batches: Sequence[Batch], held: int = 0) -> None:
+        """Copy to a replica what it lacks of these but the first `held`, have it join, and check what it holds."""
+        await self.copy(batches[held:])
+        await self.join(batches[-1].last, batches[-1].crc)
+        assert crcs(await self.read_all()) == crcs(list(batches))
+
     async def registers(self) -> dict[bytes, bytes]:
         told = await self.ask(GetRegisters(self.session), RegistersAre)
         values: dict[bytes, bytes] = {}
@@ -236,8 +242,8 @@ class Node:
         self.disk.__dict__.pop("fails", None)
         self.disk.mend()
 
-    def segment(self, first: int = 0, suffix: str = "seq") -> str:
-        return f"{DIRECTORY}/{PARTITION}/{first:020d}.{suffix}"
+    def segment(self, first: int = 0) -> str:
+        return segment_path(first)
 
     def segments(self) -> list[str]:
         return [path for path in self.disk.paths() if path.endswith(".seq")]

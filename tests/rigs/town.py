@@ -11,10 +11,13 @@ from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ClusterDescription
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
+from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import Cluster, Knobs, Node
+from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
+from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.world import World
 from polonaise.terms import Transaction
 from rigs.scenarios import runs_tests
@@ -76,7 +79,21 @@ class Town:
             link=LinkSettings(), server=server or ServerSettings(), client=client or ClientSettings(),
             segment_bytes_max=2**20, spares=spares,
         )  # fmt: skip
-        self.cluster = Cluster(self.world, knobs, _nothing)
+        self.cluster = Cluster(self.world, knobs, no_client)
+
+    @property
+    def server(self) -> Server:
+        """The one server that runs."""
+        (server,) = self.cluster.running_servers
+        return server
+
+    def name(self, number: int) -> str:
+        """Return the name of a storage node by its number; those that run beside the cluster's come behind them."""
+        return self.cluster.storage_id([*self.cluster.storage, *self.cluster.spares][number])
+
+    def lasts(self) -> list[int]:
+        """Return the last id of partition 0 on the disk of each storage node."""
+        return [durable_last(node.machine.disk, DIRECTORY, 0) for node in self.cluster.storage]
 
     def fill_disks(self) -> None:
         """Leave hardly any room on the disk of each storage node."""
@@ -94,24 +111,26 @@ class Town:
 
         return await self.operator(work, machine)
 
+    async def append(self, *bodies: bytes, partition: int = 0, topic: str = "") -> None:
+        """Append these one after the other, in one life of an application."""
+
+        async def main(log: Log) -> None:
+            for body in bodies:
+                await log.append(body, partition)
+
+        await self.application("writer", main, topic=topic)
+
     async def operator(self, do: Callable[[Host, Coordinator], Awaitable[T]], machine: str = "operator") -> T:
         """Run one life of an operator, on a machine of its own. Return what `do` returns, or raise what it raises."""
-        results: list[T | BaseException] = []
 
-        async def live(node: Node, host: Host) -> None:
-            try:
-                results.append(await do(host, self.cluster.coordinator(node, host)))
-            except Exception as error:  # noqa: BLE001 - raised below, in the test
-                results.append(error)
+        async def live(node: Node, host: Host) -> T:
+            return await do(host, self.cluster.coordinator(node, host))
 
-        node = Node(self.cluster, machine, live)
-        node.start()
-        assert node.process is not None
-        await node.process.ended()
-        (result,) = results
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return await on_a_machine(self.cluster, machine, live)
+
+    async def description(self) -> ClusterDescription:
+        """Return what the coordinator says of the cluster at present."""
+        return await self.operator(lambda _, coordinator: coordinator.describe())
 
     async def log(self, partition: int = 0) -> list[bytes]:
         """Return the bodies of a partition's whole log, as a new client reads them."""
@@ -145,5 +164,35 @@ def in_an_application(main: Callable[[Town, Log], Awaitable[None]], seed: int = 
     Town(seed, **how).run(story)
 
 
-async def _nothing(node: Node, host: Host) -> None:
+async def on_a_machine(cluster: Cluster, name: str, main: Callable[[Node, Host], Awaitable[T]]) -> T:
+    """Run one life of a process on a machine beside a cluster. Return or raise what `main` returns or raises."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    async def live(node: Node, host: Host) -> None:
+        try:
+            results.append(await main(node, host))
+        except Exception as error:  # noqa: BLE001 - raised below, in the test
+            errors.append(error)
+
+    node = Node(cluster, name, live)
+    node.start()
+    assert node.process is not None
+    await node.process.ended()
+    if errors:
+        raise errors[0]
+    if node.process.failure is not None:
+        raise node.process.failure
+    return results[0]
+
+
+def held_down(node: Node, *, wiped: bool = False) -> None:
+    """Kill a node, which does not start again until it is let up; `wiped`: its disk is lost, too."""
+    node.hold_down()
+    node.crash()
+    if wiped:
+        node.machine.disk.wipe()
+
+
+async def no_client(node: Node, host: Host) -> None:
     raise NotImplementedError("this cluster has no clients of its own")

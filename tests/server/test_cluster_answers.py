@@ -39,11 +39,16 @@ async def one_that_waits() -> tuple[ClusterAnswers, asyncio.Future[AssignmentIs]
     return told, waiting
 
 
+def asked(of: ClusterAnswers, request: Message, **how: Any) -> tuple[Any, Any]:
+    """Return what will answer a request that has to wait, and the wait."""
+    found = of.answering(request, **how)
+    assert found is not None
+    assert found[1] is not None
+    return found
+
+
 async def answered(by: ClusterAnswers, request: GetAssignment) -> AssignmentIs:
-    asked = by.answering(request)
-    assert asked is not None
-    answering, waiting = asked
-    assert waiting is not None
+    answering, waiting = asked(by, request)
     try:
         await waiting
     finally:
@@ -67,10 +72,7 @@ async def test_a_thousand_clients_that_wait_are_told_one_encoded_assignment() ->
 async def test_a_client_that_was_slow_to_take_its_turn_gets_the_newest_only() -> None:
     told = answers()
     told.learn(assigned(1))
-    asked = told.answering(GetAssignment(1, MINUTE_MS))
-    assert asked is not None
-    answering, waiting = asked
-    assert waiting is not None
+    answering, waiting = asked(told, GetAssignment(1, MINUTE_MS))
     told.learn(assigned(2))
     await waiting
     told.learn(assigned(3))
@@ -153,10 +155,7 @@ class Hanging:
 
 
 async def test_a_coordinator_that_hangs_holds_up_a_unique_id_for_a_bounded_time() -> None:
-    asked = answers(Hanging(), coordinator_s_max=0.05).answering(GetUniqueId())
-    assert asked is not None
-    answering, waiting = asked
-    assert waiting is not None
+    answering, waiting = asked(answers(Hanging(), coordinator_s_max=0.05), GetUniqueId())
     with pytest.raises(CoordinatorUnavailable, match=r"no unique id from the coordinator within 0.05 s"):
         await waiting
     answering.close()
@@ -179,12 +178,10 @@ async def test_clients_that_ask_for_ids_without_end_are_given_so_many_a_second_b
     began_s = loop.time()
 
     async def one() -> str:
-        asked = told.answering(GetUniqueId(), stranger=True)
-        assert asked is not None
-        assert asked[1] is not None
-        asked[0].close()
+        answering, waiting = asked(told, GetUniqueId(), stranger=True)
+        answering.close()
         try:
-            await asked[1]
+            await waiting
         except PolonaiseError as error:
             return error.code
         return "given"
@@ -211,14 +208,15 @@ async def test_a_client_that_has_named_no_cluster_is_told_codes_of_the_coordinat
     texts: list[str] = []
 
     async def ask(request: Message) -> Message:
-        asked = told.answering(request, stranger=stranger)
-        assert asked is not None
+        found = told.answering(request, stranger=stranger)
+        assert found is not None
+        answering, waiting = found
         try:
-            if asked[1] is not None:
-                await asked[1]
-            return await asked[0]
+            if waiting is not None:
+                await waiting
+            return await answering
         finally:
-            asked[0].close()
+            answering.close()
 
     for request in (GetUniqueId(), GetAssignment(-1, 0)):
         with pytest.raises(CoordinatorUnavailable) as refused:

@@ -14,7 +14,7 @@ from polonaise.errors import AppendExpired, NotOwner
 from polonaise.server.healthwarnings import HealthWarnings, _Trouble
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
-from rigs.town import Town, in_a_town, in_an_application
+from rigs.town import Town, held_down, in_a_town, in_an_application
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -30,9 +30,7 @@ async def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_q
     away = town.cluster.storage[:2]
     await asyncio.sleep(0)  # the nodes are started
     for node in away:
-        node.hold_down()
-        assert node.process is not None
-        node.process.crash()
+        held_down(node)
     await asyncio.sleep(settings.warn_s + 10)
     (first,) = warnings(caplog)
     assert "partition 0" in first
@@ -64,9 +62,7 @@ async def test_a_node_that_stays_away_is_named_while_commits_go_on_and_its_retur
     settings = ServerSettings()
     await asyncio.sleep(10)
     away = town.cluster.storage[1]
-    away.hold_down()
-    assert away.process is not None
-    away.process.crash()
+    held_down(away)
     await asyncio.sleep(settings.warn_s + 10)
     ended, late = warnings(caplog)
     assert "a session of partition 0 was ended by" in ended

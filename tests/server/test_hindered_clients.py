@@ -22,14 +22,14 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
-from rigs.town import Town, in_a_town, in_an_application
+from rigs.town import Town, held_down, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
 FULL = "no space left"
 
 
 def names(town: Town, *places: int) -> list[str]:
-    return [town.cluster.storage_id(town.cluster.storage[place]) for place in places]
+    return [town.name(place) for place in places]
 
 
 async def failure_of(log: Log) -> PolonaiseError:
@@ -107,9 +107,7 @@ async def test_a_client_that_mounts_while_disks_are_full_is_told_too(town: Town)
 async def test_storage_nodes_that_are_missing_are_named_by_whatever_a_client_waits_for(town: Town, log: Log) -> None:
     await log.append(b"all are there", 0)
     for node in town.cluster.storage[:2]:
-        node.hold_down()
-        assert node.process is not None
-        node.process.crash()
+        held_down(node)
     with pytest.raises(AppendUnknown) as unknown:
         await log.run(lambda tx: tx.append(b"x"), partition=0, timeout=5)
     assert all(name in unknown.value.text for name in names(town, 0, 1))

@@ -28,16 +28,11 @@ from polonaise.node.condition import Condition, HealthStatus, conditions_in, hea
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 
 T = TypeVar("T")
 TIMEOUT_S = 2.0
-
-
-def name_of(town: Town, number: int) -> str:
-    nodes = [*town.cluster.storage, *town.cluster.spares]
-    return town.cluster.storage_id(nodes[number])
 
 
 async def edited(town: Town, do: Callable[[MemberEdits], Awaitable[T]]) -> T:
@@ -56,7 +51,7 @@ async def moved(town: Town, do: Callable[[CopyMoves], Awaitable[T]], lines: list
 
 
 async def added(town: Town, number: int) -> None:
-    name = name_of(town, number)
+    name = town.name(number)
     town.cluster.named_nodes = True
     outcome = await town.operator(
         lambda host, coordinator: add_storage(host, MemberEdits(coordinator, TIMEOUT_S), name, name, "", TIMEOUT_S)
@@ -98,12 +93,12 @@ class Appending:
 @in_a_town(spares=1)
 async def test_a_copy_moves_to_an_added_node_while_appends_go_on(town: Town) -> None:
     lines: list[str] = []
-    first, new = name_of(town, 0), name_of(town, 3)
+    first, new = town.name(0), town.name(3)
     async with Appending(town) as appending:
         await added(town, 3)
-        assert members(town) == [name_of(town, n) for n in range(3)], "it has no copies until it is given some"
+        assert members(town) == [town.name(n) for n in range(3)], "it has no copies until it is given some"
         await moved(town, lambda moves: moves.replace(0, first, new), lines)
-    assert members(town) == [name_of(town, n) for n in (1, 2, 3)]
+    assert members(town) == [town.name(n) for n in (1, 2, 3)]
     assert lines == [f"0: adding a copy on {new}", f"0: removing the copy on {first}"]
     assert await town.log() == [b"%d" % n for n in range(appending.count)]
     await moved(town, lambda moves: moves.replace(0, first, new), lines)
@@ -113,7 +108,7 @@ async def test_a_copy_moves_to_an_added_node_while_appends_go_on(town: Town) -> 
 @in_a_town(spares=1, partitions=3)
 async def test_a_drained_node_gives_up_all_copies_and_then_may_be_removed(town: Town) -> None:
     lines: list[str] = []
-    old = name_of(town, 1)
+    old = town.name(1)
     async with Appending(town):
         with pytest.raises(CopyNeeded, match="drain it first"):
             await edited(town, lambda edits: remove_storage(edits, old))
@@ -128,9 +123,8 @@ async def test_a_drained_node_gives_up_all_copies_and_then_may_be_removed(town: 
         await edited(town, lambda edits: remove_storage(edits, old))
     assert lines[0] == f"None: 3 copies are left on {old}"
     for partition in range(3):
-        assert sorted(members(town, partition)) == [name_of(town, n) for n in (0, 2, 3)]
-    (server,) = town.cluster.running_servers
-    await wait_until(lambda: old not in server.health()["storage"])
+        assert sorted(members(town, partition)) == [town.name(n) for n in (0, 2, 3)]
+    await wait_until(lambda: old not in town.server.health()["storage"])
     with pytest.raises(UnknownStorageNode):
         await edited(town, lambda edits: remove_storage(edits, old))
 
@@ -147,7 +141,7 @@ async def cleaned(town: Town, name: str) -> list[Cleaned]:
 
 @in_a_town(spares=1, partitions=2)
 async def test_a_node_is_cleaned_of_copies_that_it_gave_up_and_of_no_others(town: Town) -> None:
-    old, new = name_of(town, 0), name_of(town, 3)
+    old, new = town.name(0), town.name(3)
     async with Appending(town) as appending:
         assert await cleaned(town, old) == [], "a member of every partition"
         await added(town, 3)
@@ -165,26 +159,24 @@ async def test_a_node_is_cleaned_of_copies_that_it_gave_up_and_of_no_others(town
 
 @in_a_town(spares=1)
 async def test_a_copy_that_was_never_there_is_not_told_as_kept(town: Town) -> None:
-    new = name_of(town, 3)
+    new = town.name(3)
     async with Appending(town):
         await added(town, 3)
         late = town.cluster.storage[1]
-        late.hold_down()
-        late.crash()
+        held_down(late)
         await wait_until(lambda: len(in_sync(town.cluster.partition_value(0))) == 2)
         assert await cleaned(town, new) == []
 
 
 @in_a_town(spares=1)
 async def test_the_last_copy_is_kept_when_all_members_are_dead_and_no_session_starts(town: Town) -> None:
-    old, new = name_of(town, 0), name_of(town, 3)
+    old, new = town.name(0), town.name(3)
     async with Appending(town):
         await added(town, 3)
         await moved(town, lambda moves: moves.replace(0, old, new), [])
     members_of = [*town.cluster.storage[1:], *town.cluster.spares]
     for node in members_of:
-        node.hold_down()
-        node.crash()
+        held_down(node)
     engaged = town.cluster.partition_value(0).session
     await wait_until(lambda: town.cluster.partition_value(0).session > engaged)
     (kept,) = await cleaned(town, old)
@@ -193,13 +185,12 @@ async def test_the_last_copy_is_kept_when_all_members_are_dead_and_no_session_st
 
 @in_a_town(spares=1)
 async def test_a_copy_that_may_be_needed_is_kept(town: Town) -> None:
-    old, new = name_of(town, 0), name_of(town, 3)
+    old, new = town.name(0), town.name(3)
     async with Appending(town):
         await added(town, 3)
         await moved(town, lambda moves: moves.replace(0, old, new), [])
         late = town.cluster.storage[1]
-        late.hold_down()
-        late.crash()
+        held_down(late)
         await wait_until(lambda: len(in_sync(town.cluster.partition_value(0))) == 2)
         (kept,) = await cleaned(town, old)
         assert (kept.bytes, kept.trouble.startswith("kept: "), "2 are in sync" in kept.trouble) == (0, True, True)
@@ -214,36 +205,34 @@ async def test_a_dead_node_is_drained(town: Town) -> None:
     dead = town.cluster.storage[2]
     async with Appending(town):
         await added(town, 3)
-        dead.hold_down()
-        dead.crash()
-        assert await moved(town, lambda moves: moves.drain(name_of(town, 2)), lines) == 1
-    assert members(town) == [name_of(town, n) for n in (0, 1, 3)]
+        held_down(dead)
+        assert await moved(town, lambda moves: moves.drain(town.name(2)), lines) == 1
+    assert members(town) == [town.name(n) for n in (0, 1, 3)]
 
 
 @in_a_town(spares=1)
 async def test_a_node_is_drained_whose_partition_lacks_a_copy(town: Town) -> None:
     async with Appending(town):
         await added(town, 3)
-        await moved(town, lambda moves: moves.remove(0, name_of(town, 2), force=True), [])
-        assert await moved(town, lambda moves: moves.drain(name_of(town, 0)), []) == 1, "the one that it lacks is added"
-    assert sorted(members(town)) == [name_of(town, n) for n in (1, 2, 3)]
+        await moved(town, lambda moves: moves.remove(0, town.name(2), force=True), [])
+        assert await moved(town, lambda moves: moves.drain(town.name(0)), []) == 1, "the one that it lacks is added"
+    assert sorted(members(town)) == [town.name(n) for n in (1, 2, 3)]
 
 
 @in_a_town(spares=1)
 async def test_a_drain_onto_a_dead_node_says_what_it_waits_for_and_ends_and_may_be_repeated(town: Town) -> None:
     lines: list[str] = []
-    old, dead = name_of(town, 0), town.cluster.spares[0]
+    old, dead = town.name(0), town.cluster.spares[0]
     async with Appending(town):
         await added(town, 3)
-        dead.hold_down()
-        dead.crash()
+        held_down(dead)
         with pytest.raises(DeadlineExceeded, match="which does not answer"):
             await moved(town, lambda moves: moves.drain(old), lines, step_s=12.0)
         assert any("storage-3" in line and "does not answer" in line for line in lines)
-        assert members(town) == [name_of(town, n) for n in range(3)], "and the members go on without it"
+        assert members(town) == [town.name(n) for n in range(3)], "and the members go on without it"
         dead.let_up()
         assert await moved(town, lambda moves: moves.drain(old), lines) == 1
-    assert members(town) == [name_of(town, n) for n in (1, 2, 3)]
+    assert members(town) == [town.name(n) for n in (1, 2, 3)]
 
 
 @in_a_town(spares=2)
@@ -254,16 +243,15 @@ async def test_of_two_operators_the_second_is_refused_while_a_change_is_pending_
         await added(town, 3)
         await added(town, 4)
         for node in town.cluster.spares:
-            node.hold_down()
-            node.crash()
+            held_down(node)
         asked = await asyncio.gather(
-            edited(town, lambda edits: edits.add_copy(0, name_of(town, 3))),
-            edited(town, lambda edits: edits.add_copy(0, name_of(town, 4))),
+            edited(town, lambda edits: edits.add_copy(0, town.name(3))),
+            edited(town, lambda edits: edits.add_copy(0, town.name(4))),
             return_exceptions=True,
         )
         assert {type(each) for each in asked} == {ChangePending, PartitionValue}
         with pytest.raises(ChangePending, match="cancel-change"):
-            await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0), force=True))
+            await edited(town, lambda edits: edits.remove_copy(0, town.name(0), force=True))
         await time_passes(5)
         value = await edited(town, lambda edits: edits.cancel(0))
         assert (len(value.members), value.next) == (3, None)
@@ -273,19 +261,17 @@ async def test_of_two_operators_the_second_is_refused_while_a_change_is_pending_
 async def test_a_needed_copy_is_not_removed_and_the_members_stay(town: Town) -> None:
     async with Appending(town):
         with pytest.raises(CopyNeeded, match="2 copies in sync"):
-            await edited(town, lambda edits: edits.remove_copy(0, name_of(town, 0)))
+            await edited(town, lambda edits: edits.remove_copy(0, town.name(0)))
     assert len(members(town)) == 3
 
 
 @in_a_town()
 async def test_a_partition_with_fewer_copies_than_it_is_to_have_is_not_well_until_they_are_added(town: Town) -> None:
     async def judged() -> Condition:
-        (server,) = town.cluster.running_servers
-        return conditions_in(await server.checked_health())[0]
+        return conditions_in(await town.server.checked_health())[0]
 
     async def under_replicated() -> float:
-        (server,) = town.cluster.running_servers
-        seen = await ObservedServer(server, server._host.clock).samples(Detail())
+        seen = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
         return seen[metrics.UNDER_REPLICATED][0][1]
 
     async def well() -> bool:
@@ -295,7 +281,7 @@ async def test_a_partition_with_fewer_copies_than_it_is_to_have_is_not_well_unti
         await wait_until(well)
         assert await under_replicated() == 0
         for number in (0, 1):
-            await moved(town, lambda moves, number=number: moves.remove(0, name_of(town, number), force=True), [])  # type: ignore[misc]
+            await moved(town, lambda moves, number=number: moves.remove(0, town.name(number), force=True), [])  # type: ignore[misc]
 
         async def lacking() -> bool:
             return len((await judged()).engaged) == 1
@@ -331,7 +317,7 @@ async def test_a_change_whose_answer_was_lost_is_read_again_and_begun(town: Town
 
     service.compare_and_set = losing  # type: ignore[method-assign]
     async with Appending(town):
-        await edited(town, lambda edits: edits.add_copy(0, name_of(town, 3)))
+        await edited(town, lambda edits: edits.add_copy(0, town.name(3)))
         assert lost == [1]
         await wait_until(lambda: len(members(town)) == 4)
 
@@ -343,7 +329,7 @@ async def test_balancing_gives_an_added_node_its_share(town: Town) -> None:
         await added(town, 3)
         planned = await moved(town, lambda moves: moves.balance(), lines)
         assert len(planned) == 3
-        assert all(isinstance(move, Move) and move.target == name_of(town, 3) for move in planned)
+        assert all(isinstance(move, Move) and move.target == town.name(3) for move in planned)
         await moved(town, lambda moves: moves.carry_out(planned), lines)
         assert await moved(town, lambda moves: moves.balance(), lines) == []
 

@@ -17,31 +17,33 @@ from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import Identified, Identify
 from rigs.health import until_engaged
 from rigs.storage import FixedAddresses
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 
 TIMEOUT_S = 2.0
 
 
 async def moved(town: Town, number: int, address: str) -> StorageMove:
-    name = town.cluster.storage_id(town.cluster.storage[number])
-    return await town.operator(lambda host, coordinator: move_storage(host, coordinator, name, address, TIMEOUT_S))
+    return await town.operator(
+        lambda host, coordinator: move_storage(host, coordinator, town.name(number), address, TIMEOUT_S)
+    )
 
 
 async def told_by_hand(town: Town, number: int, address: str) -> None:
     """Change the description as an operator does who is not kept from mistakes."""
-    name = town.cluster.storage_id(town.cluster.storage[number])
 
     async def change(_: Any, coordinator: Any) -> None:
         current = await coordinator.description()
-        assert await coordinator.set_description(current.value.moved(name, address), current.version) is not None
+        assert (
+            await coordinator.set_description(current.value.moved(town.name(number), address), current.version)
+            is not None
+        )
 
     await town.operator(change)
 
 
 def links(town: Town) -> dict[str, Any]:
-    (server,) = town.cluster.running_servers
-    told: dict[str, Any] = server.health()["storage"]
+    told: dict[str, Any] = town.server.health()["storage"]
     return told
 
 
@@ -56,7 +58,7 @@ async def append(town: Town, body: bytes, engaged: int) -> None:
 @in_a_town
 async def test_a_node_that_comes_back_at_another_address_is_found_there_once_the_cluster_is_told(town: Town) -> None:
     await append(town, b"1", 3)
-    node, name = town.cluster.storage[1], town.cluster.storage_id(town.cluster.storage[1])
+    node, name = town.cluster.storage[1], town.name(1)
     town.cluster.places[node.name] = "storage-1:9001"
     node.crash()
     await append(town, b"2", 2)
@@ -72,7 +74,7 @@ async def test_a_node_that_comes_back_at_another_address_is_found_there_once_the
 @in_a_town
 async def test_a_connection_that_stands_is_left_alone_until_it_breaks(town: Town) -> None:
     await append(town, b"1", 3)
-    node, name = town.cluster.storage[1], town.cluster.storage_id(town.cluster.storage[1])
+    node, name = town.cluster.storage[1], town.name(1)
     told = await moved(town, 1, "storage-1:9001")
     assert (told.changed, "connection_lost" in told.trouble) == (True, True), "nobody is there yet"
     await time_passes(10)
@@ -128,8 +130,7 @@ async def test_while_all_nodes_are_connected_the_description_is_not_read(town: T
     await time_passes(60)
     assert reads
     assert "description" not in reads
-    town.cluster.storage[1].hold_down()
-    town.cluster.storage[1].crash()
+    held_down(town.cluster.storage[1])
     await time_passes(60)
     assert 20 <= reads.count("description") <= 62, "and once a second at most while one is not"
 
@@ -138,7 +139,7 @@ async def test_while_all_nodes_are_connected_the_description_is_not_read(town: T
 async def test_a_server_goes_on_with_the_addresses_that_it_knows_while_the_coordinator_is_gone(town: Town) -> None:
     await append(town, b"1", 3)
     town.cluster.cut_off.add("server-0")
-    name = town.cluster.storage_id(town.cluster.storage[1])
+    name = town.name(1)
     town.cluster.storage[1].crash()
     await wait_until(lambda: not links(town)[name]["connected"])
     await wait_until(lambda: links(town)[name]["connected"])

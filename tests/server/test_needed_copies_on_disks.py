@@ -9,15 +9,8 @@ import pytest
 from polonaise.admin.requiring import set_zone
 from polonaise.client.log import Log
 from polonaise.errors import CopiesUnproved, InsufficientReplicas
-from polonaise.simulator.cluster import DIRECTORY, Node
-from polonaise.simulator.diskaudit import durable_last
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town, in_an_application
 from rigs.waiting import wait_until
-
-
-def held_down(node: Node) -> None:
-    node.hold_down()
-    node.crash()
 
 
 def engaged(town: Town) -> int:
@@ -27,23 +20,15 @@ def engaged(town: Town) -> int:
 
 def zones_known(town: Town) -> int:
     """Of how many storage nodes the present session knows the zone."""
-    session = town.cluster.running_servers[0].partitions[0].owner.session
+    session = town.server.partitions[0].owner.session
     return 0 if session is None else len(session.zones)
 
 
-def lasts(town: Town) -> list[int]:
-    """The last id on the disk of each storage node."""
-    return [durable_last(node.machine.disk, DIRECTORY, 0) for node in town.cluster.storage]
-
-
-@in_a_town
-async def test_success_means_that_the_copies_are_on_disks(town: Town) -> None:
-    async def main(log: Log) -> None:
-        for number in range(20):
-            receipt = await log.append(b"%d" % number, 0, copies=3)
-            assert min(lasts(town)) >= receipt.id
-
-    await town.application("client", main)
+@in_an_application
+async def test_success_means_that_the_copies_are_on_disks(town: Town, log: Log) -> None:
+    for number in range(20):
+        receipt = await log.append(b"%d" % number, 0, copies=3)
+        assert min(town.lasts()) >= receipt.id
 
 
 @in_a_town
@@ -53,11 +38,11 @@ async def test_with_fewer_engaged_an_append_is_refused_at_once_and_others_go_on(
         held_down(town.cluster.storage[0])
         await log.append(b"2", 0)
         await wait_until(lambda: engaged(town) == 2)
-        before, began_s = max(lasts(town)), town.cluster.world.now
+        before, began_s = max(town.lasts()), town.cluster.world.now
         with pytest.raises(InsufficientReplicas, match="nothing was written"):
             await log.append(b"refused", 0, copies=3)
         assert town.cluster.world.now - began_s < 1.0
-        assert max(lasts(town)) == before
+        assert max(town.lasts()) == before
         await log.append(b"3", 0, copies=2)
         town.cluster.storage[0].let_up()
         await wait_until(lambda: engaged(town) == 3)
@@ -67,29 +52,27 @@ async def test_with_fewer_engaged_an_append_is_refused_at_once_and_others_go_on(
     assert await town.log() == [b"1", b"2", b"3", b"4"]
 
 
-@in_a_town
+@in_an_application
 async def test_a_node_that_goes_before_the_proof_leaves_a_committed_append_that_is_proved_when_it_is_back(
     town: Town,
+    log: Log,
 ) -> None:
-    async def main(log: Log) -> None:
-        await log.append(b"1", 0, copies=3)
-        # Ordered while three are engaged, and one of them hangs: nobody knows yet.
-        process = town.cluster.storage[0].process
-        assert process is not None
-        process.pause()
-        receipt = log.append(b"2", 0, copies=3)
-        await wait_until(lambda: receipt.committed)
-        with pytest.raises(CopiesUnproved, match=r"in the log as 1, for good, and is not proved to be on 3 copies"):
-            await receipt.applied(timeout=0.2)
-        await wait_until(lambda: engaged(town) == 2)
-        with pytest.raises(CopiesUnproved):
-            await receipt.applied(timeout=2.0)
-        assert not receipt.done
-        process.resume()
-        await receipt
-        assert min(lasts(town)) >= receipt.id
-
-    await town.application("client", main)
+    await log.append(b"1", 0, copies=3)
+    # Ordered while three are engaged, and one of them hangs: nobody knows yet.
+    process = town.cluster.storage[0].process
+    assert process is not None
+    process.pause()
+    receipt = log.append(b"2", 0, copies=3)
+    await wait_until(lambda: receipt.committed)
+    with pytest.raises(CopiesUnproved, match=r"in the log as 1, for good, and is not proved to be on 3 copies"):
+        await receipt.applied(timeout=0.2)
+    await wait_until(lambda: engaged(town) == 2)
+    with pytest.raises(CopiesUnproved):
+        await receipt.applied(timeout=2.0)
+    assert not receipt.done
+    process.resume()
+    await receipt
+    assert min(town.lasts()) >= receipt.id
 
 
 @in_a_town
@@ -109,7 +92,7 @@ async def test_a_context_that_needs_copies_runs_until_they_can_be_had(town: Town
         assert not running.done()
         town.cluster.storage[0].let_up()
         receipt = await running
-        assert min(lasts(town)) >= receipt.id
+        assert min(town.lasts()) >= receipt.id
 
     await town.application("client", main)
     assert await town.log() == [b"1", b"2", b"3"]
@@ -117,17 +100,16 @@ async def test_a_context_that_needs_copies_runs_until_they_can_be_had(town: Town
 
 @in_a_town
 async def test_zones_count_from_when_they_are_told_though_nothing_is_required_of_the_cluster(town: Town) -> None:
-    names = [town.cluster.storage_id(node) for node in town.cluster.storage]
-
     async def main(log: Log) -> None:
         await log.append(b"1", 0)
         with pytest.raises(InsufficientReplicas):
             await log.append(b"refused", 0, zones=2)
-        for name, zone in zip(names, ("north", "north", "south"), strict=True):
+        for number, zone in enumerate(("north", "north", "south")):
+            name = town.name(number)
             await town.operator(lambda host, coordinator, n=name, z=zone: set_zone(host, coordinator, n, z, 20.0))  # type: ignore[misc]
         await wait_until(lambda: zones_known(town) == 3)
         receipt = await log.append(b"2", 0, zones=2)
-        assert lasts(town)[2] >= receipt.id
+        assert town.lasts()[2] >= receipt.id
         assert town.cluster.partition_value(0).required is None
 
     await town.application("client", main)

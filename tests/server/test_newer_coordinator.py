@@ -61,36 +61,29 @@ async def test_a_server_goes_on_with_what_it_owns_tells_it_and_comes_back(town: 
     assert [node.restarts for node in town.cluster.servers] == [0]
 
 
-def test_a_server_that_starts_is_refused_by_a_description_it_can_not_read() -> None:
-    async def story(town: Town) -> None:
-        with_more(town, DESCRIPTION)
+@in_a_town
+async def test_a_server_that_starts_is_refused_by_a_description_it_can_not_read(town: Town) -> None:
+    with_more(town, DESCRIPTION)
 
-        async def start(_: Host, coordinator: Coordinator) -> None:
-            await coordinator.describe()
-
-        with pytest.raises(CoordinatorNewer, match=r"description.*'hue'.*run the version that wrote it"):
-            await town.operator(start)
-
-    in_a_town(story)
+    with pytest.raises(CoordinatorNewer, match=r"description.*'hue'.*run the version that wrote it"):
+        await town.description()
 
 
-def test_a_partition_whose_value_is_newer_waits_and_says_so() -> None:
-    async def story(town: Town) -> None:
-        (server,) = town.cluster.servers
-        server.crash()
-        with_more(town, partition_key(0))
-        await wait_until(lambda: server.running)
+@in_a_town
+async def test_a_partition_whose_value_is_newer_waits_and_says_so(town: Town) -> None:
+    (server,) = town.cluster.servers
+    server.crash()
+    with_more(town, partition_key(0))
+    await wait_until(lambda: server.running)
 
-        def waits_for() -> str:
-            owner = town.cluster.owners.get(server.name)
-            served = owner.health()["partitions"].get("0") if owner is not None else None
-            return served["waits_for"] if served else ""
+    def waits_for() -> str:
+        owner = town.cluster.owners.get(server.name)
+        served = owner.health()["partitions"].get("0") if owner is not None else None
+        return served["waits_for"] if served else ""
 
-        await wait_until(lambda: "'hue', which this version" in waits_for())
-        without_more(town, partition_key(0))
-        assert await town.log() == []
-
-    in_a_town(story)
+    await wait_until(lambda: "'hue', which this version" in waits_for())
+    without_more(town, partition_key(0))
+    assert await town.log() == []
 
 
 @pytest.mark.parametrize(

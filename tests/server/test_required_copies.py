@@ -14,9 +14,7 @@ from polonaise.coordination.values import ClusterDescription, Versioned
 from polonaise.errors import BadOption, InsufficientReplicas, UnknownStorageNode
 from polonaise.server.node import Server
 from polonaise.server.requirements import Requirements
-from polonaise.simulator.cluster import DIRECTORY, Node
-from polonaise.simulator.diskaudit import durable_last
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until
 
 
@@ -25,37 +23,16 @@ async def required(town: Town, copies: int, zones: int = 0) -> RequirementChange
 
 
 async def zoned(town: Town, number: int, zone: str) -> RequirementChange | None:
-    name = town.cluster.storage_id(town.cluster.storage[number])
-    return await town.operator(lambda host, coordinator: set_zone(host, coordinator, name, zone, 20.0))
-
-
-async def append(town: Town, body: bytes) -> int:
-    async def main(log: Log) -> int:
-        receipt = log.append(body, 0)
-        await receipt
-        return receipt.id
-
-    return await town.application("writer", main)
-
-
-def held_down(node: Node) -> None:
-    node.hold_down()
-    node.crash()
+    return await town.operator(lambda host, coordinator: set_zone(host, coordinator, town.name(number), zone, 20.0))
 
 
 def waits_for(town: Town) -> str:
-    (server,) = town.cluster.running_servers
-    return str(server.health()["partitions"].get("0", {}).get("waits_for", ""))
-
-
-def lasts(town: Town) -> list[int]:
-    """The last id on the disk of each storage node."""
-    return [durable_last(node.machine.disk, DIRECTORY, 0) for node in town.cluster.storage]
+    return str(town.server.health()["partitions"].get("0", {}).get("waits_for", ""))
 
 
 @in_a_town
 async def test_appends_are_refused_at_once_while_too_few_copies_can_be_had_and_nothing_is_written(town: Town) -> None:
-    await append(town, b"1")
+    await town.append(b"1")
     assert not (await required(town, 3)).waiting
     value = town.cluster.partition_value(0)
     assert value.required is not None
@@ -64,19 +41,19 @@ async def test_appends_are_refused_at_once_while_too_few_copies_can_be_had_and_n
 
     async def main(log: Log) -> None:
         await log.append(b"2", 0)
-        assert lasts(town) == [1, 1, 1]
+        assert town.lasts() == [1, 1, 1]
         held_down(node)
         await wait_until(lambda: "3 copies are required, and 2 can be had" in waits_for(town))
-        await wait_until(lambda: town.cluster.running_servers[0].partitions[0].owner._lacking != "")
+        await wait_until(lambda: town.server.partitions[0].owner._lacking != "")
         began_s = town.cluster.world.now
         with pytest.raises(InsufficientReplicas, match="nothing was written"):
             await log.append(b"3", 0)
         assert town.cluster.world.now - began_s < 1.0
-        assert lasts(town)[1:] == [1, 1]
+        assert town.lasts()[1:] == [1, 1]
         node.let_up()
         await wait_until(lambda: not waits_for(town))
         await log.append(b"4", 0)
-        assert lasts(town) == [2, 2, 2]
+        assert town.lasts() == [2, 2, 2]
 
     await town.application("client", main)
     assert await town.log() == [b"1", b"2", b"4"]
@@ -88,7 +65,7 @@ async def test_the_requirement_is_taken_back(town: Town) -> None:
     held_down(town.cluster.storage[0])
     await wait_until(lambda: "copies are required" in waits_for(town))
     assert not (await required(town, 0)).waiting
-    await append(town, b"1")
+    await town.append(b"1")
     assert await town.log() == [b"1"]
 
 
@@ -109,7 +86,7 @@ async def test_a_change_that_is_not_followed_in_time_says_what_is_lacking(town: 
 
 @in_a_town
 async def test_a_requirement_that_the_nodes_cant_meet_is_refused_and_nothing_is_changed(town: Town) -> None:
-    await append(town, b"1")
+    await town.append(b"1")
     with pytest.raises(BadOption, match="4 copies are required, and 3 can be had"):
         await required(town, 4)
     with pytest.raises(BadOption, match="copies in 2 zones are required, and 0 can be had"):
@@ -117,11 +94,7 @@ async def test_a_requirement_that_the_nodes_cant_meet_is_refused_and_nothing_is_
     held_down(town.cluster.storage[0])
     with pytest.raises(InsufficientReplicas, match="no answer from"):
         await required(town, 3)
-
-    async def look(_: Any, coordinator: Any) -> Any:
-        return await coordinator.describe()
-
-    assert (await town.operator(look)).required is None
+    assert (await town.description()).required is None
 
 
 @in_a_town
@@ -129,7 +102,7 @@ async def test_copies_are_required_in_zones(town: Town) -> None:
     for number, zone in enumerate(("north", "north", "south")):
         assert await zoned(town, number, zone) is None
     assert not (await required(town, 2, 2)).waiting
-    await append(town, b"1")
+    await town.append(b"1")
     held_down(town.cluster.storage[2])
     await wait_until(lambda: "copies in 2 zones are required, and 1 can be had" in waits_for(town))
     with pytest.raises(BadOption, match="require less first"):
@@ -137,7 +110,7 @@ async def test_copies_are_required_in_zones(town: Town) -> None:
     with pytest.raises(BadOption, match="invalid zone"):
         await zoned(town, 2, "no/rth")
     town.cluster.storage[2].let_up()
-    await append(town, b"2")
+    await town.append(b"2")
     assert await town.log() == [b"1", b"2"]
 
 
@@ -149,13 +122,13 @@ async def test_an_unknown_node_is_put_into_no_zone(town: Town) -> None:
 
 @in_a_town(servers=2)
 async def test_a_server_that_takes_over_acts_by_the_requirement(town: Town) -> None:
-    await append(town, b"1")
+    await town.append(b"1")
     assert not (await required(town, 3)).waiting
     for server in town.cluster.servers:
         if town.cluster.owns(server):
             server.crash()
-    await append(town, b"2")
-    assert lasts(town) == [1, 1, 1]
+    await town.append(b"2")
+    assert town.lasts() == [1, 1, 1]
     value = town.cluster.partition_value(0)
     assert value.required is not None
     assert value.required.copies == 3
@@ -163,19 +136,16 @@ async def test_a_server_that_takes_over_acts_by_the_requirement(town: Town) -> N
 
 @in_a_town
 async def test_a_server_of_a_version_that_knows_no_requirement_is_named_and_nothing_is_changed(town: Town) -> None:
-    await append(town, b"1")
+    await town.append(b"1")
     health = Server.health
 
     def of_0_1(server: Server) -> dict[str, Any]:
         return {key: value for key, value in health(server).items() if key != "required"}
 
-    async def look(_: Any, coordinator: Any) -> Any:
-        return await coordinator.describe()
-
     with patch.object(Server, "health", of_0_1):
         with pytest.raises(InsufficientReplicas, match="of a version that knows no required copies: upgrade it"):
             await required(town, 3)
-        assert (await town.operator(look)).required is None
+        assert (await town.description()).required is None
         # To take it back, nobody has to know of it.
         assert (await town.operator(lambda host, coordinator: require(host, coordinator, 0, 0, 20.0))).copies == 0
 

@@ -14,7 +14,7 @@ from polonaise.client.log import Log
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import BadOption, CopyNeeded, InsufficientReplicas, UnknownTopic
 from polonaise.server.node import Server
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until
 
 TOPIC = "payments"
@@ -28,13 +28,6 @@ async def required(town: Town, copies: int, zones: int = 0, topic: str = TOPIC) 
     return await town.operator(lambda host, coordinator: require(host, coordinator, copies, zones, 20.0, topic or None))
 
 
-async def append(town: Town, body: bytes, topic: str = TOPIC, partition: int = 0) -> None:
-    async def main(log: Log) -> None:
-        await log.append(body, partition)
-
-    await town.application("writer", main, topic=topic)
-
-
 def needs(town: Town, partition: int) -> tuple[int, int, int] | None:
     """What the last session of a partition acts by."""
     each = town.cluster.partition_value(partition).required
@@ -46,13 +39,12 @@ def session(town: Town, partition: int) -> int:
 
 
 def health(town: Town) -> dict[str, Any]:
-    (server,) = town.cluster.running_servers
-    return server.health()
+    return town.server.health()
 
 
 @in_a_town
 async def test_appends_to_the_topic_are_refused_while_others_go_on(town: Town) -> None:
-    await append(town, b"own", "")
+    await town.append(b"own")
     await created(town)
     before = session(town, 0)
     change = await required(town, 3)
@@ -66,18 +58,17 @@ async def test_appends_to_the_topic_are_refused_while_others_go_on(town: Town) -
 
     async def main(log: Log) -> None:
         await log.append(b"1", 0)
-        town.cluster.storage[0].hold_down()
-        town.cluster.storage[0].crash()
+        held_down(town.cluster.storage[0])
         await wait_until(lambda: "3 copies are required, and 2" in health(town)["partitions"]["1"]["waits_for"])
-        await wait_until(lambda: town.cluster.running_servers[0].partitions[1].owner._lacking != "")
+        await wait_until(lambda: town.server.partitions[1].owner._lacking != "")
         with pytest.raises(InsufficientReplicas, match="nothing was written"):
             await log.append(b"2", 0)
 
     await town.application("client", main, topic=TOPIC)
-    await append(town, b"goes on", "")
+    await town.append(b"goes on")
     assert not (await required(town, 0)).waiting
     assert needs(town, 1) == (2, 0, 0)
-    await append(town, b"3")
+    await town.append(b"3", topic=TOPIC)
 
 
 @in_a_town
@@ -93,7 +84,7 @@ async def test_the_stronger_of_the_topics_and_the_clusters_requirement_counts(to
 
 @in_a_town
 async def test_a_topic_that_grows_carries_its_requirement_and_a_node_that_commits_need_stays(town: Town) -> None:
-    await append(town, b"own", "")
+    await town.append(b"own")
     await created(town)
     assert not (await required(town, 3)).waiting
 
@@ -103,13 +94,13 @@ async def test_a_topic_that_grows_carries_its_requirement_and_a_node_that_commit
 
     async def remove(_: Any, coordinator: Any) -> None:
         edits = MemberEdits(coordinator, 20.0)
-        name = town.cluster.storage_id(town.cluster.storage[0])
+        name = town.name(0)
         with pytest.raises(CopyNeeded, match="commits would lack what they need: 3 copies are required"):
             await edits.remove_copy(2, name, force=True)
         assert (await edits.remove_copy(0, name, force=True)).next is not None
 
     await town.operator(grow)
-    await append(town, b"1", partition=1)
+    await town.append(b"1", partition=1, topic=TOPIC)
     assert needs(town, 2) == (1, 3, 0)
     await town.operator(remove)
 
@@ -117,7 +108,7 @@ async def test_a_topic_that_grows_carries_its_requirement_and_a_node_that_commit
 @in_a_town
 async def test_zones_are_required_of_a_topic(town: Town) -> None:
     await created(town)
-    names = [town.cluster.storage_id(node) for node in town.cluster.storage]
+    names = [town.name(number) for number in range(3)]
     with pytest.raises(BadOption, match="copies in 2 zones are required, and 0 can be had"):
         await required(town, 2, 2)
 
@@ -133,7 +124,7 @@ async def test_zones_are_required_of_a_topic(town: Town) -> None:
 
     await town.operator(operate)
     assert needs(town, 1) == (2, 2, 2)
-    await append(town, b"1")
+    await town.append(b"1", topic=TOPIC)
 
 
 @in_a_town
@@ -153,8 +144,7 @@ async def test_a_requirement_that_cant_be_met_or_that_a_server_does_not_know_is_
         with pytest.raises(InsufficientReplicas, match="knows no copies required of a topic: upgrade it"):
             await required(town, 3)
         assert not (await required(town, 2, topic="")).waiting, "what that version knows may be required"
-    town.cluster.storage[0].hold_down()
-    town.cluster.storage[0].crash()
+    held_down(town.cluster.storage[0])
     with pytest.raises(InsufficientReplicas, match="no answer from"):
         await required(town, 3)
     assert _copies(before) == 0

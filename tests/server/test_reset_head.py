@@ -23,30 +23,14 @@ from polonaise.errors import DeadlineExceeded, HeadNotReset
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, Undecided
 from polonaise.server.sessionstart import SessionStart
-from polonaise.simulator.cluster import Node
 from polonaise.terms import OwnKind
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
-
-
-async def appended(town: Town, *bodies: bytes) -> None:
-    async def main(log: Log) -> None:
-        for body in bodies:
-            await log.append(body, 0)
-
-    await town.application("writer", main)
-
-
-def held_down(node: Node, *, wiped: bool = False) -> None:
-    node.hold_down()
-    node.crash()
-    if wiped:
-        node.machine.disk.wipe()
 
 
 async def lost_majority(town: Town) -> None:
     """Append three transactions, then wipe two of the three disks."""
-    await appended(town, b"1", b"2", b"3")
+    await town.append(b"1", b"2", b"3")
     for node in town.cluster.storage[1:]:
         held_down(node, wiped=True)
     for node in town.cluster.storage[1:]:
@@ -94,7 +78,7 @@ async def test_a_partition_that_lost_its_majority_goes_on_after_a_reset_of_its_h
     assert found.known == 2
     assert [copy.last for copy in found.copies] == [2, -1, -1]
     assert (await reset(town, 2)).carried_out
-    await appended(town, b"4")
+    await town.append(b"4")
     assert await town.log() == [b"1", b"2", b"3", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["to"], told["given_up"], told["earlier"]) == (3, 2, [], [])
@@ -104,7 +88,7 @@ async def test_a_partition_that_lost_its_majority_goes_on_after_a_reset_of_its_h
 async def test_what_the_operator_gives_up_is_gone_and_recorded(town: Town) -> None:
     await lost_majority(town)
     assert (await reset(town, 0)).carried_out
-    await appended(town, b"4")
+    await town.append(b"4")
     assert await town.log() == [b"1", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["given_up"]) == (1, [1, 2])
@@ -112,7 +96,7 @@ async def test_what_the_operator_gives_up_is_gone_and_recorded(town: Town) -> No
 
 @in_a_town
 async def test_a_lost_replica_that_comes_back_with_more_is_cut_and_not_believed(town: Town) -> None:
-    await appended(town, b"1", b"2", b"3", b"4")
+    await town.append(b"1", b"2", b"3", b"4")
     survivor, lost, other = town.cluster.storage
     await time_passes(1)
     snapshot = lost.machine.disk.snapshot()
@@ -121,14 +105,14 @@ async def test_a_lost_replica_that_comes_back_with_more_is_cut_and_not_believed(
         node.let_up()
     await wait_until(lambda: len(health(town).get("held", {})) == 3)
     assert (await reset(town, 1)).carried_out
-    await appended(town, b"5", b"6")
+    await town.append(b"5", b"6")
     held_down(lost)
     lost.machine.disk.restore(snapshot)  # the lost disk was found again
     await wait_until(lambda: len(health(town).get("engaged", ())) == 2)
     lost.let_up()
     await wait_until(lambda: len(health(town).get("engaged", ())) == 3)
     held_down(survivor)  # so that the log is read from the one that came back, too
-    await appended(town, b"7")
+    await town.append(b"7")
     assert await town.log() == [b"1", b"2", b"5", b"6", b"7"]
 
 
@@ -145,7 +129,7 @@ async def test_the_record_is_there_after_a_crash_between_the_cut_and_the_record(
     await wait_until(lambda: not town.cluster.partition_value(0).resets[-1].is_pending)
     server.crash()  # the engagement is written, and the record is on its way at best
     await wait_until(lambda: health(town).get("session") is not None)
-    await appended(town, b"4")
+    await town.append(b"4")
     assert [(id, told["to"]) for id, told in await records(town)] == [(2, 1)]
     assert await town.log() == [b"1", b"2", b"4"]
 
@@ -154,7 +138,7 @@ async def test_the_record_is_there_after_a_crash_between_the_cut_and_the_record(
 async def test_a_second_reset_names_the_first_whose_record_it_gives_up(town: Town) -> None:
     await lost_majority(town)
     await reset(town, 2)
-    await appended(town, b"4")
+    await town.append(b"4")
     for node in town.cluster.storage[1:]:
         held_down(node, wiped=True)
         node.let_up()
@@ -166,14 +150,14 @@ async def test_a_second_reset_names_the_first_whose_record_it_gives_up(town: Tow
 
 @in_a_town
 async def test_an_open_partition_is_not_reset(town: Town) -> None:
-    await appended(town, b"1")
+    await town.append(b"1")
     with pytest.raises(HeadNotReset, match="is open in session"):
         await state(town)
 
 
 @in_a_town
 async def test_replicas_that_come_back_in_time_prove_the_end_of_the_log_and_nothing_is_given_up(town: Town) -> None:
-    await appended(town, b"1", b"2", b"3")
+    await town.append(b"1", b"2", b"3")
     for node in town.cluster.storage[1:]:
         held_down(node)
     (server,) = town.cluster.servers
@@ -199,7 +183,7 @@ async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(tow
     with pytest.raises(HeadNotReset, match="no replica that has answered holds 7"):
         await reset(town, 7)
     with pytest.raises(HeadNotReset, match="holds ids up to -1"):
-        await reset(town, 1, town.cluster.storage_id(town.cluster.storage[1]))
+        await reset(town, 1, town.name(1))
     assert town.cluster.partition_value(0).resets == ()
 
 
@@ -227,11 +211,11 @@ def test_a_tail_of_a_copy_that_was_late_is_taken_only_if_the_copy_is_named() -> 
 
 @in_a_town
 async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town: Town) -> None:
-    await appended(town, b"1", b"2")
+    await town.append(b"1", b"2")
     late, *others = town.cluster.storage
     await time_passes(1)
     held_down(late)
-    await appended(town, b"3")  # the late copy lacks this one, and now both others are lost
+    await town.append(b"3")  # the late copy lacks this one, and now both others are lost
     for node in others:
         held_down(node, wiped=True)
         node.let_up()
@@ -241,7 +225,7 @@ async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town:
     name = town.cluster.storage_id(late)
     assert {copy.name: copy.took_part for copy in found.copies}[name] is False
     assert (found.known, (await reset(town, 1, name)).carried_out) == (2, True)
-    await appended(town, b"4")
+    await town.append(b"4")
     assert await town.log() == [b"1", b"2", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["source"], told["given_up"]) == (2, name, [2, 2])
@@ -270,7 +254,7 @@ async def test_an_operator_whose_decision_was_replaced_is_not_told_that_it_was_c
 async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_that_came_back_in_time(
     town: Town,
 ) -> None:
-    await appended(town, b"1", b"2", b"3")
+    await town.append(b"1", b"2", b"3")
     _, wiped, late = town.cluster.storage
     for node in (wiped, late):
         held_down(node, wiped=node is wiped)
@@ -312,8 +296,8 @@ async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(
         # 2 and 3 are gone, and nobody may take that for the log until an operator has decided on it.
         assert health(town)["session"] is None
         assert "choose one of these" in health(town)["waits_for"]
-        assert (await reset(town, 0, town.cluster.storage_id(town.cluster.storage[0]))).carried_out
-    await appended(town, b"4")
+        assert (await reset(town, 0, town.name(0))).carried_out
+    await town.append(b"4")
     assert await town.log() == [b"1", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["given_up"]) == (1, [1, 2])

@@ -14,7 +14,7 @@ from polonaise.errors import ProtocolError
 from polonaise.log.segment import SegmentHeader
 from polonaise.server.storagehealth import _parsed
 from rigs.health import condition_when
-from rigs.town import Town, in_a_town, in_an_application
+from rigs.town import Town, in_an_application
 
 until_found = functools.partial(condition_when, within_s=300.0, every_s=0.5)
 """In virtual time."""
@@ -29,51 +29,43 @@ async def filled(town: Town, log: Log) -> str:
     return sealed
 
 
-@in_a_town(seed=3)
-async def test_how_far_the_scrub_is_and_what_it_found_is_in_health_until_it_is_repaired(town: Town) -> None:
+@in_an_application(seed=3)
+async def test_how_far_the_scrub_is_and_what_it_found_is_in_health_until_it_is_repaired(town: Town, log: Log) -> None:
     node = town.cluster.storage[0]
     name = town.cluster.storage_id(node)
+    path = await filled(town, log)
+    told = await until_found(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
+    assert told.troubles == []
+    scrub = told.scrub[name]
+    assert scrub["bytes"] > 0
+    assert scrub["finished_us"] >= scrub["started_us"] > 0
+    disk = node.machine.disk
+    disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
+    told = await until_found(log, lambda told: told.scrub[name]["found"])
+    assert any(f"the scrub of {name} found" in line for line in told.troubles)
+    assert any("not repaired yet" in line for line in told.troubles)
+    assert told.ready
+    (damage,) = told.scrub[name]["damages"]
+    assert not damage["repaired_us"]
+    await log.append(b"the owner learns of it", 0)
+    told = await until_found(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
+    assert told.troubles == []
+    (damage,) = told.scrub[name]["damages"]
+    assert damage["repaired_us"] >= damage["found_us"] > 0
 
-    async def main(log: Log) -> None:
-        path = await filled(town, log)
-        told = await until_found(log, lambda told: len(told.scrub) == 3 and told.scrub[name]["rounds"] > 0)
-        assert told.troubles == []
-        scrub = told.scrub[name]
-        assert scrub["bytes"] > 0
-        assert scrub["finished_us"] >= scrub["started_us"] > 0
-        disk = node.machine.disk
+
+@in_an_application(seed=3)
+async def test_what_is_damaged_again_after_its_repair_is_found_and_repaired_again(town: Town, log: Log) -> None:
+    node = town.cluster.storage[0]
+    name = town.cluster.storage_id(node)
+    path = await filled(town, log)
+    disk = node.machine.disk
+    for time in (1, 2):
         disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-        told = await until_found(log, lambda told: told.scrub[name]["found"])
-        assert any(f"the scrub of {name} found" in line for line in told.troubles)
-        assert any("not repaired yet" in line for line in told.troubles)
-        assert told.ready
-        (damage,) = told.scrub[name]["damages"]
-        assert not damage["repaired_us"]
+        await until_found(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
         await log.append(b"the owner learns of it", 0)
-        told = await until_found(log, lambda told: told.scrub[name]["repaired"] and len(told.engaged) == 3)
-        assert told.troubles == []
-        (damage,) = told.scrub[name]["damages"]
-        assert damage["repaired_us"] >= damage["found_us"] > 0
-
-    await town.application("operator", main)
-
-
-@in_a_town(seed=3)
-async def test_what_is_damaged_again_after_its_repair_is_found_and_repaired_again(town: Town) -> None:
-    node = town.cluster.storage[0]
-    name = town.cluster.storage_id(node)
-
-    async def main(log: Log) -> None:
-        path = await filled(town, log)
-        disk = node.machine.disk
-        for time in (1, 2):
-            disk.flip_bit(path, SegmentHeader.decode(disk.contents(path)).data_start + 400)
-            await until_found(log, lambda told, time=time: told.scrub.get(name, {"found": 0})["found"] == time)
-            await log.append(b"the owner learns of it", 0)
-            await until_found(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
-            await until_found(log, lambda told: len(told.engaged) == 3)
-
-    await town.application("operator", main)
+        await until_found(log, lambda told, time=time: told.scrub[name]["repaired"] == time)
+        await until_found(log, lambda told: len(told.engaged) == 3)
 
 
 @in_an_application(seed=3)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from polonaise.coordination import Coordinator
 from polonaise.errors import NotOwner, PolonaiseError, UnknownPartition
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
-from polonaise.simulator.cluster import CLUSTER_KEY, Node
+from polonaise.simulator.cluster import CLUSTER_KEY
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
 from rigs.town import Town
@@ -31,46 +32,34 @@ async def health(host: Host, address: str, partition: int) -> dict[str, Any]:
     return told
 
 
-def told(partition: int, *, owns: bool = True) -> dict[str, Any] | PolonaiseError:
+def told(partition: int, *, owns: bool = True) -> dict[str, Any]:
     """What a server answers that owns partition 0, or nothing."""
 
-    async def story(town: Town) -> dict[str, Any] | PolonaiseError:
-        answers: list[dict[str, Any] | PolonaiseError] = []
-
-        async def live(node: Node, host: Host) -> None:
-            (server,) = town.cluster.running_servers
+    async def story(town: Town) -> dict[str, Any]:
+        async def ask(host: Host, _: Coordinator) -> dict[str, Any]:
             if not owns:
-                server.partitions.clear()
-            try:
-                answers.append(await health(host, server.address, partition))
-            except PolonaiseError as error:
-                answers.append(error)
+                town.server.partitions.clear()
+            return await health(host, town.server.address, partition)
 
-        await town.application("writer", lambda log: log.append(b"first", 0))
-        node = Node(town.cluster, "operator", live)
-        node.start()
-        assert node.process is not None
-        await node.process.ended()
-        return answers[0]
+        await town.append(b"first")
+        return await town.operator(ask)
 
     return Town(1).run(story)
 
 
 def test_a_server_that_is_asked_about_no_partition_tells_of_all_that_it_owns() -> None:
     answer = told(NO_PARTITION)
-    assert isinstance(answer, dict)
     assert list(answer["partitions"]) == ["0"]
     assert len(answer["storage"]) == 3
 
 
 def test_a_standby_server_says_that_it_owns_no_partition() -> None:
-    answer = told(NO_PARTITION, owns=False)
-    assert isinstance(answer, dict)
-    assert answer["partitions"] == {}
+    assert told(NO_PARTITION, owns=False)["partitions"] == {}
 
 
 @pytest.mark.parametrize(("partition", "owns", "refused"), [(7, True, UnknownPartition), (0, False, NotOwner)])
 def test_health_of_a_partition_that_others_own_is_refused(
     partition: int, owns: bool, refused: type[PolonaiseError]
 ) -> None:
-    assert isinstance(told(partition, owns=owns), refused)
+    with pytest.raises(refused):
+        told(partition, owns=owns)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +23,11 @@ from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.world import World
 from polonaise.terms import LockMode
 from rigs.scenarios import runs_tests_in
+from rigs.town import held_down, no_client, on_a_machine
 from rigs.waiting import wait_until
 
 PARTITIONS = 4
 SETTLE_S = 5.0
-
-
-async def _no_client(node: Node, host: Host) -> None:
-    raise NotImplementedError("this cluster has no clients of its own")
 
 
 class Pair:
@@ -42,7 +41,7 @@ class Pair:
             link=LinkSettings(), server=ServerSettings(settle_s=SETTLE_S), client=ClientSettings(),
             segment_bytes_max=2**20,
         )  # fmt: skip
-        self.cluster = Cluster(self.world, replace(knobs, **changes), _no_client)
+        self.cluster = Cluster(self.world, replace(knobs, **changes), no_client)
         self.first, self.second, *_ = self.cluster.servers
 
     def owned(self, node: Node) -> int:
@@ -60,20 +59,35 @@ class Pair:
         self.second.crash()
         await wait_until(lambda: self.owned(self.first) == PARTITIONS)
 
+    async def start_both(self) -> None:
+        """Start, and wait until the second server has its share."""
+        await self.start()
+        self.second.let_up()
+        await wait_until(lambda: self.owned(self.second) == PARTITIONS / 2, within_s=30)
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Have an application append meanwhile, and some seconds before."""
+        stopped = asyncio.Event()
+        working = asyncio.ensure_future(self.work_until(stopped))
+        await asyncio.sleep(3)
+        yield
+        stopped.set()
+        assert await working > 100
+
     async def work_until(self, stopped: asyncio.Event) -> int:
         """Append to all partitions, by contexts and without, with locks and without, until told to stop.
 
         Return how many appends were committed: all of them, whichever server owned the partition meanwhile, but for
         plain ones with locks, which may be told a conflict and nothing else.
         """
-        committed = 0
 
         def locked(tx: Draft) -> None:
             tx.write_lock("account", 1)
             tx.append(b"xl")
 
-        async def live(node: Node, host: Host) -> None:
-            nonlocal committed
+        async def live(node: Node, host: Host) -> int:
+            committed = 0
             async with Log(host, self.cluster.coordinator(node, host)) as log:
                 while not stopped.is_set():
                     runs = [log.run(lambda tx: tx.append(b"x"), partition=n, timeout=10) for n in range(PARTITIONS)]
@@ -90,14 +104,9 @@ class Pair:
                     await asyncio.sleep(0.02)
                 marks = [await log.high_water_mark(partition) for partition in range(PARTITIONS)]
                 assert sum(marks) + PARTITIONS == committed, "each is in the log once"
+            return committed
 
-        node = Node(self.cluster, "application", live)
-        node.start()
-        assert node.process is not None
-        await node.process.ended()
-        if node.process.failure is not None:
-            raise node.process.failure
-        return committed
+        return await on_a_machine(self.cluster, "application", live)
 
 
 in_a_pair = runs_tests_in(Pair)
@@ -106,53 +115,36 @@ in_a_pair = runs_tests_in(Pair)
 @in_a_pair
 async def test_a_server_that_joins_gets_its_share_once_it_has_settled_and_no_append_fails(pair: Pair) -> None:
     await pair.start()
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    pair.second.let_up()
-    await asyncio.sleep(SETTLE_S - 2)
-    assert (pair.owned(pair.first), pair.owned(pair.second)) == (PARTITIONS, 0)
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=20)
-    assert pair.owned(pair.first) == PARTITIONS / 2
-    stopped.set()
-    assert await working > 100
+    async with pair.at_work():
+        pair.second.let_up()
+        await asyncio.sleep(SETTLE_S - 2)
+        assert (pair.owned(pair.first), pair.owned(pair.second)) == (PARTITIONS, 0)
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=20)
+        assert pair.owned(pair.first) == PARTITIONS / 2
 
 
 @in_a_pair
 async def test_a_server_that_stops_hands_its_partitions_over_at_once_and_no_append_fails(pair: Pair) -> None:
-    await pair.start()
-    pair.second.let_up()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    pair.first.hold_down()
-    began_s = pair.world.now
-    await pair.cluster.owners[pair.first.name].close()
-    pair.first.crash()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
-    assert pair.world.now - began_s < 0.5, "it did not wait for a lease to run out"
-    await asyncio.sleep(3)
-    stopped.set()
-    assert await working > 100
+    await pair.start_both()
+    async with pair.at_work():
+        pair.first.hold_down()
+        began_s = pair.world.now
+        await pair.cluster.owners[pair.first.name].close()
+        pair.first.crash()
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+        assert pair.world.now - began_s < 0.5, "it did not wait for a lease to run out"
+        await asyncio.sleep(3)
 
 
 @in_a_pair
 async def test_what_a_dead_server_owned_goes_to_the_other_when_its_lease_has_run_out_and_no_append_fails(
     pair: Pair,
 ) -> None:
-    await pair.start()
-    pair.second.let_up()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS / 2, within_s=30)
-    stopped = asyncio.Event()
-    working = asyncio.ensure_future(pair.work_until(stopped))
-    await asyncio.sleep(3)
-    pair.first.hold_down()
-    pair.first.crash()
-    await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
-    await asyncio.sleep(3)
-    stopped.set()
-    assert await working > 100
+    await pair.start_both()
+    async with pair.at_work():
+        held_down(pair.first)
+        await wait_until(lambda: pair.owned(pair.second) == PARTITIONS, within_s=20)
+        await asyncio.sleep(3)
 
 
 @in_a_pair
@@ -162,8 +154,7 @@ async def test_a_server_that_comes_and_goes_moves_nothing(pair: Pair) -> None:
     for _ in range(4):
         pair.second.let_up()
         await asyncio.sleep(SETTLE_S - 2)
-        pair.second.hold_down()
-        pair.second.crash()
+        held_down(pair.second)
         await asyncio.sleep(1)
     assert pair.assignment() == before
 
@@ -194,8 +185,7 @@ in_a_trio = runs_tests_in(Trio)
 async def test_what_one_of_three_owned_is_assigned_once_when_it_dies(trio: Trio) -> None:
     await trio.start()
     before = trio.assignment().version
-    trio.first.hold_down()
-    trio.first.crash()
+    held_down(trio.first)
     await trio.balanced(0, 3, 3)
     await asyncio.sleep(30)
     assert trio.assignment().version - before <= 2, "the others do not undo what one of them did"

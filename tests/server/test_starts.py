@@ -21,7 +21,7 @@ from polonaise.server.startturns import StartTurns
 from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
 from rigs.scenarios import runs_tests
-from rigs.town import Town
+from rigs.town import Town, held_down
 
 TURN_S = 2.0
 WAIT_S = 30.0
@@ -161,10 +161,7 @@ def test_a_server_starts_some_at_a_time_those_in_use_first_and_tells_those_at_re
     monkeypatch.setattr(PartitionOwner, "tick", noted)
 
     async def story(town: Town) -> None:
-        async def append(log: Log) -> None:
-            await log.append(b"x", partition=wanted)
-
-        await town.application("user", append)
+        await town.append(b"x", partition=wanted)
         assert begun.index(wanted) < partitions // 2
         await asyncio.sleep(60)
         assert sorted(begun) == list(range(partitions))
@@ -212,9 +209,7 @@ def test_while_a_storage_node_is_away_nobody_looks_for_it_and_when_it_is_back_so
 
         await town.application("operator", all_engaged)
         away = town.cluster.storage[2]
-        away.hold_down()
-        assert away.process is not None
-        away.process.crash()
+        held_down(away)
         await town.application("writer", append_to_all)  # something to copy in each
         await asyncio.sleep(60)
         assert looks <= 2 * partitions  # and not twice a second in each

@@ -10,17 +10,12 @@ from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
-from rigs.town import Town
+from rigs.town import Town, held_down, in_an_application
 from rigs.waiting import wait_until
 
 KB = 1_000
 BODY = bytes(10 * KB)
 WITHIN_S = 300.0
-
-
-def lose(node: Node) -> None:
-    node.hold_down()
-    node.crash()
 
 
 async def engaged(log: Log, count: int) -> None:
@@ -40,7 +35,7 @@ async def late_by(town: Town, log: Log, count: int) -> Node:
     """Keep a storage node away while so many transactions of 10 KB are committed."""
     await engaged(log, 3)
     away = town.cluster.storage[2]
-    lose(away)
+    held_down(away)
     await engaged(log, 2)
     await append(log, count)
     return away
@@ -52,67 +47,52 @@ def slow(**settings: float) -> ServerSettings:
     return ServerSettings(readmit_transactions=5, **{**bounds, **settings})  # type: ignore[arg-type]
 
 
-def test_a_late_replica_is_copied_to_at_the_rate_that_was_set() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            away = await late_by(town, log, 100)  # a megabyte
-            (server,) = town.cluster.running_servers
-            away.let_up()
-            began_s = asyncio.get_running_loop().time()
-            await wait_until(lambda: server.health()["copies"]["bytes"] > 0, within_s=WITHIN_S, every_s=0.1)
-            samples = await ObservedServer(server, server._host.clock).samples(Detail())
-            assert samples.value(metrics.COPIED_BYTES) > 0
-            assert samples.value(metrics.COPY_RATE) == 100 * KB
-            await engaged(log, 3)
-            assert 8 <= asyncio.get_running_loop().time() - began_s <= 40
-            copies = server.health()["copies"]
-            assert copies["bytes"] > 900 * KB
-            assert copies["under_way"] == copies["waiting"] == 0
-
-        await town.application("user", main)
-
-    Town(1, server=slow()).run(story)
+@in_an_application(server=slow())
+async def test_a_late_replica_is_copied_to_at_the_rate_that_was_set(town: Town, log: Log) -> None:
+    away = await late_by(town, log, 100)  # a megabyte
+    server = town.server
+    away.let_up()
+    began_s = asyncio.get_running_loop().time()
+    await wait_until(lambda: server.health()["copies"]["bytes"] > 0, within_s=WITHIN_S, every_s=0.1)
+    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    assert samples.value(metrics.COPIED_BYTES) > 0
+    assert samples.value(metrics.COPY_RATE) == 100 * KB
+    await engaged(log, 3)
+    assert 8 <= asyncio.get_running_loop().time() - began_s <= 40
+    copies = server.health()["copies"]
+    assert copies["bytes"] > 900 * KB
+    assert copies["under_way"] == copies["waiting"] == 0
 
 
-def test_a_copy_that_a_session_needs_is_not_throttled() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            away = await late_by(town, log, 200)  # two megabytes: more than eight minutes in the background
-            lose(town.cluster.storage[0])
-            away.let_up()
-            began_s = asyncio.get_running_loop().time()
+@in_an_application(server=slow(copy_bytes_per_s=4 * KB, copy_bytes_per_s_min=4 * KB))
+async def test_a_copy_that_a_session_needs_is_not_throttled(town: Town, log: Log) -> None:
+    away = await late_by(town, log, 200)  # two megabytes: more than eight minutes in the background
+    held_down(town.cluster.storage[0])
+    away.let_up()
+    began_s = asyncio.get_running_loop().time()
+    await append(log, 1)
+    assert asyncio.get_running_loop().time() - began_s < 20
+
+
+@in_an_application(server=slow(copy_bytes_per_s=50 * KB, warn_again_s=10.0))
+async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(town: Town, log: Log) -> None:
+    away = await late_by(town, log, 50)
+    name = town.cluster.storage_id(away)
+    server = town.server
+    away.let_up()
+
+    async def go_on_appending() -> None:  # about 200 KB a second, while 50 KB are copied
+        while True:
             await append(log, 1)
-            assert asyncio.get_running_loop().time() - began_s < 20
+            await asyncio.sleep(0.05)
 
-        await town.application("user", main)
-
-    Town(1, server=slow(copy_bytes_per_s=4 * KB, copy_bytes_per_s_min=4 * KB)).run(story)
-
-
-def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            away = await late_by(town, log, 50)
-            name = town.cluster.storage_id(away)
-            (server,) = town.cluster.running_servers
-            away.let_up()
-
-            async def go_on_appending() -> None:  # about 200 KB a second, while 50 KB are copied
-                while True:
-                    await append(log, 1)
-                    await asyncio.sleep(0.05)
-
-            appending = asyncio.create_task(go_on_appending())
-            late = server.partitions[0].owner.readiness.late
-            await wait_until(lambda: "falls behind" in late[name], within_s=WITHIN_S, every_s=0.5)
-            assert "copy_bytes_per_s_min" in late[name]
-            samples = await ObservedServer(server, server._host.clock).samples(Detail())
-            assert samples.value(metrics.FALLING_BEHIND) == 1
-            appending.cancel()
-            await engaged(log, 3)
-            samples = await ObservedServer(server, server._host.clock).samples(Detail())
-            assert samples.value(metrics.FALLING_BEHIND) == 0
-
-        await town.application("user", main)
-
-    Town(1, server=slow(copy_bytes_per_s=50 * KB, warn_again_s=10.0)).run(story)
+    appending = asyncio.create_task(go_on_appending())
+    late = server.partitions[0].owner.readiness.late
+    await wait_until(lambda: "falls behind" in late[name], within_s=WITHIN_S, every_s=0.5)
+    assert "copy_bytes_per_s_min" in late[name]
+    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    assert samples.value(metrics.FALLING_BEHIND) == 1
+    appending.cancel()
+    await engaged(log, 3)
+    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    assert samples.value(metrics.FALLING_BEHIND) == 0

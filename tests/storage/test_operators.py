@@ -26,7 +26,7 @@ from polonaise.wire.messages import (
     Trim,
     Trimmed,
 )
-from rigs.log import KEY, PARTITION, Maker, crcs
+from rigs.log import KEY, PARTITION, Maker
 from rigs.storage import DEADLINE_S, Node, Owner, connected, filled, opened, simulated
 
 OTHER_KEY = bytes(reversed(range(16)))
@@ -113,9 +113,7 @@ async def test_an_emptied_copy_frees_its_segments_and_is_filled_again_in_a_later
         with pytest.raises(Fenced):
             await owner.fence(4)
     assert await owner.fence(6) == SessionInfo(6, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, -1, 0, UNRESOLVED)
-    await owner.copy(made)
-    await owner.join(59, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made)
 
 
 @simulated(cluster_key=KEY)
@@ -156,9 +154,7 @@ async def test_an_emptied_copy_of_a_trimmed_log_begins_anew_and_is_filled_from_t
     await node.restart(power_loss=True)
     owner = await connected(host)
     assert await owner.fence(6) == SessionInfo(6, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, -1, 0, UNRESOLVED)
-    await owner.copy(made)
-    await owner.join(59, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made)
 
 
 @pytest.mark.parametrize(("kind", "number"), [("sync", 3), ("sync", 4), ("sync", 5), ("write", 5), ("write", 6)])

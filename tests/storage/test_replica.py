@@ -502,33 +502,29 @@ def test_a_copy_that_takes_part_drops_what_is_below_an_id_that_is_confirmed() ->
 
 
 def test_nothing_is_dropped_above_what_is_confirmed() -> None:
-    assert_refused(joined(9, confirmed=6).trim(5, 7), OutOfOrder)
+    assert isinstance(refusal(joined(9, confirmed=6).trim(5, 7)), OutOfOrder)
 
 
 def test_a_copy_that_takes_no_part_yet_drops_what_it_knows_to_be_the_logs_for_good() -> None:
     assert replica(9, fence=5, joined=4, confirmed=6).trim(5, 6) == [DropBelow(6)]
     assert replica(9, fence=5, confirmed=8).trim(5, 8) == [DropBelow(8)]
-    assert_refused(replica(9, fence=5, confirmed=6).trim(5, 7), OutOfOrder)
+    assert isinstance(refusal(replica(9, fence=5, confirmed=6).trim(5, 7)), OutOfOrder)
 
 
 def test_a_copy_that_may_have_lost_drops_nothing_above_what_it_is_sure_of() -> None:
     of = replica(9, fence=5, joined=4, confirmed=6, lost_above=4)
     assert of.trim(5, 4) == [DropBelow(4)]
-    assert_refused(of.trim(5, 5), OutOfOrder)
-    assert_refused(replica(3, fence=5, joined=4, confirmed=6, lost_above=8).trim(5, 4), OutOfOrder)
+    assert isinstance(refusal(of.trim(5, 5)), OutOfOrder)
+    assert isinstance(refusal(replica(3, fence=5, joined=4, confirmed=6, lost_above=8).trim(5, 4)), OutOfOrder)
 
 
 def test_a_copy_that_is_not_to_be_believed_drops_nothing() -> None:
-    assert_refused(replica(9, fence=5, joined=5, confirmed=6, lost_above=7, untrusted_above=7).trim(5, 3), NotJoined)
-    assert_refused(replica(9, fence=5, joined=5, confirmed=6, untrusted_above=8).trim(5, 3), NotJoined)
+    assert isinstance(
+        refusal(replica(9, fence=5, joined=5, confirmed=6, lost_above=7, untrusted_above=7).trim(5, 3)), NotJoined
+    )
+    assert isinstance(refusal(replica(9, fence=5, joined=5, confirmed=6, untrusted_above=8).trim(5, 3)), NotJoined)
 
 
 def test_only_the_latest_session_trims_and_only_a_copy_that_was_asked() -> None:
-    assert_refused(joined(9, confirmed=6).trim(4, 3), Fenced)
-    assert_refused(opened(9, fence=5, joined=5, confirmed=6).trim(5, 3), NotJoined)
-
-
-def assert_refused(actions: Sequence[Action], kind: type[PolonaiseError]) -> None:
-    (refuse,) = actions
-    assert isinstance(refuse, Refuse)
-    assert isinstance(refuse.error, kind)
+    assert isinstance(refusal(joined(9, confirmed=6).trim(4, 3)), Fenced)
+    assert isinstance(refusal(opened(9, fence=5, joined=5, confirmed=6).trim(5, 3)), NotJoined)

@@ -163,11 +163,7 @@ def live(
         await serve(world, script)
         calls = node.process.calls
         node.mend()
-        if power_loss:
-            node.machine.power_loss()
-        elif node.process.alive:
-            node.process.crash()
-        node.start(segment_bytes_max=SEGMENT_BYTES)
+        await node.restart(power_loss=power_loss, segment_bytes_max=SEGMENT_BYTES)
         await serve(world, look)
         await node.restart(power_loss=True)
         await serve(world, again)

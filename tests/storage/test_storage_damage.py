@@ -29,12 +29,11 @@ from polonaise.log.control import encode_header
 from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
-from rigs.log import KEY, PARTITION, Maker, crcs
-from rigs.storage import DIRECTORY, Node, Owner, connected, filled, simulate, simulated
+from rigs.log import CONTROL, KEY, PARTITION, Maker, crcs, remove_entry
+from rigs.storage import Node, Owner, connected, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
-CONTROL = f"{DIRECTORY}/polonaise-storage.ctl"
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
 
 
@@ -168,8 +167,7 @@ async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
     if header:
         node.disk.zero_sector(path, 0)
     else:
-        directory, name = node.disk.parent(path)
-        node.disk.change_names((directory, name, None))
+        remove_entry(node.disk, path)
     node.start(segment_bytes_max=1_000)
     owner = await connected(host)
     assert (await owner.fence(2)).lost_above == int(path[-24:-4]) - 1
@@ -188,8 +186,7 @@ async def test_damage_that_a_read_meets_is_recorded_before_it_is_told(host: Host
     node.disk.flip_bit(path, offset + 70)
     with pytest.raises(SegmentDamaged):
         await owner.read(made[place].first, made[place].last)
-    node.machine.power_loss()
-    node.start(segment_bytes_max=2_000)
+    await node.restart(power_loss=True, segment_bytes_max=2_000)
     owner = await connected(host)
     assert (await owner.fence(2)).lost_above == place - 1
     await mended(owner, made)
@@ -371,13 +368,8 @@ def starting(damage: Any, error: type[PolonaiseError], **settings: Any) -> None:
     simulate(script)
 
 
-def _without_control_file(node: Node) -> None:
-    directory, name = node.disk.parent(CONTROL)
-    node.disk.change_names((directory, name, None))
-
-
 def test_a_missing_control_file_is_not_an_empty_node() -> None:
-    starting(_without_control_file, ControlFileMissing)
+    starting(lambda node: remove_entry(node.disk, CONTROL), ControlFileMissing)
 
 
 @pytest.mark.parametrize("offset", [0, 4, 9, 20, 125])

@@ -10,30 +10,29 @@ import pytest
 
 from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
+from polonaise.log.batch import Batch
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import Health, HealthIs
-from rigs.log import PARTITION, Maker
-from rigs.storage import Node, Owner, connected, opened, simulate, simulated
+from rigs.log import PARTITION, Maker, crcs
+from rigs.storage import Node, Owner, connected, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
 
-async def _cut_with_a_failing_sync(host: Host, node: Node, number: int) -> None:
-    """Session 1 writes ids 0..9; session 2 cuts at 4, and the `number`-th sync of that fails. Then the node restarts.
+async def _cut_with_a_failing_sync(host: Host, node: Node, number: int, batches: int = 10) -> list[Batch]:
+    """Session 1 writes ids from 0 on; session 2 cuts at 4, and the `number`-th sync of that fails. Then it restarts.
 
-    A failed sync of promises stops the node; then the cut has not begun, or is over.
+    A failed sync of promises stops the node; then the cut has not begun, or is over. Returns what was written.
     """
-    owner = await opened(host)
-    for each, batch in enumerate(Maker().batches(10, size=200), 1):
-        await owner.store(each, batch)
+    made = Maker().batches(batches, size=200)
+    owner = await filled(host, made)
     await owner.fence(2)
     node.fail_at("sync", number)
     with contextlib.suppress(PolonaiseError):
         await owner.truncate(4)
     node.mend()
-    if node.process.alive:
-        node.process.crash()
-    node.start()
+    await node.restart()
+    return made
 
 
 async def _joined_at_4(host: Host, session: int) -> Owner:
@@ -69,14 +68,13 @@ def test_what_is_acknowledged_after_such_a_cut_lasts(number: int, seed: int) -> 
         owner = await _joined_at_4(host, 3)
         kept = await owner.read_all()
         more = Maker(kept[-1].last, kept[-1].crc).batches(2, session=3, size=200, salt=1)
-        for each, batch in enumerate(more, 1):
-            await owner.store(each, batch)
+        await owner.store_each(more)
         await asyncio.sleep(0.1)
         await node.restart(power_loss=True)
         after = await connected(host)
         info = await after.fence(4)
         assert (info.max_synced, info.lost_above) == (6, UNRESOLVED)
-        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*kept, *more]]
+        assert crcs(await after.read_all()) == crcs([*kept, *more])
 
     simulate(script, seed=seed, may_fail=(PolonaiseError,))
 
@@ -90,30 +88,19 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
     """The sync of its removal failed, the log went on without it, and a loss of power brings it back."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await opened(host)
-        made = Maker().batches(24, size=200)
-        for each, batch in enumerate(made, 1):
-            await owner.store(each, batch)
-        await owner.fence(2)
-        node.fail_at("sync", number)
-        with contextlib.suppress(PolonaiseError):
-            await owner.truncate(4)
-        node.mend()
-        if node.process.alive:
-            node.process.crash()
-        node.start()  # with segments that are never full: what comes goes on where the log ends now
+        # The node restarts with segments that are never full: what comes goes on where the log ends now.
+        made = await _cut_with_a_failing_sync(host, node, number, 24)
         owner = await connected(host)
         info = await owner.open(3)
         held = made[: info.max_synced + 1]
         more = Maker(held[-1].last, held[-1].crc).batches(appended, session=3, size=200, salt=1)
-        for each, batch in enumerate(more, 1):
-            await owner.store(each, batch)
+        await owner.store_each(more)
         await asyncio.sleep(0.1)
         await node.restart(power_loss=True)
         after = await connected(host)
         info = await after.fence(4)
         assert (info.prepared, info.max_synced, info.lost_above) == (held[-1].last, [*held, *more][-1].last, UNRESOLVED)
-        assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*held, *more]]
+        assert crcs(await after.read_all()) == crcs([*held, *more])
 
     simulate(script, seed=seed, may_fail=(PolonaiseError,), segment_bytes_max=1_200)
 
@@ -121,22 +108,18 @@ def test_a_segment_that_was_removed_in_vain_never_hides_what_was_acknowledged_si
 @simulated(segment_bytes_max=1_200)
 async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host: Host, node: Node) -> None:
     """As a restored file would be: whole, of this partition, and of another life of the log."""
-    owner = await opened(host)
     made = Maker().batches(24, size=200)
-    for each, batch in enumerate(made, 1):
-        await owner.store(each, batch)
+    owner = await filled(host, made)
     stale, first = node.segments()[1], int(node.segments()[1][-24:-4])
     contents = node.disk.contents(stale)
     # Cut where the first segment ends, and one batch below, so that the log goes on in that segment.
     await owner.fence(2)
     await owner.truncate(first - 2)
-    node.process.crash()
-    node.start()
+    await node.restart()
     owner = await connected(host)
     info = await owner.open(3)
     more = Maker(info.max_synced, info.last_crc).batches(6, session=3, size=200, salt=1)
-    for each, batch in enumerate(more, 1):
-        await owner.store(each, batch)
+    await owner.store_each(more)
     node.process.crash()
     assert stale not in node.disk.paths()
     node.disk.create(stale).write(0, contents)
@@ -144,7 +127,7 @@ async def test_a_stale_segment_that_is_put_back_is_damage_and_hides_nothing(host
     after = await connected(host)
     info = await after.fence(4)
     assert info.lost_above == info.max_synced == more[-1].last
-    assert [batch.crc for batch in await after.read_all()] == [batch.crc for batch in [*made[: first - 1], *more]]
+    assert crcs(await after.read_all()) == crcs([*made[: first - 1], *more])
 
 
 @simulated
@@ -153,9 +136,7 @@ async def test_health_names_the_partition_until_its_log_is_opened_anew(host: Hos
         named: dict[str, str] = json.loads((await owner.ask(Health(), HealthIs)).document)["unavailable"]
         return named
 
-    owner = await opened(host)
-    for each, batch in enumerate(Maker().batches(10, size=200), 1):
-        await owner.store(each, batch)
+    owner = await filled(host, Maker().batches(10, size=200))
     await owner.fence(2)
     assert await unavailable() == {}
     node.fail_at("sync", 2)  # the first one is of the promises

@@ -14,8 +14,8 @@ from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
-from rigs.log import Maker
-from rigs.storage import Node, connected, opened, simulate, simulated
+from rigs.log import Maker, crcs
+from rigs.storage import Node, connected, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -31,9 +31,8 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
     """Its bytes may have come to the disk whole: they are not told, and never stand beside what is written instead."""
 
     async def script(host: Host, node: Node) -> None:
-        owner = await opened(host)
         made = Maker().batches(5, size=200)
-        await owner.store_each(made)
+        owner = await filled(host, made)
         node.disk.fail_syncs(1)
         with pytest.raises(DiskFailed):
             await owner.store(6, *Maker(made[-1].last, made[-1].crc).batches(3, size=200))
@@ -47,7 +46,7 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
         owner = await connected(host)
         info = await owner.fence(3)
         assert (info.max_synced, info.lost_above) == (5, UNRESOLVED)
-        assert [batch.crc for batch in await owner.read_all()] == [batch.crc for batch in [*made, *instead]]
+        assert crcs(await owner.read_all()) == crcs([*made, *instead])
 
     simulate(script, seed=seed)
 
@@ -77,9 +76,7 @@ def test_a_start_whose_sync_fails_is_a_loss_only_of_what_was_not_known_to_be_syn
     """What is written again may have been acknowledged; what is known to be synced is not touched."""
 
     async def script(host: Host, node: Node, number: int) -> SessionInfo:
-        owner = await opened(host)
-        for each, batch in enumerate(Maker().batches(10, size=200), 1):
-            await owner.store(each, batch)
+        await filled(host, Maker().batches(10, size=200))
         if known:
             await asyncio.sleep(0.1)  # the evidence is written
         node.process.crash()

@@ -13,7 +13,8 @@ from polonaise.storage.settings import StorageSettings
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import ReadBatches
 from rigs.log import Maker, crcs
-from rigs.storage import DIRECTORY, Node, Owner, connected, opened, simulate, simulated
+from rigs.storage import DIRECTORY, Node, connected, opened, simulate, simulated
+from rigs.waiting import wait_until
 
 
 @simulated(reads_max=4)
@@ -74,7 +75,7 @@ def test_stopped_in_the_middle_of_an_append_nothing_acknowledged_is_missing(seed
         await asyncio.sleep(0.001 + seed * 0.0007)
         await node.node.close()
         acknowledged = owner.acknowledged
-        assert (owner.link.closed is not None) or await _closes(owner)
+        await wait_until(lambda: owner.link.closed)
         node.process.terminate()
         await node.process.ended()
         node.start()
@@ -84,14 +85,6 @@ def test_stopped_in_the_middle_of_an_append_nothing_acknowledged_is_missing(seed
         assert crcs(await later.read_all()) == crcs(made[: info.max_synced + 1])
 
     simulate(script, seed=seed, segment_bytes_max=20_000)
-
-
-async def _closes(owner: Owner) -> bool:
-    for _ in range(100):
-        if owner.link.closed is not None:
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 @simulated(started=False)
@@ -105,4 +98,4 @@ async def test_a_node_that_was_closed_leaves_its_directory_to_the_next_in_the_sa
         assert (await owner.open(session)).max_synced == session - 2
         await owner.store(1, Maker(session - 2, (await owner.fence(session)).last_crc).batch())
         await here.close()
-        assert await _closes(owner)
+        await wait_until(lambda owner=owner: owner.link.closed)

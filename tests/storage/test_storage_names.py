@@ -89,8 +89,7 @@ def test_a_crash_at_any_call_leaves_no_name_or_the_whole_name() -> None:
         with contextlib.suppress(PolonaiseError):
             told = await owner.identify("storage-1") == "storage-1"
         assert told or process.dead
-        node.machine.power_loss()
-        node.start(cluster_key=KEY)
+        await node.restart(power_loss=True, cluster_key=KEY)
         owner = await connected(host)
         if told:
             with pytest.raises(WrongStorageNode):

@@ -11,15 +11,10 @@ from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
-from rigs.log import PARTITION, Maker, crcs
+from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, connected, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
-
-
-def removed(node: Node, path: str) -> None:
-    directory, name = node.disk.parent(path)
-    node.disk.change_names((directory, name, None))
 
 
 def replaced(node: Node) -> None:
@@ -38,13 +33,13 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
         owner = await filled(host, made[:4])
         match what:
             case "directory":
-                removed(node, DIRECTORY)
+                remove_entry(node.disk, DIRECTORY)
             case "replaced":
                 replaced(node)
             case "control file":
-                removed(node, f"{DIRECTORY}/polonaise-storage.ctl")
+                remove_entry(node.disk, CONTROL)
             case "lock":
-                removed(node, f"{DIRECTORY}/disk.lock")
+                remove_entry(node.disk, f"{DIRECTORY}/disk.lock")
         before = node.disk.paths()
         await asyncio.sleep(NOTICED_S)
         with pytest.raises(DirectoryGone):
@@ -63,15 +58,13 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
 async def test_a_node_whose_directory_was_removed_comes_back_as_a_new_one(host: Host, node: Node) -> None:
     made = Maker().batches(4)
     await filled(host, made)
-    removed(node, DIRECTORY)
+    remove_entry(node.disk, DIRECTORY)
     await asyncio.sleep(NOTICED_S)
     await node.restart()
     owner = await connected(host)
     info = await owner.fence(2)
     assert (info.max_synced, info.fence) == (-1, 2)
-    await owner.copy(made)
-    await owner.join(made[-1].last, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made)
 
 
 @pytest.mark.parametrize("what", ["segment", "partition"])
@@ -81,7 +74,7 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
 ) -> None:
     made = Maker().batches(8)
     owner = await filled(host, made[:4])
-    removed(node, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
+    remove_entry(node.disk, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
     await asyncio.sleep(NOTICED_S)
     with pytest.raises(PolonaiseError) as refused:
         await owner.store(5, made[4])
@@ -108,7 +101,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     if is_open:
         assert crcs(await owner.read_all()) == crcs(made)
     first = int(node.segments()[1].rpartition("/")[2][:-4])
-    removed(node, node.segment(first))
+    remove_entry(node.disk, node.segment(first))
     if is_open:
         await asyncio.sleep(10.0)
     else:
@@ -119,9 +112,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     info = await owner.fence(3)
     assert info.lost_above == first - 1
     await owner.truncate(info.max_synced)
-    await owner.copy(made[info.max_synced + 1 :])
-    await owner.join(made[-1].last, made[-1].crc)
-    assert crcs(await owner.read_all()) == crcs(made)
+    await owner.bring_up(made, info.max_synced + 1)
 
 
 @simulated

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
 
 import polonaise
-from rigs.oldversion import BEFORE, sources_of
+from rigs.oldversion import old_client
 from rigs.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-APPLICATION = Path(__file__).parent.parent / "rigs" / "oldclient.py"
 SECONDS = 60
-
-
-async def old_process(address: str) -> asyncio.subprocess.Process:
-    old = await asyncio.to_thread(sources_of, BEFORE)
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-u", str(APPLICATION), address,
-        env={"PYTHONPATH": str(old)}, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
 
 
 async def told(process: asyncio.subprocess.Process) -> bytes:
@@ -49,8 +39,7 @@ async def bodies(log: polonaise.Log) -> set[bytes]:
 
 async def test_an_old_host_serves_new_processes_and_leaves_the_log_to_them(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}?partitions=2"
-    process = await old_process(address)
-    try:
+    async with old_client(address) as process:
         first = await told(process)
         async with polonaise.connect(address) as log:
             await log.append(b"attached", 0)
@@ -58,28 +47,19 @@ async def test_an_old_host_serves_new_processes_and_leaves_the_log_to_them(tmp_p
             more = await ended(process)
             await log.append(b"hosting", 0)
             assert {first, b"attached", b"hosting", *more} <= await bodies(log)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_a_new_host_serves_old_processes_and_leaves_the_log_to_them(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}?partitions=2"
     async with polonaise.connect(address) as log:
         await log.append(b"hosting", 0)
-        process = await old_process(address)
-        try:
+        async with old_client(address) as process:
             first = await told(process)
             await wait_until(lambda: _holds(log, first), "the host has what the other process was told")
             await log.close()
             for _ in range(20):  # more than the old process had said before the host went
                 await told(process)
             more = await ended(process)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
     async with polonaise.connect(address) as log:
         assert {b"hosting", first, *more} <= await bodies(log)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 import polonaise
 from polonaise.errors import PolonaiseError, UnsupportedVersion
-from rigs.oldversion import BEFORE, TODAY, NodeOfAVersion, sources_of
+from rigs.oldversion import BEFORE, TODAY, NodeOfAVersion, old_client, sources_of
 from rigs.waiting import time_passes, wait_until
 from rigs.zookeeper import ensemble, new_root
 
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.slow
 
 PARTITIONS = 2
 EVERY_S = 0.02
-APPLICATION = Path(__file__).parent.parent / "rigs" / "oldclient.py"
 
 
 class Cluster:
@@ -153,7 +151,7 @@ async def test_no_append_fails_while_the_nodes_change_their_version_one_by_one(k
         async with (
             polonaise.connect(cluster.coordinator) as log,
             loaded(log) as load,
-            old_client(cluster, old) as other,
+            old_application(cluster) as other,
         ):
             await load.goes_on()
             for node in cluster.storage:
@@ -209,18 +207,10 @@ async def partitions() -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def old_client(cluster: Cluster, old: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def old_application(cluster: Cluster) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run an application with the library of 0.1 until the end; it ends by itself if a fate stays unknown."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(APPLICATION), cluster.coordinator,
-        env={"PYTHONPATH": str(old)}, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
+    async with old_client(cluster.coordinator) as process:
         yield process
         assert process.stdin is not None
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 30) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

@@ -6,15 +6,9 @@ import pytest
 
 from polonaise.errors import ProtocolError
 from polonaise.wire.copies import NEEDED_MAX, Needs, parse_needs
-from rigs.owner import READY, check
+from rigs.owner import COMMITTED, READY, check
 
-COMMITTED = f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0"""
-"""An append that A and B have synced, and C has not."""
+ON_TWO = READY.replace("session 1 at -1", "session 1 at -1 of A B")
 
 # ------------------------------------------------------------------ let in, or refused at once
 
@@ -39,16 +33,9 @@ def test_an_append_that_needs_more_than_is_engaged_is_refused_and_nothing_is_wri
     """)
 
 
-@pytest.mark.parametrize(("engaged", "needs"), [("A B", "3 0"), ("A B", "2 2")])
-def test_only_engaged_replicas_count_for_what_an_append_needs(engaged: str, needs: str) -> None:
-    check(f"""
-    > session 1 at -1 of {engaged}
-    confirm -1
-    mark -1
-    > x mounts at -1
-    send 1: barrier
-    > {engaged} store 1
-    answer x: ready at -1
+@pytest.mark.parametrize("needs", ["3 0", "2 2"])
+def test_only_engaged_replicas_count_for_what_an_append_needs(needs: str) -> None:
+    check(f"""{ON_TWO}
     > x appends 1 needs {needs}
     tell x: 1 INSUFFICIENT_REPLICAS -1
     """)
@@ -123,14 +110,7 @@ def test_a_replica_that_is_engaged_holds_everything_from_before_its_session() ->
 
 
 def test_what_the_session_cant_prove_is_refused_so_that_the_client_asks_in_the_next_one() -> None:
-    check("""
-    > session 1 at -1 of A B
-    confirm -1
-    mark -1
-    > x mounts at -1
-    send 1: barrier
-    > A B store 1
-    answer x: ready at -1
+    check(f"""{ON_TWO}
     > x appends 1
     send 2: 0..0
     > A B store 2

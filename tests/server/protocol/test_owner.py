@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rigs.owner import READY, check
+import pytest
+
+from rigs.owner import COMMITTED, READY, check
 
 # ------------------------------------------------------------------ nothing before it is committed
 
@@ -200,12 +202,7 @@ def test_an_answer_waits_for_a_client_that_takes_no_feed() -> None:
 
 
 def test_a_mount_is_ready_once_everything_up_to_its_mark_was_fed() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+    check(f"""{COMMITTED}
     > y mounts at -1
     send 3: barrier
     feed y: 0..0
@@ -226,67 +223,38 @@ def test_a_mount_that_claims_more_than_there_is_is_told_so_and_fed_nothing() -> 
 # ------------------------------------------------------------------ members that are to change
 
 
-RESET = (
-    READY
-    + """
-    > x appends 1
-    send 2: 0..0
-    > turn
-    > A B store 2
-    feed x: 0..0
-    mark 0
+RESET = f"""{COMMITTED}
     > x appends 2
     send 3: 1..1
-    > turn
     > A B store 3
     feed x: 1..1
     mark 1
     > ends
     end: asked to
 """
-)
 """The client x was fed the ids 0 and 1, of which 1 is given up."""
 
 
-def test_the_mounts_of_clients_end_with_the_session_that_resets_the_head() -> None:
-    check(
-        RESET
-        + """
-        > session 2 at 0 by 2
-        confirm 0
-        send 1: 1..1
-        refuse x its mount: partition_not_ready
-        mark 0
-        """
-    )
-
-
-def test_the_mounts_of_clients_end_although_the_owner_did_not_hear_that_its_session_has_reset_the_head() -> None:
-    # The engagement of session 2 was written, and the answer was lost.
-    check(
-        RESET
-        + """
-        > session 3 at 0 by 2
-        confirm 0
-        send 1: 1..1
-        refuse x its mount: partition_not_ready
-        mark 0
-        """
-    )
+@pytest.mark.parametrize("session", [2, 3], ids=["heard of", "the answer that it was engaged was lost"])
+def test_the_mounts_of_clients_end_with_the_session_that_resets_the_head(session: int) -> None:
+    check(f"""{RESET}
+    > session {session} at 0 by 2
+    confirm 0
+    send 1: 1..1
+    refuse x its mount: partition_not_ready
+    mark 0
+    """)
 
 
 def test_mounts_go_on_in_sessions_after_a_reset_that_the_owner_knows_of() -> None:
-    check(
-        READY
-        + """
-        > ends
-        end: asked to
-        > session 2 at -1 by 0
-        confirm -1
-        send 1: 0..0
-        mark -1
-        """
-    )
+    check(f"""{READY}
+    > ends
+    end: asked to
+    > session 2 at -1 by 0
+    confirm -1
+    send 1: 0..0
+    mark -1
+    """)
 
 
 def test_a_session_ends_at_once_for_a_copy_that_is_to_go() -> None:

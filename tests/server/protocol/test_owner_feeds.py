@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rigs.owner import READY, Talk, check
+from rigs.owner import COMMITTED, READY, Talk, check
 
 # ------------------------------------------------------------------ feeds, and what they wait for
 
 
 def test_a_laggard_is_read_for_and_then_fed_from_memory_again() -> None:
     check(
-        f"""{READY}
-    > x appends 1
-    send 2: 0..0
-    > A B store 2
-    feed x: 0..0
-    mark 0
+        f"""{COMMITTED}
     > x appends 2
     send 3: 1..1
     > A B store 3
@@ -98,9 +93,7 @@ def test_a_refusal_reaches_the_clients_present_mount() -> None:
 
 @pytest.mark.parametrize("events", [("x leaves",), ("x leaves", "x mounts at -1", "x leaves")])
 def test_a_client_that_has_left_is_told_nothing(events: tuple[str, ...]) -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1:k 2:k", "x flushes", *events):
-        talk(event)
+    talk = Talk.ready().hear("x appends 1:k 2:k", "x flushes", *events)
     for event in ("turn", "A B store 2", "A B store 3", "A B store 4"):
         assert not [line for line in talk(event) if " x" in line]
 
@@ -162,9 +155,7 @@ def test_all_mounts_together_have_a_bound() -> None:
 
 
 def test_appends_of_one_client_that_expire_leave_room_for_more() -> None:
-    talk = Talk(append_window_bytes=5_000)
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "C fails"):
-        talk(event)
+    talk = Talk.ready(append_window_bytes=5_000).hear("C fails")
     assert talk("x appends 1!4000") == []
     assert talk("x appends 2!4000") == ["tell x: 2 OVERLOADED -1"]
     assert talk("time 11")[0] == "tell x: 1 DEADLINE -1"

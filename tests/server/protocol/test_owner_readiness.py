@@ -6,58 +6,45 @@ from rigs.owner import Talk
 
 
 def test_sessions_that_end_one_after_the_other_without_a_commit_are_a_trouble_until_one_commits() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails", "session 2 at -1"):
-        talk(event)
+    talk = Talk.ready().hear("x appends 1", "A fails", "session 2 at -1")
     assert talk.owner.readiness.trouble(talk.now.monotonic_s) == "", "a fault alone is none"
-    for event in ("x appends 2", "A fails", "session 3 at -1"):
-        talk(event)
+    talk.hear("x appends 2", "A fails", "session 3 at -1")
     assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
     assert "gone" in talk.owner.readiness.trouble(talk.now.monotonic_s)
     assert talk.owner.readiness.trouble(talk.now.monotonic_s + 60) == "", "nothing has failed for long"
-    for event in ("x appends 3", "A B store 1"):
-        talk(event)
+    talk.hear("x appends 3", "A B store 1")
     assert talk.owner.readiness.trouble(talk.now.monotonic_s) == ""
 
 
 def test_faults_that_end_sessions_while_nobody_waits_for_a_commit_are_no_trouble() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1"):
-        talk(event)
+    talk = Talk.ready()
     for number in (2, 3, 4):
         if number % 2:
             talk("x asks for the mark")  # on its way: but the session has worked, and nobody has appended
-        talk("C fails")
-        talk(f"session {number} at -1")
+        talk.hear("C fails", f"session {number} at -1")
         assert talk.owner.readiness.trouble(talk.now.monotonic_s) == ""
         assert talk("time 1")[-1:] == ["news for x: commits again"]
-        talk("x asks for the mark")
-        talk("A B store 1")
+        talk.hear("x asks for the mark", "A B store 1")
 
 
 def test_sessions_that_sync_nothing_are_a_trouble_though_nobody_appends() -> None:
     talk = Talk()
     for number in (1, 2):
-        for event in (f"session {number} at -1", "x mounts at -1", "A fails"):
-            talk(event)
+        talk.hear(f"session {number} at -1", "x mounts at -1", "A fails")
     assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
 
 
 def test_sessions_whose_appends_wait_behind_synced_barriers_are_a_trouble() -> None:
     talk = Talk()
     for number in (1, 2):
-        for event in (f"session {number} at -1", "x mounts at -1", "A B store 1", f"x appends {number}", "A fails"):
-            talk(event)
+        talk.hear(f"session {number} at -1", "x mounts at -1", "A B store 1", f"x appends {number}", "A fails")
     assert "2 sessions in a row" in talk.owner.readiness.trouble(talk.now.monotonic_s)
 
 
 def test_faults_far_apart_are_two_troubles_and_those_that_are_found_late_are_one() -> None:
     def after(*, idle_s: float, found_s: float) -> str:
-        talk = Talk(acknowledge_s_max=30.0, pulse_s=1000.0)
-        for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails", "session 2 at -1"):
-            talk(event)
-        for event in (f"time {idle_s}", "x appends 2", f"time {found_s}", "A fails"):
-            talk(event)
+        talk = Talk.ready(acknowledge_s_max=30.0, pulse_s=1000.0).hear("x appends 1", "A fails", "session 2 at -1")
+        talk.hear(f"time {idle_s}", "x appends 2", f"time {found_s}", "A fails")
         return talk.owner.readiness.trouble(talk.now.monotonic_s)
 
     assert after(idle_s=60, found_s=0) == ""
@@ -65,9 +52,7 @@ def test_faults_far_apart_are_two_troubles_and_those_that_are_found_late_are_one
 
 
 def test_mounts_are_told_what_keeps_their_appends_once_and_when_nothing_does_any_more() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):
-        talk(event)
+    talk = Talk.ready().hear("x appends 1")
     a, both = "storage node A: [connection_lost] gone", "storage node B: [connection_lost] gone"
     assert talk("A fails")[0] == f"news for x: hindered by {a}", "before it is told that its append has failed"
     assert "tell x: 1 SESSION_ENDED -1" in talk("session 2 at -1")
@@ -85,11 +70,10 @@ def test_mounts_are_told_what_keeps_their_appends_once_and_when_nothing_does_any
 
 def lagging_mount() -> Talk:
     """A fault, and behind it a mount that is proved and does not know it yet: its feed waits for credit."""
-    talk = Talk()
-    for event in ("session 1 at -1", "y mounts at -1", "A B C store 1", "y appends 1 2 3", "A B C store 2", "C fails"):
-        talk(event)
-    for event in ("session 2 at 2 of A B", "x mounts at -1 credit 0", "A B store 1"):
-        talk(event)
+    talk = Talk().hear(
+        "session 1 at -1", "y mounts at -1", "A B C store 1", "y appends 1 2 3", "A B C store 2", "C fails"
+    )
+    talk.hear("session 2 at 2 of A B", "x mounts at -1 credit 0", "A B store 1")
     return talk
 
 
@@ -101,8 +85,7 @@ def test_what_is_over_by_the_time_that_a_mount_is_ready_is_not_told_to_it() -> N
 
 def test_what_began_before_a_mount_was_told_that_it_is_ready_is_told_behind_that() -> None:
     talk = lagging_mount()
-    talk("time 0.25")
-    talk("y appends 4")
+    talk.hear("time 0.25", "y appends 4")
     gone = "[connection_lost] gone"
     hindered = f"hindered by storage node C: {gone}; storage node B: {gone}"
     assert talk("B fails")[0] == f"news for y: {hindered}"
@@ -110,9 +93,7 @@ def test_what_began_before_a_mount_was_told_that_it_is_ready_is_told_behind_that
 
 
 def test_mounts_are_told_what_a_session_that_does_not_start_waits_for() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "ends"):
-        talk(event)
+    talk = Talk.ready().hear("ends")
     talk.owner.readiness.attempt_waits("session 2 waits for a quorum: no answer from A, B")
     assert talk("time 1") == [], "most that end are followed by the next one at once"
     assert talk("time 1") == ["news for x: hindered by session 2 waits for a quorum: no answer from A, B"]
@@ -122,29 +103,22 @@ def test_mounts_are_told_what_a_session_that_does_not_start_waits_for() -> None:
 
 
 def test_replicas_that_fail_after_the_session_has_ended_are_named_too() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A fails"):
-        talk(event)
+    talk = Talk.ready().hear("x appends 1", "A fails")
     a, both = "storage node A: [connection_lost] gone", "storage node B: [connection_lost] gone"
     assert talk("B fails") == [f"news for x: hindered by {a}; {both}"]
     assert talk("B fails") == []
 
 
 def test_what_replicas_failed_with_long_ago_is_not_blamed_again() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A fails", "session 2 at -1", "time 30"):
-        talk(event)
+    talk = Talk().hear("session 1 at -1", "x mounts at -1", "A fails", "session 2 at -1", "time 30")
     assert talk("B fails")[0] == "news for x: hindered by storage node B: [connection_lost] gone"
 
 
 def test_a_member_that_takes_no_part_is_known_with_its_reason() -> None:
-    talk = Talk()
-    talk("session 1 at -1 of A B")
+    talk = Talk().hear("session 1 at -1 of A B")
     assert talk.owner.readiness.late == {"C": ""}
     talk.owner.readiness.replica_late("C", "was trimmed, and there are no fragments")
     talk.owner.readiness.replica_late("A", "is engaged")
     assert talk.owner.readiness.late == {"C": "was trimmed, and there are no fragments"}
-    talk("C fails")
-    talk("ends")
-    talk("session 2 at -1")
+    talk.hear("C fails", "ends", "session 2 at -1")
     assert talk.owner.readiness.late == {}

@@ -12,8 +12,7 @@ from rigs.owner import Talk
 def test_registers_are_listed_by_their_keys_once_a_message_after_the_request_is_committed() -> None:
     talk = Talk()
     talk.owner.registers.replace({b"seat/2": b"b", b"day": b"1", b"seat/1": b"a"})
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1"):
-        talk(event)
+    talk.hear("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1")
     assert talk("x lists") == ["turn"]
     assert talk("A B store 2")[0] == "send 3: barrier"
     assert talk("A C store 3") == ["answer x: registers day=1 seat/1=a seat/2=b"]
@@ -26,16 +25,13 @@ def test_registers_are_listed_by_their_keys_once_a_message_after_the_request_is_
 def test_a_long_list_of_registers_is_answered_in_pages() -> None:
     talk = Talk(listing_count_max=2)
     talk.owner.registers.replace({b"%d" % number: b"v" for number in range(3)})
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "x lists"):
-        talk(event)
+    talk.hear("session 1 at -1", "x mounts at -1", "A B store 1", "x lists")
     assert talk("A C store 2") == ["answer x: registers 0=v 1=v and more"]
 
 
 def test_the_number_of_register_lists_waiting_at_once_is_bounded_however_they_end() -> None:
     """Each is made in the turn in which a message is committed: thousands of them would hold up everybody."""
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1"):
-        talk(event)
+    talk = Talk.ready()
     for events, end in (
         (("turn", "A C store 2", "A C store 3"), "answer x: registers none"),
         (("A B fails", "time 9"), "refuse x: partition_not_ready"),
@@ -50,8 +46,7 @@ def test_the_number_of_register_lists_waiting_at_once_is_bounded_however_they_en
 
 @pytest.mark.parametrize(("first", "prefix"), [(1_026, 0), (0, 1_025)])
 def test_registers_behind_what_no_key_is_are_refused(first: int, prefix: int) -> None:
-    talk = Talk()
-    talk("session 1 at -1")
+    talk = Talk().hear("session 1 at -1")
     with pytest.raises(ProtocolError):
         talk.owner.ask_registers("x1", 1, ListRegisters(bytes(first), bytes(prefix)), talk.now)
     talk.owner.ask_registers("x1", 1, ListRegisters(bytes(1_025), bytes(1_024)), talk.now)

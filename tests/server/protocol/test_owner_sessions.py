@@ -169,9 +169,7 @@ def test_without_a_session_requests_expire_and_say_what_is_waited_for() -> None:
 
 
 def test_who_waits_when_the_partition_moves_is_sent_elsewhere() -> None:
-    talk = Talk()
-    for event in ("session 1 at -1", "x mounts at -1", "A B store 1", "y mounts at -1", "x asks for r", "x lists"):
-        talk(event)
+    talk = Talk.ready().hear("y mounts at -1", "x asks for r", "x lists")
     assert talk("stops") == [
         "answer y: not ready: moved",
         "refuse x: not_owner",

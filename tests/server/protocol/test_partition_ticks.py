@@ -52,43 +52,32 @@ def test_an_owner_is_at_rest_once_every_replica_has_synced_what_it_was_sent() ->
     assert not talk.owner.at_rest  # the request has a deadline
     talk("session 1 at -1")
     assert not talk.owner.at_rest
-    talk("A B store 1")
-    talk("time 1")
+    talk.hear("A B store 1", "time 1")
     assert not talk.owner.at_rest  # C is late, perhaps
-    talk("C store 1")
-    talk("time 1")
+    talk.hear("C store 1", "time 1")
     assert talk.owner.at_rest
     talk("x appends 1")
     assert not talk.owner.at_rest
-    talk("A B C store 2")
-    talk("time 1")
+    talk.hear("A B C store 2", "time 1")
     assert talk.owner.at_rest
     talk("x leaves")
     assert not talk.owner.wanted
 
 
 def test_an_owner_with_mounts_is_told_the_time_until_it_has_told_them_that_nothing_hinders_them() -> None:
-    talk = Talk()
-    talk("session 1 at -1")
-    talk("x mounts at -1")
-    talk("A B C store 1")
-    talk("time 1")
+    talk = Talk().hear("session 1 at -1", "x mounts at -1", "A B C store 1", "time 1")
     assert talk.owner.at_rest
     talk("ends")
     assert not talk.owner.at_rest
     talk.owner.readiness.attempt_waits("storage")
     assert "storage" in " ".join(talk("time 5"))
     assert not talk.owner.at_rest
-    talk("session 2 at -1")
-    talk("time 5")
+    talk.hear("session 2 at -1", "time 5")
     assert talk.owner.at_rest
 
 
 def test_a_request_left_from_a_session_that_ended_keeps_its_deadline() -> None:
-    talk = Talk()
-    talk("session 1 at -1")
-    talk("x mounts at -1")
-    talk("ends")
+    talk = Talk().hear("session 1 at -1", "x mounts at -1", "ends")
     assert not talk.owner.at_rest
     talk("time 100")
     assert talk.owner.at_rest
