@@ -19,7 +19,7 @@ from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
 from polonaise.coordination.values import Registration
 from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
-from rigs.town import Town, in_a_town
+from rigs.town import Town, held_down, in_a_town
 
 T = TypeVar("T")
 PARTITIONS = 3
@@ -70,8 +70,7 @@ async def test_a_cluster_that_is_well_says_so_of_everything(town: Town) -> None:
 async def test_a_storage_node_that_is_gone_is_a_row_with_its_reason(town: Town) -> None:
     await well(town)
     gone = town.cluster.storage[1]
-    gone.hold_down()
-    gone.crash()
+    held_down(gone)
     name = town.cluster.storage_id(gone)
     status = await until(town, lambda status: all(each.state == "degraded" for each in status.partitions))
     assert status.wellness is Wellness.DEGRADED
@@ -89,9 +88,7 @@ async def test_a_storage_node_that_is_gone_is_a_row_with_its_reason(town: Town) 
 @in_a_town(partitions=PARTITIONS)
 async def test_without_an_owner_that_answers_nobody_knows_how_a_partition_is(town: Town) -> None:
     await well(town)
-    (server,) = town.cluster.servers
-    server.hold_down()
-    server.crash()
+    held_down(town.cluster.servers[0])
     status = await status_of(town)
     assert status.wellness is Wellness.FAILED
     assert [each.state for each in status.partitions] == ["unknown"] * PARTITIONS
@@ -149,7 +146,7 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
 @in_a_town(partitions=PARTITIONS)
 async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whatever_it_owns(town: Town) -> None:
     await well(town)
-    (server,) = town.cluster.running_servers
+    server = town.server
     server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     status = await status_of(town)
     (row,) = status.servers
@@ -242,8 +239,7 @@ async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_r
 async def test_what_is_required_is_shown_while_it_cant_be_had_too(town: Town) -> None:
     await well(town)
     assert not (await town.operator(lambda host, coordinator: require(host, coordinator, 3, 0, 20.0))).waiting
-    town.cluster.storage[0].hold_down()
-    town.cluster.storage[0].crash()
+    held_down(town.cluster.storage[0])
     status = await until(town, lambda each: each.wellness is Wellness.FAILED)
     assert status.document()["required"] == status.required == "3 copies"
     found = await observed(town, lambda observer: describe_partition(observer, 1))

@@ -38,7 +38,7 @@ from polonaise.host import Host
 from polonaise.terms import Transaction
 from rigs.health import until_engaged
 from rigs.scenarios import runs_tests
-from rigs.town import Fold, Town, in_a_town, in_an_application
+from rigs.town import Fold, Town, held_down, in_a_town, in_an_application
 
 BEFORE = b"was there before"
 
@@ -48,12 +48,9 @@ def after(mistake: Callable[[Log], Awaitable[None]], seed: int = 1) -> None:
     """Make a mistake in a cluster that holds something; then it holds that still, and takes more."""
 
     async def story(town: Town) -> None:
-        async def good(log: Log) -> None:
-            await log.append(BEFORE, partition=0)
-
-        await town.application("good", good)
+        await town.append(BEFORE)
         await town.application("bad", mistake)
-        await town.application("good", good)
+        await town.append(BEFORE)
         assert (await town.log()).count(BEFORE) == 2
 
     Town(seed).run(story)
@@ -105,10 +102,7 @@ async def test_too_many_locks(log: Log) -> None:
 @pytest.mark.parametrize("partition", [-1, 1, 2**31])
 @after
 async def test_an_unknown_partition(log: Log, *, partition: int) -> None:
-    for ask in (
-        lambda: log.append(b"", partition),
-        lambda: log.read(partition),
-    ):
+    for ask in (lambda: log.append(b"", partition), lambda: log.read(partition)):
         with pytest.raises(UnknownPartition) as raised:
             ask()
         checked(raised, "unknown_partition", Retry.NEVER, str(partition), "0 to 0")
@@ -179,10 +173,7 @@ async def test_a_client_ahead_of_the_log(town: Town) -> None:
         with pytest.raises(ClientAhead):
             await log.run(lambda tx: tx.append(b"never"), partition=0, timeout=60)
 
-    async def good(log: Log) -> None:
-        await log.append(BEFORE, 0)
-
-    await town.application("good", good)
+    await town.append(BEFORE)
     await town.application("ahead", main, ahead)
     assert await town.log() == [BEFORE]
 
@@ -243,21 +234,18 @@ async def test_a_full_disk_on_a_minority_is_left_out_and_comes_back(town: Town) 
 
 @in_a_town
 async def test_full_disks_everywhere_refuse_appends_by_name_and_lose_nothing(town: Town) -> None:
-    disks = [node.machine.disk for node in town.cluster.storage]
-
     async def main(log: Log) -> None:
         for number in range(10):
             await log.append(b"%d" % number, 0)
-        for disk in disks:
-            disk.fill(10)
+        town.fill_disks()
         waits = log.submit(lambda tx: tx.append(b"waits"), partition=0)
         with pytest.raises(AppendFailed):
             await log.append(bytes(1_000), 0)
         assert not waits.done
         # What is there is served all the same.
         assert [tx.data async for tx in log.read(0, timeout=60)] == [b"%d" % number for number in range(10)]
-        for disk in disks:
-            disk.free()
+        for node in town.cluster.storage:
+            node.machine.disk.free()
         assert (await waits).id == 10
 
     await town.application("writer", main)
@@ -307,8 +295,8 @@ def test_syncs_that_fail_on_a_majority_at_once_lose_nothing_and_the_partition_go
             for node in town.cluster.storage:
                 if strike == "power loss":
                     node.machine.power_loss()
-                elif node.process is not None:
-                    node.process.crash()
+                else:
+                    node.crash()
             await appending
             await until_engaged(log, 3, within_s=120)
 
@@ -337,15 +325,13 @@ async def _restored_from_old_copies(town: Town, log: Log) -> None:
     for number in range(3):
         await log.append(b"%d" % number, 0)
     for node in town.cluster.storage:
-        node.hold_down()
-        if node.process is not None:
-            node.process.crash()
+        held_down(node)
     for node, snapshot in zip((first, second), old, strict=True):
         node.machine.disk.restore(snapshot)
     first.let_up()
     second.let_up()
     await asyncio.sleep(10)
-    waits_for = town.cluster.owners["server-0"].health()["partitions"]["0"]["waits_for"]
+    waits_for = town.server.health()["partitions"]["0"]["waits_for"]
     assert third.name in waits_for, waits_for
 
 
@@ -373,7 +359,7 @@ async def test_when_every_disk_is_old_the_partition_stops_and_says_so(town: Town
     third.machine.disk.restore(old)
     third.let_up()
     await asyncio.sleep(10)
-    health = town.cluster.owners["server-0"].health()["partitions"]["0"]
+    health = town.server.health()["partitions"]["0"]
     assert not health["ready"]
     for told in ("committed up to 3", "no more than 0", "Restore newer ones"):
         assert told in health["waits_for"]

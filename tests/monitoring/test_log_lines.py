@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polonaise.node.logformat import JsonLines, LogFormat, TextLines, log_to
-from rigs.town import Town
+from rigs.town import Town, held_down
 
 _LOG = logging.getLogger("polonaise.test")
 
@@ -70,10 +70,9 @@ def test_what_is_done_is_logged_only_when_asked_for(monkeypatch: pytest.MonkeyPa
 
 def test_a_cluster_at_work_logs_partition_generation_and_session(caplog: pytest.LogCaptureFixture) -> None:
     async def story(town: Town) -> None:
-        await town.application("client", lambda log: log.append(b"first", 0))
-        town.cluster.storage[0].hold_down()
-        town.cluster.storage[0].crash()
-        await town.application("client", lambda log: log.append(b"second", 0))
+        await town.append(b"first")
+        held_down(town.cluster.storage[0])
+        await town.append(b"second")
 
     with caplog.at_level(logging.INFO):
         Town(1).run(story)

@@ -23,24 +23,21 @@ from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.node import Server
+from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import Node
 from polonaise.terms import NO_SESSION
 from polonaise.wire.messages import Flush
-from rigs.town import Town, in_a_town, in_an_application
+from rigs.town import Town, held_down, in_an_application
 from rigs.waiting import wait_until
 
 
+def watched(town: Town) -> ObservedServer:
+    return ObservedServer(town.server, town.server._host.clock)
+
+
 async def of_server(town: Town) -> Samples:
-    (server,) = town.cluster.running_servers
-    return await ObservedServer(server, server._host.clock).samples(Detail())
-
-
-def lose(node: Node) -> None:
-    """Kill a node, and do not start it again until it is let up."""
-    node.hold_down()
-    node.crash()
+    return await watched(town).samples(Detail())
 
 
 async def of_storage(town: Town) -> Samples:
@@ -48,11 +45,17 @@ async def of_storage(town: Town) -> Samples:
     return await ObservedStorage(node, node._host, node._settings.directory).samples(Detail())
 
 
+async def owner_of_a_second_session(town: Town) -> PartitionOwner:
+    """Wait until partition 0 has a session without a node that is away. Return its owner."""
+    owner = town.server.partitions[0].owner
+    await wait_until(lambda: owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    return owner
+
+
 @in_an_application
 async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
-    server._refused["not_owner"] += 1
+    town.server._refused["not_owner"] += 1
     seen = {**await of_server(town), **await of_storage(town)}
     of_every_node = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_node_")}
     of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name}
@@ -66,12 +69,11 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
 @in_an_application
 async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
-    cluster = server._description.key.hex()[:8]
-    partitions = server._description.partitions
+    description = town.server._description
+    cluster, partitions = description.key.hex()[:8], description.partitions
     seen = await of_server(town)
     assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
-    server._follow(Assignment())
+    town.server._follow(Assignment())
     seen = await of_server(town)
     assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
 
@@ -81,47 +83,42 @@ async def test_a_replica_of_which_nothing_is_known_lacks_everything(town: Town, 
     await log.append(b"all there", 0)
     away = town.cluster.storage[0]
     name = town.cluster.storage_id(away)
-    lose(away)
-    (server,) = town.cluster.running_servers
-    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    held_down(away)
+    owner = await owner_of_a_second_session(town)
     await log.append(b"without one", 0)
-    server.partitions[0].owner.readiness.reached.pop(name, None)  # as after a start while it was away
+    owner.readiness.reached.pop(name, None)  # as after a start while it was away
     assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 2
     away.let_up()
 
 
-@in_a_town(partitions=4)
-async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the_bound(town: Town) -> None:
-    async def main(log: Log) -> None:
-        for partition in range(4):
-            await log.append(b"first", partition)
-        (server,) = town.cluster.running_servers
-        turns, read_in = 0, []
+@in_an_application(partitions=4)
+async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the_bound(town: Town, log: Log) -> None:
+    for partition in range(4):
+        await log.append(b"first", partition)
+    turns, read_in = 0, []
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        for served in server.partitions.values():
+    for served in town.server.partitions.values():
 
-            def totals(own: Callable[[], dict[str, int]] = served.totals) -> dict[str, int]:
-                read_in.append(turns)
-                return own()
+        def totals(own: Callable[[], dict[str, int]] = served.totals) -> dict[str, int]:
+            read_in.append(turns)
+            return own()
 
-            served.totals = totals  # type: ignore[method-assign,assignment]
-        counting = asyncio.create_task(count())
-        before, servermetrics._TURN_PARTITIONS_LISTED = servermetrics._TURN_PARTITIONS_LISTED, 1
-        try:
-            seen = await of_server(town)
-        finally:
-            servermetrics._TURN_PARTITIONS_LISTED = before
-            counting.cancel()
-        assert len(set(read_in)) == len(read_in) == 4
-        assert seen.value(metrics.TRANSACTIONS) == 4
-
-    await town.application("client", main)
+        served.totals = totals  # type: ignore[method-assign,assignment]
+    counting = asyncio.create_task(count())
+    before, servermetrics._TURN_PARTITIONS_LISTED = servermetrics._TURN_PARTITIONS_LISTED, 1
+    try:
+        seen = await of_server(town)
+    finally:
+        servermetrics._TURN_PARTITIONS_LISTED = before
+        counting.cancel()
+    assert len(set(read_in)) == len(read_in) == 4
+    assert seen.value(metrics.TRANSACTIONS) == 4
 
 
 async def test_a_server_that_waits_for_its_coordinator_names_it(tmp_path: Path) -> None:
@@ -145,8 +142,7 @@ async def test_a_server_that_waits_for_its_coordinator_names_it(tmp_path: Path) 
 @in_an_application
 async def test_whether_a_server_is_ready_is_not_read_from_its_health_document(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
-    observed = ObservedServer(server, server._host.clock)
+    server, observed = town.server, watched(town)
     server.health = None  # type: ignore[method-assign,assignment]
     try:
         assert observed.not_ready() == ""
@@ -175,7 +171,7 @@ async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(
 
 @in_an_application
 async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log: Log) -> None:
-    (server,) = town.cluster.running_servers
+    server = town.server
     await log.append(b"first", 0)
     connection, *_ = server._connections
     server._on_message(connection, Flush(), 1, 7)
@@ -188,12 +184,11 @@ async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log:
 async def test_a_storage_node_that_is_away_lags_by_what_it_has_not_acknowledged(town: Town, log: Log) -> None:
     for _ in range(3):
         await log.append(b"all there", 0)
-    (server,) = town.cluster.running_servers
     away = town.cluster.storage[0]
     name = town.cluster.storage_id(away)
     assert (await of_server(town)).value(metrics.PARTITION_REPLICA_LAG, 0, name) == 0
-    lose(away)
-    await wait_until(lambda: server.partitions[0].owner.counts["sessions"] == 2, within_s=60.0, every_s=0.1)
+    held_down(away)
+    await owner_of_a_second_session(town)
     for _ in range(5):
         await log.append(b"without one", 0)
     seen = await of_server(town)
@@ -218,8 +213,8 @@ async def test_a_storage_node_that_is_away_lags_by_what_it_has_not_acknowledged(
 async def test_without_a_quorum_a_partition_is_not_ready_and_its_inbox_fills(town: Town, log: Log) -> None:
     await log.append(b"all there", 0)
     for node in town.cluster.storage[:2]:
-        lose(node)
-    (server,) = town.cluster.running_servers
+        held_down(node)
+    server = town.server
     waiting = [log.append(bytes(1000), 0) for _ in range(2)]
     await wait_until(lambda: server.partitions[0].owner.session is None, within_s=60.0, every_s=0.1)
     more = log.append(bytes(1000), 0)
@@ -231,7 +226,7 @@ async def test_without_a_quorum_a_partition_is_not_ready_and_its_inbox_fills(tow
     assert seen.value(metrics.PARTITION_SESSION, 0) == NO_SESSION
     assert seen.value(metrics.INBOX) == 1
     assert seen.value(metrics.INBOX_BYTES) == seen.value(metrics.PARTITION_INBOX_BYTES, 0)
-    observed = ObservedServer(server, server._host.clock)
+    observed = watched(town)
     assert observed.not_ready() == f"partition 0: {conditions_in(server.health())[0].waits_for}"
     for node in town.cluster.storage[:2]:
         node.let_up()
@@ -243,11 +238,11 @@ async def test_without_a_quorum_a_partition_is_not_ready_and_its_inbox_fills(tow
 @in_an_application
 async def test_the_lag_of_a_client_that_does_not_read_is_told(town: Town, log: Log) -> None:
     await log.append(b"mounted", 0)
-    (server,) = town.cluster.running_servers
-    (mount,) = server.partitions[0].owner.feeds.mounts.values()
+    owner = town.server.partitions[0].owner
+    (mount,) = owner.feeds.mounts.values()
     mount.credit = 0
     writes = [log.append(b"more", 0) for _ in range(4)]
-    await wait_until(lambda: server.partitions[0].owner.committed == 4)
+    await wait_until(lambda: owner.committed == 4)
     seen = await of_server(town)
     assert seen.value(metrics.CLIENT_LAG, 0, log.client_id) == 4
     assert seen.value(metrics.FEED_LAG) == seen.value(metrics.PARTITION_FEED_LAG, 0) == 4
@@ -266,8 +261,7 @@ async def test_reads_from_memory_are_hits_and_older_ones_misses(town: Town, log:
     after = await of_server(town)
     hits = [each.value(metrics.CACHE_HITS) for each in (before, after)]
     assert hits[1] > hits[0]  # type: ignore[operator]
-    (server,) = town.cluster.running_servers
-    server.partitions[0].owner.cache.clear()
+    town.server.partitions[0].owner.cache.clear()
     assert (await log.transaction(0, 0)).data == b"first"
     assert (await of_server(town)).value(metrics.CACHE_MISSES) == 1
     assert (await of_server(town)).value(metrics.CACHE_BYTES) == 0
@@ -276,7 +270,7 @@ async def test_reads_from_memory_are_hits_and_older_ones_misses(town: Town, log:
 @in_an_application
 async def test_totals_never_fall_when_a_partition_goes(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
+    server = town.server
     before = server.measures().totals
     server._follow(Assignment())
     assert not server.partitions
@@ -288,18 +282,18 @@ async def test_totals_never_fall_when_a_partition_goes(town: Town, log: Log) -> 
 @in_an_application
 async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
+    server = town.server
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 0
     server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     seen = await of_server(town)
     assert seen.value(metrics.COORDINATOR_TROUBLE) == 1
     assert seen.value(metrics.COORDINATOR_ERRORS) == 1
-    health = await ObservedServer(server, server._host.clock).health()
+    health = await watched(town).health()
     assert health["status"] == "degraded"
     (problem,) = health["problems"]["0"]
     assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
     server._follow(Assignment())
-    health = await ObservedServer(server, server._host.clock).health()
+    health = await watched(town).health()
     assert health["status"] == "degraded"
     assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
     server._trouble.succeeded("the lease can't be renewed")
@@ -310,29 +304,25 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
 @in_an_application
 async def test_a_coordinator_that_cannot_be_reached_is_trouble_until_it_can(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    (server,) = town.cluster.running_servers
+    trouble = town.server._trouble
     town.cluster.cut_off.add("server-0")
-    await wait_until(lambda: str(server._trouble), within_s=60.0, every_s=0.1)
+    await wait_until(lambda: str(trouble), within_s=60.0, every_s=0.1)
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 1
     town.cluster.cut_off.clear()
-    await wait_until(lambda: not str(server._trouble), within_s=60.0, every_s=0.1)
+    await wait_until(lambda: not str(trouble), within_s=60.0, every_s=0.1)
 
 
-@in_a_town
-async def test_a_server_that_owns_nothing_is_ready_to_take_over(town: Town) -> None:
-    async def main(log: Log) -> None:
-        await log.append(b"first", 0)
-        (server,) = town.cluster.running_servers
-        observed = ObservedServer(server, server._host.clock)
-        server.partitions.clear()
-        assert observed.not_ready() == ""
-        assert (await observed.health())["status"] == "ok"
-        server.followed = False
-        assert "has not read the assignment" in observed.not_ready()
-        assert (await observed.health())["status"] == "not_ready"
-        server.followed = True
-
-    await town.application("client", main)
+@in_an_application
+async def test_a_server_that_owns_nothing_is_ready_to_take_over(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    server, observed = town.server, watched(town)
+    server.partitions.clear()
+    assert observed.not_ready() == ""
+    assert (await observed.health())["status"] == "ok"
+    server.followed = False
+    assert "has not read the assignment" in observed.not_ready()
+    assert (await observed.health())["status"] == "not_ready"
+    server.followed = True
 
 
 @in_an_application
@@ -352,23 +342,17 @@ async def test_a_replica_that_cannot_be_used_is_told_by_its_node(town: Town, log
     replica.unavailable = None
 
 
-def test_latencies_are_those_of_the_virtual_clock() -> None:
-    async def story(town: Town) -> None:
-        async def main(log: Log) -> None:
-            began_s = town.world.now
-            await log.append(b"first", 0)
-            took_s = town.world.now - began_s
-            (server,) = town.cluster.running_servers
-            latencies = server.measures().latencies
-            assert sum(latencies.counts) == 1
-            assert 0 < latencies.total < took_s
-            syncs = town.cluster.stores[town.cluster.storage[0].name].measures().syncs
-            assert sum(syncs.counts) == 1
-            assert 0 < syncs.total < latencies.total
-
-        await town.application("client", main)
-
-    Town(1, server=ServerSettings()).run(story)
+@in_an_application
+async def test_latencies_are_those_of_the_virtual_clock(town: Town, log: Log) -> None:
+    began_s = town.world.now
+    await log.append(b"first", 0)
+    took_s = town.world.now - began_s
+    latencies = town.server.measures().latencies
+    assert sum(latencies.counts) == 1
+    assert 0 < latencies.total < took_s
+    syncs = town.cluster.stores[town.cluster.storage[0].name].measures().syncs
+    assert sum(syncs.counts) == 1
+    assert 0 < syncs.total < latencies.total
 
 
 def test_a_histogram_counts_each_duration_once_bounds_included() -> None:
