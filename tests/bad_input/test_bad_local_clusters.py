@@ -278,7 +278,7 @@ def test_no_zookeeper_at_the_address(shell: Shell) -> None:
 def test_a_wrong_root(shell: Shell) -> None:
     from rigs.zookeeper import ensemble
 
-    address = f"zookeeper://{ensemble(1).hosts}/no-cluster-here"
+    address = f"zookeeper://{ensemble().hosts}/no-cluster-here"
     shell.refuses("cluster", "status", "--coordinator", address, code="not_initialized", naming="no-cluster-here")
 
 

@@ -181,7 +181,7 @@ from polonaise.coordination.backend import Entry
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 
 async def main():
-    backend = ZooKeeperBackend({ensemble(1).hosts!r}, {root!r}, session_s={SESSION_S})
+    backend = ZooKeeperBackend({ensemble().hosts!r}, {root!r}, session_s={SESSION_S})
     assert await backend.register("members/1", Entry(b"k" * 16, 0, b"[]"))
     os.kill(os.getpid(), signal.SIGKILL)
 

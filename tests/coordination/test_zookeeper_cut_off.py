@@ -53,9 +53,9 @@ async def two_servers(directory: Path) -> AsyncIterator[Deposed]:
         storage = StorageNode(host, StorageSettings(directory=str(directory), listen="127.0.0.1:0", cluster_key=KEY))
         await storage.start()
         closing.push_async_callback(storage.close)
-        proxy = await closing.enter_async_context(proxied(ensemble(1).hosts))
+        proxy = await closing.enter_async_context(proxied(ensemble().hosts))
         servers = []
-        for hosts in (proxy.address, ensemble(1).hosts):
+        for hosts in (proxy.address, ensemble().hosts):
             backend = ZooKeeperBackend(hosts, root, session_s=SESSION_S)
             coordinator = Coordinator(backend, host.clock)
             closing.push_async_callback(coordinator.close)
@@ -155,7 +155,7 @@ async def test_an_answer_is_not_believed_if_the_server_could_not_catch_up_before
 @pytest.mark.slow
 async def test_a_name_holds_for_the_session_that_zookeeper_grants_if_that_is_shorter_than_what_was_asked_for() -> None:
     asked_s = 4.5
-    backend = ZooKeeperBackend(ensemble(1).hosts, new_root(), session_s=asked_s)
+    backend = ZooKeeperBackend(ensemble().hosts, new_root(), session_s=asked_s)
     try:
         assert backend.holds_s == asked_s
         assert await backend.read("description") is None
@@ -164,7 +164,7 @@ async def test_a_name_holds_for_the_session_that_zookeeper_grants_if_that_is_sho
     finally:
         await backend.close()
     # With ticks of half a second ZooKeeper grants 10 seconds at most.
-    backend = ZooKeeperBackend(ensemble(1).hosts, new_root(), session_s=60.0)
+    backend = ZooKeeperBackend(ensemble().hosts, new_root(), session_s=60.0)
     try:
         assert await backend.read("description") is None
         assert backend._session is not None

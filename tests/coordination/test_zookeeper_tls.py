@@ -70,7 +70,7 @@ async def test_a_zookeeper_with_tls_is_not_reached_without(encrypted: ZooKeeperE
 
 @pytest.mark.slow
 async def test_a_zookeeper_without_tls_is_not_reached_with_it(ours: Authority) -> None:
-    await refused(ensemble(1).hosts, ours.node("hopeful"), "?tls=no is for one without TLS")
+    await refused(ensemble().hosts, ours.node("hopeful"), "?tls=no is for one without TLS")
 
 
 @pytest.mark.slow

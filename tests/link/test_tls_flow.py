@@ -9,7 +9,7 @@ import os
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -17,8 +17,9 @@ from polonaise.errors import ConnectionLost, Overloaded
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, LinkSettings, connect, hello
+from polonaise.link.connection import Connection, LinkSettings, connect
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Feed
+from rigs.nodewithtls import NodeWithTls
 from rigs.scenarios import runs_tests_on_loops
 from rigs.tls import Authority
 from rigs.waiting import wait_until
@@ -191,61 +192,18 @@ async def test_a_large_write_leaves_no_large_buffer_behind(identity: TlsIdentity
         assert _resident_bytes() - before < 64 * MIB, "128 MiB if each connection kept as much as it wrote"
 
 
-class BookingNode:
-    """Accepts clients as a server does, with a budget for all of them."""
-
-    def __init__(self, identity: TlsIdentity, budget: Budget | None = None, **settings: Any) -> None:
-        self.host = RealHost(tls=identity)
-        self.connections: list[Connection] = []
-        self._budget = budget
-        self._settings = LinkSettings(**settings)
-
-    def make(self) -> Connection:
-        made = Connection(
-            self.host,
-            hello=hello(ROLE_SERVER, "the node", node=1),
-            peer_roles=(ROLE_CLIENT,),
-            on_message=lambda *_: None,
-            accepted=True,
-            settings=self._settings,
-            budget=self._budget,
-        )
-        self.connections.append(made)
-        return made
-
-    async def deaf_client(self) -> Connection:
-        """Connect a client that reads nothing from now on."""
-        client = await connect(
-            self.host,
-            self.listener.address,
-            lambda: Connection(
-                self.host,
-                hello=hello(ROLE_CLIENT, "deaf", node=2),
-                peer_roles=(ROLE_SERVER,),
-                on_message=lambda *_: None,
-            ),
-            deadline_s=DEADLINE_S,
-        )
-        client.pause("the test says so")
-        return client
-
-    async def __aenter__(self) -> BookingNode:
-        self.listener = await self.host.network.listen("127.0.0.1:0", self.make)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.listener.close()
-        for connection in self.connections:
-            connection.abort(ConnectionLost("the test is over"))
-        await asyncio.sleep(0)
-        self.host.close()
+async def deaf_client(node: NodeWithTls) -> Connection:
+    """Connect a client that reads nothing from now on."""
+    client = await connect(node.host, node.address, node.dialling(node.own_host).make, deadline_s=DEADLINE_S)
+    client.pause("the test says so")
+    return client
 
 
 @on_both_loops
 async def test_answers_that_nobody_reads_are_bounded_over_all_connections(identity: TlsIdentity) -> None:
-    budget = Budget(32 * MIB)
-    async with BookingNode(identity, budget) as node:
-        clients = [await node.deaf_client() for _ in range(5)]
+    async with NodeWithTls(identity, ROLE_SERVER, ROLE_CLIENT) as node:
+        budget = node.budget = Budget(32 * MIB)
+        clients = [await deaf_client(node) for _ in range(5)]
         for connection in list(node.connections):
             connection.send(Feed(0, payload=[bytes(16 * MIB)]))
         assert budget.cut_off >= 3, "two of these fit at most, and a few MiB are in the network"
@@ -258,9 +216,9 @@ async def test_answers_that_nobody_reads_are_bounded_over_all_connections(identi
 
 @on_both_loops
 async def test_a_feed_that_all_have_in_common_is_booked_on_nobody(identity: TlsIdentity) -> None:
-    budget = Budget(32 * MIB)
-    async with BookingNode(identity, budget) as node:
-        clients = [await node.deaf_client() for _ in range(5)]
+    async with NodeWithTls(identity, ROLE_SERVER, ROLE_CLIENT) as node:
+        budget = node.budget = Budget(32 * MIB)
+        clients = [await deaf_client(node) for _ in range(5)]
         gc.collect()
         before = _resident_bytes()
         batch = Feed(0, payload=[bytes(16 * MIB)])
@@ -275,8 +233,9 @@ async def test_a_feed_that_all_have_in_common_is_booked_on_nobody(identity: TlsI
 
 @on_both_loops
 async def test_a_deaf_peer_keeps_writers_waiting_and_is_cut_off(identity: TlsIdentity) -> None:
-    async with BookingNode(identity, unread_s_max=1.5, heartbeat_s=0.2, unsent_bytes_high=MIB) as node:
-        client = await node.deaf_client()
+    async with NodeWithTls(identity, ROLE_SERVER, ROLE_CLIENT) as node:
+        node.settings = LinkSettings(unread_s_max=1.5, heartbeat_s=0.2, unsent_bytes_high=MIB)
+        client = await deaf_client(node)
         [connection] = node.connections
         connection.send(Feed(0, payload=[bytes(16 * MIB)]))
         assert not connection.writable

@@ -23,8 +23,8 @@ from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import vouching
 from polonaise.link.connection import Connection, connect, hello
-from polonaise.wire.codec import Message
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, HighWaterMark, HighWaterMarkIs
+from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, HighWaterMark, HighWaterMarkIs
+from rigs.nodewithtls import NodeWithTls
 from rigs.scenarios import runs_tests_on_loops
 from rigs.tls import EXPIRED_DAYS, Authority, careless, replace
 from rigs.waiting import nothing_happens_for, wait_until
@@ -37,64 +37,15 @@ QUICK_S = 3.0
 on_both_loops = runs_tests_on_loops(lambda directory: Authority(directory / "ours"))
 
 
-class NodeWithTls:
-    """Accepts connections as a storage node or server does, and answers one kind of request."""
-
-    def __init__(self, identity: TlsIdentity | None, role: int = ROLE_STORAGE, takes: int = ROLE_SERVER) -> None:
-        self.host = RealHost(tls=identity)
-        self.role = role
-        self.takes = takes
-        self.connections: list[Connection] = []
-        self.closed: list[PolonaiseError] = []
-        self.address = ""
-
-    def make(self) -> Connection:
-        made = Connection(
-            self.host,
-            hello=hello(self.role, "the node", node=1),
-            peer_roles=(self.takes,),
-            on_message=self._answer,
-            on_closed=lambda _, error: self.closed.append(error),
-            accepted=True,
-        )
-        self.connections.append(made)
-        return made
-
-    def _answer(self, connection: Connection, message: Message, request: int, partition: int) -> None:
-        connection.send(HighWaterMarkIs(1, 42), request=request, partition=partition)
-
-    async def __aenter__(self) -> NodeWithTls:
-        self._listener = await self.host.network.listen("127.0.0.1:0", self.make)
-        self.address = self._listener.address
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._listener.close()
-        for connection in self.connections:
-            connection.abort(ConnectionLost("the test is over"))
-        await asyncio.sleep(0)
-        self.host.close()
-
-
 @contextlib.asynccontextmanager
 async def dialled(
-    node: NodeWithTls, identity: TlsIdentity | None, *, role: int | None = None, host: str = "127.0.0.1"
+    node: NodeWithTls, identity: TlsIdentity | None, *, host: str = "127.0.0.1"
 ) -> AsyncIterator[Connection]:
-    """Connect to the node as what it takes, or as another role."""
+    """Connect to the node as what it takes."""
     machine = RealHost(tls=identity)
     port = node.address.rpartition(":")[2]
     try:
-        connection = await connect(
-            machine,
-            f"{host}:{port}",
-            lambda: Connection(
-                machine,
-                hello=hello(node.takes if role is None else role, "the one who dials", node=2),
-                peer_roles=(node.role,),
-                on_message=lambda *_: None,
-            ),
-            deadline_s=DEADLINE_S,
-        )
+        connection = await connect(machine, f"{host}:{port}", node.dialling(machine).make, deadline_s=DEADLINE_S)
         try:
             yield connection
         finally:
@@ -106,8 +57,8 @@ async def dialled(
 
 async def works(node: NodeWithTls, identity: TlsIdentity | None, **how: Any) -> None:
     async with dialled(node, identity, **how) as connection:
-        answer = await connection.request(HighWaterMark(), partition=0, deadline_s=DEADLINE_S)
-        assert answer == HighWaterMarkIs(1, 42)
+        answer = await connection.request(HighWaterMark(), partition=1, deadline_s=DEADLINE_S)
+        assert answer == HighWaterMarkIs(1, 100)
 
 
 async def refused(
@@ -380,7 +331,7 @@ async def test_strangers_and_silent_peers_are_cut_off(
             writer.close()
         await wait_until(lambda: "no handshake within 0.2 s" in caplog.text)
         await works(node, TlsIdentity(ours.node("other")))
-        await wait_until(lambda: not getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
+        await wait_until(lambda: not getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
 
 
 @on_both_loops
@@ -390,8 +341,8 @@ async def test_a_probe_that_only_connects_is_not_worth_a_warning(
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
         port = int(node.address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port)):
-            await wait_until(lambda: getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
-        await wait_until(lambda: not getattr(node._listener, "_arriving"))  # noqa: B009 - a private one
+            await wait_until(lambda: getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
+        await wait_until(lambda: not getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
         assert caplog.records == []
 
 
@@ -401,7 +352,7 @@ async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
 ) -> None:
     monkeypatch.setattr(tlssockets, "UNPROVED_MAX", 3)
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
-        arriving: Any = getattr(node._listener, "_arriving")  # noqa: B009 - a private one
+        arriving: Any = getattr(node.listener, "_arriving")  # noqa: B009 - a private one
         with contextlib.ExitStack() as opened:
             for _ in range(10):
                 port = int(node.address.rpartition(":")[2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
@@ -15,7 +14,7 @@ from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
-from rigs.scenarios import runs_tests_in
+from rigs.scenarios import idle, runs_tests_in
 from rigs.waiting import wait_until
 
 T = TypeVar("T")
@@ -38,14 +37,8 @@ class Scene:
 
     async def process(self, *, lock_wait_s: float = 10.0) -> tuple[Process, Coordinator]:
         """Start a process that only holds the directory open."""
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-
-        async def main(host: Host) -> None:
-            ready.set_result(host)
-            await asyncio.Event().wait()
-
-        process = self.machine.start(main)
-        return process, coordinator_in(await ready, DIRECTORY, lock_wait_s=lock_wait_s)
+        process = self.machine.start(idle)
+        return process, coordinator_in(process.host, DIRECTORY, lock_wait_s=lock_wait_s)
 
     async def open(self) -> Coordinator:
         return (await self.process())[1]

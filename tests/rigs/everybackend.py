@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from polonaise.simulator.coordinator import SimulatedBackend, SimulatedCoordinat
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
 from rigs import zookeeper
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import idle, runs_tests_on
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
 INITIAL = PartitionValue.initial(DESCRIPTION.storage)
@@ -94,7 +93,7 @@ class FileCluster:
 
     async def backup(self) -> dict[str, bytes]:
         disk = (await self._start())[0].disk
-        return {name: await _contents(disk, f"{self._directory}/{name}") for name in await self._names(disk)}
+        return {name: await disk.load(f"{self._directory}/{name}") for name in await self._names(disk)}
 
     async def restore(self, backup: object | None) -> None:
         disk = (await self._start())[0].disk
@@ -110,26 +109,12 @@ class FileCluster:
         return [name for name in await disk.list(self._directory) if name != "members"]
 
 
-async def _contents(disk: Disk, path: str) -> bytes:
-    file = await disk.open(path)
-    try:
-        return await file.read(0, await file.size())
-    finally:
-        await file.close()
-
-
-async def _hold(ready: asyncio.Future[Host], host: Host) -> None:
-    ready.set_result(host)
-    await asyncio.Event().wait()
-
-
 def on_a_simulated_disk(scenario: Scenario, _: Path) -> None:
     world = World(seed=7)
 
     async def start() -> tuple[Host, Callable[[], None]]:
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-        process = world.machine("m").start(functools.partial(_hold, ready))
-        return await ready, process.crash
+        process = world.machine("m").start(idle)
+        return process.host, process.crash
 
     world.run(scenario(FileCluster("cluster/coordinator", start, asyncio.sleep)))
 
@@ -202,19 +187,17 @@ class SimulatedCluster:
         self._processes: dict[int, Process] = {}
 
     async def process(self) -> Coordinator:
-        host, process = await self._start()
-        client = self._service.client(host, is_alive=lambda: process.alive)
+        process = self._start()
+        client = self._service.client(process.host, is_alive=lambda: process.alive)
         self._processes[id(client)] = process
         return client
 
     async def backend(self) -> Backend:
-        _, process = await self._start()
+        process = self._start()
         return SimulatedBackend(self._service, lambda: process.alive, lambda: True)
 
-    async def _start(self) -> tuple[Host, Process]:
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-        process = self._world.machine("m").start(functools.partial(_hold, ready))
-        return await ready, process
+    def _start(self) -> Process:
+        return self._world.machine("m").start(idle)
 
     async def pass_s(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -248,13 +231,12 @@ class ZooKeeperCluster:
         self._own: dict[int, ZooKeeperBackend] = {}
 
     async def process(self) -> Coordinator:
-        backend = zookeeper.backend_at(self._root)
-        self._backends.append(backend)
+        backend = await self.backend()
         coordinator = Coordinator(backend, self._clock)
         self._own[id(coordinator)] = backend
         return coordinator
 
-    async def backend(self) -> Backend:
+    async def backend(self) -> ZooKeeperBackend:
         backend = zookeeper.backend_at(self._root)
         self._backends.append(backend)
         return backend

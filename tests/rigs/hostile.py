@@ -9,6 +9,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -44,10 +45,7 @@ class Target:
 
     def hello(self, **changes: Any) -> Hello:
         self.next_client_id += 1
-        made = hello(self.role, "a stranger", cluster_key=self.key, node=self.next_client_id)
-        for name, value in changes.items():
-            setattr(made, name, value)
-        return made
+        return replace(hello(self.role, "a stranger", cluster_key=self.key, node=self.next_client_id), **changes)
 
 
 class Peer:
@@ -130,10 +128,7 @@ async def greet(target: Target, **changes: Any) -> AsyncIterator[Peer]:
 
 
 def mount(mark: int = -1, credit: int = 2**62, **changes: Any) -> Mount:
-    made = Mount(1, 0, mark, 0, 0, 0, credit)
-    for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+    return replace(Mount(1, 0, mark, 0, 0, 0, credit), **changes)
 
 
 def bytes_of(message: Message, *, request: int = 0, partition: int = -1) -> bytes:

@@ -16,8 +16,16 @@ from polonaise.simulator.process import Process
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Flush, Flushed, HighWaterMark, HighWaterMarkIs
-from rigs.scenarios import runs_tests
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    Flush,
+    Flushed,
+    HighWaterMark,
+    HighWaterMarkIs,
+)
+from rigs.scenarios import idle, runs_tests
 from rigs.waiting import wait_until
 
 T = TypeVar("T")
@@ -32,8 +40,10 @@ class Side:
 
     def __init__(self, host: Host, role: int, peer_roles: Collection[int]) -> None:
         self.host = host
-        self.said = hello(role, {ROLE_CLIENT: "carol", ROLE_SERVER: "sam"}[role], cluster_key=KEY, node=role)
+        name = {ROLE_CLIENT: "carol", ROLE_SERVER: "sam", ROLE_STORAGE: "stan"}[role]
+        self.said = hello(role, name, cluster_key=KEY, node=role)
         self.peer_roles = peer_roles
+        self.accepts = ROLE_CLIENT in peer_roles
         self.settings = SETTINGS
         self.on_message: Callable[[Connection, Message, int, int], None] = self.answer
         self.budget: Budget | None = None
@@ -51,7 +61,7 @@ class Side:
             on_closed=lambda _, error: self.closed.append(error),
             on_greeted=self.greeted.append,
             settings=self.settings,
-            accepted=ROLE_CLIENT in self.peer_roles,
+            accepted=self.accepts,
             budget=self.budget,
         )
         self.connections.append(made)
@@ -143,10 +153,7 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, T]], *, seed: int = 1, **n
     """Run a scenario in a world of its own."""
     world = World(seed, Configuration(network=replace(NetworkConfiguration(), **network)))  # type: ignore[arg-type]
 
-    async def sleeping(_: Host) -> None:
-        await asyncio.Event().wait()
-
-    processes = [world.machine(name).start(sleeping) for name in ("server", "client")]
+    processes = [world.machine(name).start(idle) for name in ("server", "client")]
 
     async def begin() -> T:
         rig = Rig(world, *processes)

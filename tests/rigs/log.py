@@ -73,10 +73,9 @@ class Open:
         cls,
         host: Host,
         settings: LogSettings | None = None,
-        directory: str = DIRECTORY,
         cache: SegmentCache | None = None,
     ) -> Open:
-        control = await ControlFile.open(host, directory, KEY)
+        control = await ControlFile.open(host, DIRECTORY, KEY)
         slot = await control.load(PARTITION) or await control.create(PARTITION)
         log = await PartitionLog.open(host, control.partition_directory(PARTITION), slot, settings, cache)
         return cls(control, slot, log)
@@ -127,12 +126,10 @@ async def alive(machine: Machine) -> AsyncIterator[Host]:
 
 
 @contextlib.asynccontextmanager
-async def opened_on(
-    machine: Machine, settings: LogSettings | None = None, cache: SegmentCache | None = None
-) -> AsyncIterator[Open]:
+async def opened_on(machine: Machine, settings: LogSettings | None = None) -> AsyncIterator[Open]:
     """Yield a log, open in one life of a process that lasts as long as the context."""
     async with alive(machine) as host:
-        yield await Open.on(host, settings, cache=cache)
+        yield await Open.on(host, settings)
 
 
 def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import io
-import os
 import subprocess
 import sys
 import tarfile
@@ -82,14 +81,9 @@ class NodeOfAVersion(ChildNode):
 
     def launch(self) -> None:
         """Start the process with the present `sources`, and do not wait for it."""
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(self.sources)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(self.sources))
             super().launch()
-        finally:
-            del os.environ["PYTHONPATH"]
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
 
     def restart_with(self, sources: Path) -> None:
         """Stop the process as an operator does, and start it with other sources."""

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import uvloop
 
+from polonaise.host import Host
 from polonaise.simulator import Configuration, World
+
+
+async def idle(_: Host) -> None:
+    """What a simulated process does whose host is used by a test."""
+    await asyncio.Event().wait()
 
 
 def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,10 +26,10 @@ _roots = itertools.count()
 
 
 @functools.cache
-def ensemble(servers: int) -> ZooKeeperEnsemble:
-    """Return the running ensemble of so many servers, the same one at each call."""
+def ensemble() -> ZooKeeperEnsemble:
+    """Return the running ensemble of one server, the same one at each call."""
     directory = Path(tempfile.mkdtemp(prefix="polonaise-zookeeper-"))
-    made = ZooKeeperEnsemble(directory, servers=servers, tick_ms=500)
+    made = ZooKeeperEnsemble(directory, servers=1, tick_ms=500)
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     atexit.register(made.stop)  # before its directory is removed
     made.start(60.0)
@@ -41,15 +41,15 @@ def new_root() -> str:
     return f"/test-{next(_roots)}"
 
 
-def backend_at(root: str, servers: int = 1) -> ZooKeeperBackend:
+def backend_at(root: str) -> ZooKeeperBackend:
     """Return the backend of a process of its own."""
-    return ZooKeeperBackend(ensemble(servers).hosts, root, session_s=SESSION_S)
+    return ZooKeeperBackend(ensemble().hosts, root, session_s=SESSION_S)
 
 
 @contextlib.contextmanager
 def operator() -> Iterator[KazooClient]:
     """Open a client with which to look at nodes, and to do damage."""
-    client = KazooClient(ensemble(1).hosts)
+    client = KazooClient(ensemble().hosts)
     client.start()
     try:
         yield client

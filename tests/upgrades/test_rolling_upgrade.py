@@ -139,7 +139,7 @@ def coordinator_in(kind: str, directory: Path) -> str:
     """Return the address of a coordinator of this kind, for a new cluster."""
     if kind == "directory":
         return f"file:{directory / 'coordinator'}"
-    return f"zookeeper://{ensemble(1).hosts}{new_root()}"
+    return f"zookeeper://{ensemble().hosts}{new_root()}"
 
 
 @pytest.mark.parametrize("kind", ["directory", "ZooKeeper"])
