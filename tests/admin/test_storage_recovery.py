@@ -14,7 +14,7 @@ from polonaise.log.control import ControlSlot
 from polonaise.log.promises import Promises, TrimMark
 from polonaise.storage.files import find, name_in
 from polonaise.storage.offline import batches_of, bounds_in, each_unwaited
-from rigs.storagefiles import make_storage, promise
+from rigs.storagefiles import flip, make_storage, promise, segments
 
 
 @pytest.fixture
@@ -62,10 +62,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(source: Path, tmp_path: Pat
 
 
 def test_a_damaged_source_leaves_no_directory(source: Path, tmp_path: Path) -> None:
-    first = next((source / "0").glob("*.seq"))
-    raw = bytearray(first.read_bytes())
-    raw[300] ^= 1
-    first.write_bytes(raw)
+    flip(segments(source)[0], 300)
     with pytest.raises(SegmentDamaged):
         recovered(tmp_path / "b", source)
     assert not (tmp_path / "b").exists()

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 import polonaise
-from polonaise.cli import main
 from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import (
@@ -36,6 +35,7 @@ from polonaise.pipelines.joblog import full_address
 from polonaise.spark.options import read_options
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, ROLE_STORAGE, Hello
+from rigs.shell import Shell
 
 QUICK = ClientSettings(connect_s_max=0.2)
 OTHER_KEY = b"another cluster!"
@@ -91,17 +91,9 @@ def test_a_list_of_servers_that_is_right(address: str, servers: tuple[str, ...])
     assert read_options({"cluster": address}).cluster == address
 
 
-def test_servers_in_place_of_a_servers_coordinator(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ["server", "run", "--coordinator", "polonaise://127.0.0.1:7000", "--storage", "127.0.0.1:7100"]
-    monkeypatch.setattr("sys.argv", ["polonaise", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code
-    said = capsys.readouterr().err
-    assert "[bad_option]" in said
-    assert "needs the coordinator itself" in re.sub(r"\s+", " ", said)
+def test_servers_in_place_of_a_servers_coordinator(shell: Shell) -> None:
+    run = ("server", "run", "--coordinator", "polonaise://127.0.0.1:7000", "--storage", "127.0.0.1:7100")
+    shell.refuses(*run, code="bad_option", naming="needs the coordinator itself")
 
 
 # ---------------------------------------------------------------------- what listens there

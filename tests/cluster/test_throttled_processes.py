@@ -14,6 +14,7 @@ from polonaise.node.local import LocalCluster
 from polonaise.wire.messages import Ping
 from rigs.cluster import connected, running
 from rigs.goodprocess import TURNS_MAX, good_client, is_hardly_slower, rounded
+from rigs.health import until_engaged
 from rigs.hostile import Peer, Target, bytes_of, greet, mount, peak_bytes, processor_s, target_of
 from rigs.waiting import time_passes, wait_until
 
@@ -117,15 +118,15 @@ async def test_appends_keep_their_latency_while_a_storage_node_that_lacks_much_i
     with running(tmp_path) as cluster:
         late = cluster.storage[2]
         async with connected(cluster) as log, good_client(cluster.coordinator) as client:
-            await engaged(log, 3)
+            await until_engaged(log, 3, within_s=120)
             await client.windows(1)
             calm = await client.windows(3)
             late.kill()
-            await engaged(log, 2)
+            await until_engaged(log, 2, within_s=120)
             for _ in range(lacks):
                 await log.append(bytes(2**20), partition=0)
             late.start()
-            catching = asyncio.create_task(engaged(log, 3))
+            catching = asyncio.create_task(until_engaged(log, 3, within_s=120))
             disturbed: list[float] = []
             while not catching.done():
                 disturbed += await client.windows(1)
@@ -134,10 +135,3 @@ async def test_appends_keep_their_latency_while_a_storage_node_that_lacks_much_i
     print(f"p99 of appends in ms, before: {rounded(calm)}; in the catch-up: {rounded(disturbed)}; {health['copies']}")  # noqa: T201
     assert health["copies"]["bytes"] > lacks * 0.9 * 2**20
     assert is_hardly_slower(calm, disturbed, 3)
-
-
-async def engaged(log: polonaise.Log, count: int) -> None:
-    async def as_many() -> bool:
-        return len((await log.health(0, timeout=OPENED_S_MAX))["partitions"]["0"]["engaged"]) == count
-
-    await wait_until(as_many, f"{count} replicas engaged", within_s=120, every_s=0.2)

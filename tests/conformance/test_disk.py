@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -12,25 +13,19 @@ from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotADirectory, 
 from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
 from polonaise.simulator import World
+from rigs.log import life
 from rigs.scenarios import runs_tests_on
 
 Given = Callable[[Disk, str], Awaitable[None]]
 
 
-def on_the_machine(given: Given, directory: Path) -> None:
-    host = RealHost()
-    try:
+def on_the_machine(given: Given, directory: Path, *, syncs_in_loop: bool = False) -> None:
+    with contextlib.closing(RealHost(syncs_in_loop=syncs_in_loop)) as host:
         asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
-    finally:
-        host.close()
 
 
 def syncing_in_the_loop(given: Given, directory: Path) -> None:
-    host = RealHost(syncs_in_loop=True)
-    try:
-        asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
-    finally:
-        host.close()
+    on_the_machine(given, directory, syncs_in_loop=True)
 
 
 def simulated(given: Given, _: Path) -> None:
@@ -40,10 +35,7 @@ def simulated(given: Given, _: Path) -> None:
         await host.disk.make_directory("data")
         await given(host.disk, "data")
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
-    world.run(scenario())
+    world.run(life(world.machine("a"), main))
 
 
 on_every_disk = runs_tests_on(on_the_machine, syncing_in_the_loop, simulated)
@@ -238,12 +230,3 @@ async def test_a_cancelled_write_leaves_the_file_usable(disk: Disk, root: str) -
     await file.write(100, [b"surely"], sync=True)
     assert await file.read(100, 6) == b"surely"
     await file.close()
-
-
-@on_every_disk
-async def test_the_room_on_a_disk_is_told_of_any_path_that_exists(disk: Disk, root: str) -> None:
-    space = await disk.space(root)
-    assert 0 <= space.free_bytes <= space.total_bytes
-    assert space.total_bytes > 0
-    with pytest.raises(NotFound):
-        await disk.space(f"{root}/missing")

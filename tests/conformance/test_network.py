@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,7 @@ from polonaise.host import Host, Network
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.simulator import World
+from rigs.log import life
 from rigs.scenarios import runs_tests_on
 from rigs.tls import Authority
 
@@ -54,12 +56,8 @@ def _really(
     factory: Callable[[], asyncio.AbstractEventLoop] | None,
     tls: TlsIdentity | None = None,
 ) -> None:
-    host = RealHost(tls=tls)
-    try:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(given(Here(host.network, "127.0.0.1:0", "127.0.0.1:1", f"unix:{directory}/s")))  # type: ignore[arg-type]
-    finally:
-        host.close()
+    with contextlib.closing(RealHost(tls=tls)) as host, asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(given(Here(host.network, "127.0.0.1:0", "127.0.0.1:1", f"unix:{directory}/s")))  # type: ignore[arg-type]
 
 
 def simulated(given: Given, directory: Path) -> None:
@@ -68,10 +66,7 @@ def simulated(given: Given, directory: Path) -> None:
     async def main(host: Host) -> None:
         await given(Here(host.network, "a:0", "a:1", f"unix:{directory}/s"))
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
-    world.run(scenario())
+    world.run(life(world.machine("a"), main))
 
 
 on_every_network = runs_tests_on(on_asyncio, on_uvloop, simulated, on_asyncio_with_tls, on_uvloop_with_tls)

@@ -30,46 +30,41 @@ from polonaise.errors import (
 )
 from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
-from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene
+from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene, in_scenes
 
 pytestmark = pytest.mark.slow
 
 
-async def change(coordinator: Coordinator) -> object:
+async def change(coordinator: Coordinator) -> None:
     found = await coordinator.partition(0)
-    return await coordinator.set_partition(0, NEXT, found.version)
+    await coordinator.set_partition(0, NEXT, found.version)
 
 
 # ------------------------------------------------------------------ many values
 
 
-def test_many_changes_at_once_share_the_lock_and_the_syncs_and_each_is_made() -> None:
-    scene = Scene()
+@in_a_scene
+async def test_many_changes_at_once_share_the_lock_and_the_syncs_and_each_is_made(scene: Scene) -> None:
     many = 64
-
-    async def scenario() -> tuple[int, int]:
-        process, coordinator = await scene.process()
-        await coordinator.initialize(replace(DESCRIPTION, partitions=many))
-        await asyncio.gather(*map(coordinator.partition, range(many)))
-        disk = process.host.disk
-        calls: list[str] = []
-        sync_directory, lock = disk.sync_directory, disk.lock
-        disk.sync_directory = lambda path: (calls.append("sync"), sync_directory(path))[1]  # type: ignore[method-assign]
-        disk.lock = lambda path: (calls.append("lock"), lock(path))[1]  # type: ignore[method-assign]
-        changed = await asyncio.gather(
-            *(coordinator.set_partition(partition, NEXT, 0) for partition in range(many)),
-            *(coordinator.set_partition(partition, INITIAL, 0) for partition in range(many)),
-        )
-        assert [value is not None for value in changed] == [True] * many + [False] * many
-        process.crash()
-        again = await scene.open()
-        for partition in range(many):
-            assert (await again.partition(partition)).value == NEXT
-        return calls.count("sync"), calls.count("lock")
-
-    syncs, locks = scene.run(scenario())
-    assert locks <= 4
-    assert syncs <= many // 2
+    process, coordinator = await scene.process()
+    await coordinator.initialize(replace(DESCRIPTION, partitions=many))
+    await asyncio.gather(*map(coordinator.partition, range(many)))
+    disk = process.host.disk
+    calls: list[str] = []
+    sync_directory, lock = disk.sync_directory, disk.lock
+    disk.sync_directory = lambda path: (calls.append("sync"), sync_directory(path))[1]  # type: ignore[method-assign]
+    disk.lock = lambda path: (calls.append("lock"), lock(path))[1]  # type: ignore[method-assign]
+    changed = await asyncio.gather(
+        *(coordinator.set_partition(partition, NEXT, 0) for partition in range(many)),
+        *(coordinator.set_partition(partition, INITIAL, 0) for partition in range(many)),
+    )
+    assert [value is not None for value in changed] == [True] * many + [False] * many
+    process.crash()
+    again = await scene.open()
+    for partition in range(many):
+        assert (await again.partition(partition)).value == NEXT
+    assert calls.count("lock") <= 4
+    assert calls.count("sync") <= many // 2
 
 
 # ------------------------------------------------------------------ crashes
@@ -218,22 +213,17 @@ def test_who_looks_while_a_cluster_is_made_and_stands_still_meanwhile_sees_none_
     assert seen == {ClusterDescription, NotInitialized}
 
 
-def test_what_was_answered_survives_the_loss_of_power() -> None:
-    for seed in range(30):
-        scene = Scene(seed)
-
-        async def scenario(scene: Scene = scene) -> None:
-            writer = await scene.made()
-            await writer.set_partition(1, NEXT, 0)
-            await writer.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
-            given = await writer.unique_id()
-            scene.machine.power_loss()
-            restarted = await scene.open()
-            assert (await restarted.partition(1)).value == NEXT
-            assert (await restarted.assignment()).version == 1
-            assert await restarted.unique_id() > given
-
-        scene.run(scenario())
+@in_scenes(count=30)
+async def test_what_was_answered_survives_the_loss_of_power(scene: Scene) -> None:
+    writer = await scene.made()
+    await writer.set_partition(1, NEXT, 0)
+    await writer.set_assignment(Assignment({0: Owner(1, "s:1", 1)}), 0)
+    given = await writer.unique_id()
+    scene.machine.power_loss()
+    restarted = await scene.open()
+    assert (await restarted.partition(1)).value == NEXT
+    assert (await restarted.assignment()).version == 1
+    assert await restarted.unique_id() > given
 
 
 def test_what_a_reader_was_told_survives_the_loss_of_power_although_the_writer_was_not_done() -> None:
@@ -293,22 +283,17 @@ async def test_a_failing_disk_is_unavailability_and_never_half_a_change(scene: S
     assert await coordinator.set_partition(0, replace(NEXT, session=9), found.version) is not None
 
 
-def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told() -> None:
-    for seed in range(20):
-        scene = Scene(seed)
-
-        async def scenario(scene: Scene = scene) -> None:
-            coordinator = await scene.made()
-            await coordinator.partition(0)
-            changing = asyncio.ensure_future(coordinator.set_partition(0, NEXT, 0))
-            await scene.until(lambda: b" partition-0 1 " in scene.contents("partition-0"))
-            scene.machine.disk.fail_syncs(1)
-            assert await changing is not None
-            assert scene.world.faults["failed_sync"] == 1
-            scene.machine.power_loss()
-            assert (await (await scene.open()).partition(0)).value == NEXT
-
-        scene.run(scenario())
+@in_scenes(count=20)
+async def test_one_failed_sync_of_the_directory_is_made_good_before_anybody_is_told(scene: Scene) -> None:
+    coordinator = await scene.made()
+    await coordinator.partition(0)
+    changing = asyncio.ensure_future(coordinator.set_partition(0, NEXT, 0))
+    await scene.until(lambda: b" partition-0 1 " in scene.contents("partition-0"))
+    scene.machine.disk.fail_syncs(1)
+    assert await changing is not None
+    assert scene.world.faults["failed_sync"] == 1
+    scene.machine.power_loss()
+    assert (await (await scene.open()).partition(0)).value == NEXT
 
 
 @in_a_scene
@@ -326,7 +311,7 @@ async def test_a_full_disk_is_unavailability_and_the_old_value_stays(scene: Scen
 async def test_a_stopped_process_within_a_change_delays_changes_and_not_readers(scene: Scene) -> None:
     await scene.made()
     stopped, its = await scene.process()
-    stopped.supervise(_changing(its), "change")
+    stopped.supervise(change(its), "change")
     await scene.until(lambda: f"{DIRECTORY}/change.lock" in _locked(scene, stopped))
     stopped.pause()
     other = (await scene.process(lock_wait_s=2.0))[1]
@@ -338,10 +323,6 @@ async def test_a_stopped_process_within_a_change_delays_changes_and_not_readers(
     assert 2.0 <= scene.world.now - before < 2.5
     stopped.resume()
     assert await other.unique_id() == 1
-
-
-async def _changing(coordinator: Coordinator) -> None:
-    await change(coordinator)
 
 
 def _locked(scene: Scene, process: Process) -> list[str]:

@@ -34,9 +34,9 @@ def encrypted(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
-async def round_trip(hosts: str, tls: TlsFiles | None, root: str = "/bank") -> None:
+async def round_trip(hosts: str, tls: TlsFiles | None) -> None:
     """Make a cluster, and read it."""
-    coordinator = Coordinator(ZooKeeperBackend(hosts, root, session_s=SESSION_S, tls=tls), RealClock())
+    coordinator = Coordinator(ZooKeeperBackend(hosts, "/bank", session_s=SESSION_S, tls=tls), RealClock())
     try:
         await coordinator.initialize(DESCRIPTION)
         assert await coordinator.describe() == DESCRIPTION

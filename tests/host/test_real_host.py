@@ -25,6 +25,7 @@ from rigs.descriptors import no_descriptors_left
 from rigs.programs import output_of, run_python
 from rigs.scenarios import runs_tests_on_loops
 from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
+from rigs.watchedhost import Watched
 
 
 @pytest.mark.parametrize(
@@ -110,17 +111,6 @@ async def test_too_many_open_files_are_no_failed_disk_and_no_bad_address_and_pas
     assert await host.disk.load(path) == b"x"
     await file.close()
     await listener.close()
-
-
-class Watched(RealHost):
-    """A host that notes why it would have stopped the process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures: list[BaseException] = []
-
-    def fail(self, error: BaseException) -> None:
-        self.failures.append(error)
 
 
 on_both_loops = runs_tests_on_loops(lambda _: Watched())

@@ -37,6 +37,7 @@ from polonaise.wire.messages import (
     Refused,
 )
 from rigs.link import GREETING, KEY, Raw, Rig, run, simulated
+from rigs.raising import length
 from rigs.waiting import wait_until
 
 # ------------------------------------------------------------------ hello
@@ -264,10 +265,7 @@ async def test_asking_a_closed_connection_for_ever_keeps_nothing(rig: Rig) -> No
         with pytest.raises(Closed):
             await connection.request(Flush(), deadline_s=1)
     assert connection.closed is not None
-    depth, frame = 0, connection.closed.__traceback__
-    while frame is not None:
-        depth, frame = depth + 1, frame.tb_next
-    assert depth < 10
+    assert length(connection.closed.__traceback__) < 10
 
 
 @simulated

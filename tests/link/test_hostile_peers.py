@@ -212,10 +212,6 @@ async def test_closing_sends_what_was_said_but_does_not_wait_for_ever(rig: Rig) 
 # ------------------------------------------------------------------ bytes that nobody should send
 
 
-def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
-    return (GREETING, *said)
-
-
 @pytest.mark.parametrize(
     ("said", "error"),
     [
@@ -229,11 +225,11 @@ def greeted(*said: Message | bytes) -> tuple[Message | bytes, ...]:
         pytest.param((Ping(),), ProtocolError, id="ping before hello"),
         pytest.param((Refused(0, "fenced", ""),), ProtocolError, id="refusal before hello"),
         pytest.param((Hello(1, 1, 1, 1, KEY, "x" * 5000),), FrameTooLarge, id="hello too large"),
-        pytest.param(greeted(GREETING), ProtocolError, id="hello twice"),
-        pytest.param(greeted(b"\0" * 24), FrameDamaged, id="length 0"),
-        pytest.param(greeted(b"\xff" * 24), FrameTooLarge, id="length 2^32-1"),
-        pytest.param(greeted(struct.pack("<I", (1 << 20) + 1) + bytes(20)), FrameTooLarge, id="just over the limit"),
-        pytest.param(greeted(b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
+        pytest.param((GREETING, GREETING), ProtocolError, id="hello twice"),
+        pytest.param((GREETING, b"\0" * 24), FrameDamaged, id="length 0"),
+        pytest.param((GREETING, b"\xff" * 24), FrameTooLarge, id="length 2^32-1"),
+        pytest.param((GREETING, struct.pack("<I", (1 << 20) + 1) + bytes(20)), FrameTooLarge, id="just over the limit"),
+        pytest.param((GREETING, b"".join(Flush().frame())[:-1] + b"\x99"), FrameDamaged, id="wrong crc"),
     ],
 )
 @simulated
@@ -310,14 +306,14 @@ async def test_a_flipped_bit_in_a_hello_is_worth_another_try(rig: Rig, *, ends: 
     assert (await rig.connect()).peer is not None
 
 
-@pytest.mark.parametrize(("head_bytes", "code"), [(0, "frame_damaged"), (2**28, "frame_damaged")])
+@pytest.mark.parametrize("head_bytes", [0, 2**28])
 @simulated
 async def test_what_is_asked_on_a_connection_that_a_garbled_frame_has_closed_may_be_asked_again(
-    rig: Rig, *, head_bytes: int, code: str
+    rig: Rig, *, head_bytes: int
 ) -> None:
     connection = await rig.connect()
     rig.server.only.send_frame([struct.pack("<IHHIiII", 24, 1, 0, 0, -1, head_bytes, 0)])
     await wait_until(lambda: connection.closed is not None)
-    with pytest.raises(ConnectionLost, match=code) as raised:
+    with pytest.raises(ConnectionLost, match="frame_damaged") as raised:
         await connection.request(HighWaterMark(), deadline_s=1.0)
     assert raised.value.retry is Retry.AGAIN

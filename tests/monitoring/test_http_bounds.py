@@ -23,25 +23,15 @@ from polonaise.storage.settings import StorageSettings
 from rigs.httpget import dialled, exchanged, http_get, parsed
 from rigs.observed import started_storage
 from rigs.waiting import PATIENCE_S, wait_until
+from rigs.watchedhost import Watched
 
 ANY_PORT = "127.0.0.1:0"
 ASKED = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Unstoppable(RealHost):
-    """A host that remembers what would have ended the process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failures: list[BaseException] = []
-
-    def fail(self, error: BaseException) -> None:
-        self.failures.append(error)
-
-
 @contextlib.asynccontextmanager
 async def listening(answering: Any) -> AsyncIterator[tuple[HttpListener, str]]:
-    host = Unstoppable()
+    host = Watched()
     stop_at_mistakes(asyncio.get_running_loop(), host)
     listener = HttpListener(host, answering)
     try:

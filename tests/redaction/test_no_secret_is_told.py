@@ -38,6 +38,7 @@ from polonaise.spark.queryhistory import QueryHistory
 from polonaise.storage.files import find
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from rigs.programs import start_polonaise
 from rigs.tableviews import bank_log
 
 if TYPE_CHECKING:
@@ -362,25 +363,12 @@ async def test_a_coordinator_s_directory_that_is_not_there_is_named_without_a_se
 
 def test_a_server_whose_store_is_not_there_tells_no_secret(tmp_path: Path) -> None:
     """It goes on, and says in its log why it waits."""
-    server = [
-        sys.executable,
-        "-m",
-        "polonaise.cli",
-        "server",
-        "run",
-        "--verbose",
-        "--coordinator",
-        f"file:{tmp_path}/c",
-    ]
-    server += ["--storage", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "--until-stdin-ends", "--fragments"]
-    with subprocess.Popen(
-        [*server, f"https://user:{SECRET}@127.0.0.1:1/store"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    command = ["server", "run", "--verbose", "--coordinator", f"file:{tmp_path}/c", "--until-stdin-ends"]
+    command += ["--storage", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "--fragments"]
+    with start_polonaise(
+        *command, f"https://user:{SECRET}@127.0.0.1:1/store", stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    ) as process:
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         first = process.stdout.readline()
         said, _ = process.communicate(timeout=30)

@@ -14,7 +14,7 @@ from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
-from rigs.scenarios import idle, runs_tests_in
+from rigs.scenarios import idle, runs_tests, runs_tests_in
 from rigs.waiting import wait_until
 
 T = TypeVar("T")
@@ -78,3 +78,11 @@ class Scene:
 
 
 in_a_scene = runs_tests_in(Scene)
+
+
+@runs_tests
+def in_scenes(test: Callable[[Scene], Coroutine[Any, Any, None]], count: int) -> None:
+    """Run a test in so many scenes, each with a seed of its own."""
+    for seed in range(count):
+        scene = Scene(seed)
+        scene.run(test(scene))

@@ -145,8 +145,10 @@ class FakeMount:
     next_id: int
     credit: int
     form: int
-    mask: int = 0
-    value: int = 0
+    mask: int
+    value: int
+    when_fed: tuple[TransactionId, Callable[[], None]] | None = None
+    """What to do once it was given all up to this id."""
 
 
 @dataclass
@@ -332,16 +334,17 @@ class FakeServer:
         if message.generation_known > self.generation and not self.answers_anybody:
             raise NotOwner("a newer generation exists")
         partition = log.partition
+
+        def answer(state: MountState, mark: int, window_bytes: int = 0, reason: str = "") -> None:
+            mounted = Mounted(state, self.generation, mark, window_bytes, reason)
+            connection.send(mounted, request=request, partition=partition)
+
         if self.not_ready:
             self.not_ready -= 1
-            connection.send(
-                Mounted(MountState.NOT_READY, self.generation, -1, 0, "told so"), request=request, partition=partition
-            )
+            answer(MountState.NOT_READY, -1, reason="told so")
             return
         if message.client_high_water_mark > log.mark:
-            connection.send(
-                Mounted(MountState.CLIENT_AHEAD, self.generation, log.mark, 0, ""), request=request, partition=partition
-            )
+            answer(MountState.CLIENT_AHEAD, log.mark)
             return
         mount = FakeMount(
             connection,
@@ -355,12 +358,7 @@ class FakeServer:
         self.mounts.setdefault(partition, {})[mount.client] = mount
         self.held = [(old, of, appends) for old, of, appends in self.held if old.client != mount.client]
         mark = log.mark
-
-        def ready() -> None:
-            mounted = Mounted(MountState.READY, self.generation, mark, self.window_bytes, "")
-            connection.send(mounted, request=request, partition=partition)
-
-        mount.__dict__["ready"] = (mark, ready)
+        mount.when_fed = mark, lambda: answer(MountState.READY, mark, self.window_bytes)
         self._feed(log, mount)
 
     def _feed(self, log: FakeLog, mount: FakeMount) -> None:
@@ -373,9 +371,8 @@ class FakeServer:
             mount.credit -= len(raw)
             mount.next_id = batch.last + 1
             mount.connection.send(Feed(log.mark, payload=[raw]), partition=log.partition)
-        mark, ready = mount.__dict__.get("ready", (None, None))
-        if ready is not None and mount.next_id > mark:
-            del mount.__dict__["ready"]
+        if mount.when_fed is not None and mount.next_id > mount.when_fed[0]:
+            (_, ready), mount.when_fed = mount.when_fed, None
             ready()
 
     def _formed(self, batch: Batch, mount: FakeMount) -> bytes:

@@ -33,8 +33,8 @@ class Tx:
     sequence: int | None = None
 
 
-def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
-    """Return a frame of these transactions as the owner gets it; the last transaction ends its group."""
+def append_of(*transactions: Tx, first_sequence: int = 0) -> Append:
+    """Return a frame of these transactions as a client sends it; the last transaction ends its group."""
     columns = AppendColumns()
     for position, tx in enumerate(transactions):
         columns.add(
@@ -47,7 +47,12 @@ def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
             ends_group=tx.ends_group or position == len(transactions) - 1,
             operations=tx.operations,
         )
-    said = columns.message(generation=1)
+    return columns.message(generation=1)
+
+
+def frame(*transactions: Tx, first_sequence: int = 0) -> ReceivedAppends:
+    """Return a frame of these transactions as the owner gets it."""
+    said = append_of(*transactions, first_sequence=first_sequence)
     bodies = b"".join(said.payload)
     return ReceivedAppends(Append(1, said.count, said.flags, said.columns, payload=[bodies] if bodies else []))
 

@@ -13,26 +13,25 @@ import pytest
 from polonaise.storage.namefile import NAME_FILE, encode_name
 from rigs import keptlog
 from rigs.shell import Shell
+from rigs.storagefiles import flip, overwrite, segments
 
 NODE = ("storage", "run", "--listen", "127.0.0.1:0", "--directory")
 NEWEST = keptlog.VERSIONS[-1]
 
 
-def with_number(path: Path, offset: int, number: bytes, checked: int) -> None:
-    """Put another format number into a header, whose CRC is behind its first `checked` bytes."""
-    raw = bytearray(path.read_bytes())
-    raw[offset : offset + len(number)] = number
-    raw[checked : checked + 4] = crc32(raw[:checked]).to_bytes(4, "little")
-    path.write_bytes(raw)
+def with_number_2(path: Path) -> None:
+    """Put another format number into a header, whose CRC is behind its first 124 bytes."""
+    overwrite(path, 4, b"\2\0")
+    overwrite(path, 124, crc32(path.read_bytes()[:124]).to_bytes(4, "little"))
 
 
 def control_file(directory: Path) -> tuple[Any, ...]:
-    with_number(directory / "storage-0" / "polonaise-storage.ctl", 4, b"\2\0", 124)
+    with_number_2(directory / "storage-0" / "polonaise-storage.ctl")
     return (*NODE, directory / "storage-0")
 
 
 def segment(directory: Path) -> tuple[Any, ...]:
-    with_number(min((directory / "storage-0" / "0").glob("*.seq")), 4, b"\2\0", 124)
+    with_number_2(segments(directory / "storage-0")[0])
     return ("segment", "verify", directory / "storage-0")
 
 
@@ -116,10 +115,7 @@ def test_damage_is_told_as_damage_and_not_as_a_newer_format(
     file: str, code: str, version: str, tmp_path: Path, shell: Shell
 ) -> None:
     keptlog.unpack(version, tmp_path)
-    path = tmp_path / file
-    raw = bytearray(path.read_bytes())
-    raw[6] ^= 1
-    path.write_bytes(raw)
+    flip(tmp_path / file, 6)
     commands = {
         "control_file_damaged": (*NODE, tmp_path / "storage-0"),
         "coordinator_damaged": ("server", "run", "--coordinator", f"file:{tmp_path / 'coordinator'}"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -27,48 +27,26 @@ from polonaise.wire.appends import (
 )
 from polonaise.wire.frame import Frames
 from polonaise.wire.messages import Append
+from rigs.order import Tx, append_of
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 KINDS = [*ExpectationKind, *(CHANGE + kind for kind in ChangeKind)]
 
 
-class Asked(NamedTuple):
-    """One transaction as a client asks for it."""
-
-    mark: int
-    header: int
-    data: bytes
-    locks: list[tuple[int, int]]
-    ends_group: bool
-    operations: list[tuple[int, bytes, bytes]]
-
-
 asked = st.builds(
-    Asked,
+    Tx,
+    st.binary(max_size=20),
     int64,
     st.integers(-(2**31), 2**31 - 1),
-    st.binary(max_size=20),
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2)), max_size=4),
-    st.booleans(),
     st.lists(st.tuples(st.sampled_from(KINDS), st.binary(max_size=9), st.binary(max_size=9)), max_size=2),
+    st.booleans(),
 )
 frames_asked = st.lists(asked, min_size=1, max_size=6)
 
 
-def message_of(transactions: list[Asked]) -> Append:
-    columns = AppendColumns()
-    for position, tx in enumerate(transactions):
-        columns.add(
-            3 * position,
-            tx.mark,
-            tx.header,
-            tx.data,
-            crc32(tx.data),
-            tx.locks,
-            ends_group=tx.ends_group or position == len(transactions) - 1,
-            operations=tx.operations,
-        )
-    return columns.message(generation=7)
+def message_of(transactions: list[Tx]) -> Append:
+    return append_of(*(replace(tx, sequence=3 * position) for position, tx in enumerate(transactions)))
 
 
 def over_the_wire(message: Append) -> Append:
@@ -83,7 +61,7 @@ def as_columns(columns: bytes, count: int, flags: int = 0, data: bytes = b"") ->
 
 
 @given(transactions=frames_asked)
-def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked]) -> None:
+def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Tx]) -> None:
     appends = ReceivedAppends(over_the_wire(message_of(transactions)))
     count = len(transactions)
     assert appends.count == count
@@ -110,7 +88,7 @@ def test_what_a_client_asks_for_is_what_the_owner_reads(transactions: list[Asked
 
 
 @given(transactions=frames_asked, data=st.data())
-def test_a_damaged_append_is_read_or_refused(transactions: list[Asked], data: st.DataObject) -> None:
+def test_a_damaged_append_is_read_or_refused(transactions: list[Tx], data: st.DataObject) -> None:
     message = over_the_wire(message_of(transactions))
     raw, bodies = bytearray(message.columns), b"".join(message.payload)
     for position, value in data.draw(

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import struct
 import sys
 from dataclasses import fields
 from typing import Any, get_type_hints
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +16,7 @@ from polonaise.wire import codec, frame
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import HEADER_BYTES, Frames
 from polonaise.wire.messages import Batches, Flush, GetRegister, Hello, Refused
+from rigs.hostile import raw_frame
 
 _BY_FORM: dict[str, st.SearchStrategy[Any]] = {
     "B": st.integers(0, 2**8 - 1),
@@ -52,8 +51,8 @@ def on_the_wire(message: Message, request: int = 0, partition: int = -1) -> byte
     return b"".join(message.frame(request=request, partition=partition))
 
 
-def received(raw: bytes, bytes_max: int = frame.FRAME_BYTES_MAX) -> list[frame.Frame]:
-    return Frames(bytes_max).feed(raw)
+def received(raw: bytes) -> list[frame.Frame]:
+    return Frames(frame.FRAME_BYTES_MAX).feed(raw)
 
 
 @pytest.mark.parametrize("number", sorted(codec.kinds()), ids=lambda n: codec.kinds()[n].__name__)
@@ -121,27 +120,21 @@ def test_without_a_hello_that_raises_it_the_limit_holds_for_what_follows_too() -
 # ------------------------------------------------------------------ frames that are none
 
 
-def summed(length: int, kind: int, head: bytes, *, flags: int = 0, head_bytes: int | None = None) -> bytes:
-    """A frame with a right checksum, whatever its fields say."""
-    front = struct.pack("<IHHIiI", length, kind, flags, 0, -1, len(head) if head_bytes is None else head_bytes)
-    return front + crc32(head, crc32(front)).to_bytes(4, "little") + head
-
-
 FLUSH = on_the_wire(Flush())
 
 
 @pytest.mark.parametrize(
     ("raw", "error"),
     [
-        pytest.param(summed(0, 17, b""), ProtocolError, id="length 0"),
-        pytest.param(summed(HEADER_BYTES - 1, 17, b""), ProtocolError, id="shorter than its header"),
-        pytest.param(summed(2**32 - 1, 17, b""), FrameTooLarge, id="length 2^32-1"),
-        pytest.param(summed(2**31 - 1, 17, b""), FrameTooLarge, id="length 2^31-1"),
-        pytest.param(summed(4097, 17, b""), FrameTooLarge, id="just over the limit"),
-        pytest.param(summed(HEADER_BYTES, 17, b"", head_bytes=1), ProtocolError, id="head beyond the frame"),
-        pytest.param(summed(HEADER_BYTES, 17, b"", head_bytes=2**32 - 1), ProtocolError, id="head of 2^32-1"),
+        pytest.param(raw_frame(17, length=0), ProtocolError, id="length 0"),
+        pytest.param(raw_frame(17, length=HEADER_BYTES - 1), ProtocolError, id="shorter than its header"),
+        pytest.param(raw_frame(17, length=2**32 - 1), FrameTooLarge, id="length 2^32-1"),
+        pytest.param(raw_frame(17, length=2**31 - 1), FrameTooLarge, id="length 2^31-1"),
+        pytest.param(raw_frame(17, length=4097), FrameTooLarge, id="just over the limit"),
+        pytest.param(raw_frame(17, head_bytes=1), ProtocolError, id="head beyond the frame"),
+        pytest.param(raw_frame(17, head_bytes=2**32 - 1), ProtocolError, id="head of 2^32-1"),
         pytest.param(FLUSH[:-1] + bytes([FLUSH[-1] ^ 1]), FrameDamaged, id="wrong crc"),
-        pytest.param(summed(HEADER_BYTES, 17, b"", flags=1), ProtocolError, id="unknown flags"),
+        pytest.param(raw_frame(17, flags=1), ProtocolError, id="unknown flags"),
         pytest.param(bytes(4096), ProtocolError, id="zeros"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: log\r\n\r\n", FrameTooLarge, id="http"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", FrameTooLarge, id="http/2 preface"),
@@ -160,13 +153,13 @@ def test_bytes_that_are_no_frame_are_refused(raw: bytes, error: type[ProtocolErr
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(summed(HEADER_BYTES, 9999, b""), id="unknown type"),
-        pytest.param(summed(HEADER_BYTES + 2, 17, b"ab"), id="trailing bytes"),
-        pytest.param(summed(HEADER_BYTES + 3, 16, b"abc"), id="fields cut short"),
-        pytest.param(summed(HEADER_BYTES + 4, 25, (2**32 - 1).to_bytes(4, "little")), id="blob longer than the frame"),
-        pytest.param(summed(HEADER_BYTES + 3, 25, b"abc"), id="length of a blob cut short"),
-        pytest.param(summed(HEADER_BYTES + 14, 2, bytes(8) + b"\2\0\xff\xfe" + b"\0\0"), id="text that is not utf-8"),
-        pytest.param(summed(HEADER_BYTES + 5, 17, b"") + b"extra", id="a payload that nobody takes"),
+        pytest.param(raw_frame(9999), id="unknown type"),
+        pytest.param(raw_frame(17, b"ab"), id="trailing bytes"),
+        pytest.param(raw_frame(16, b"abc"), id="fields cut short"),
+        pytest.param(raw_frame(25, (2**32 - 1).to_bytes(4, "little")), id="blob longer than the frame"),
+        pytest.param(raw_frame(25, b"abc"), id="length of a blob cut short"),
+        pytest.param(raw_frame(2, bytes(8) + b"\2\0\xff\xfe" + b"\0\0"), id="text that is not utf-8"),
+        pytest.param(raw_frame(17, payload=b"extra"), id="a payload that nobody takes"),
     ],
 )
 def test_frames_that_are_no_message_are_refused(raw: bytes) -> None:
@@ -199,12 +192,12 @@ def test_noise_is_refused_or_waited_for(raw: bytes) -> None:
 def test_a_frame_with_a_right_checksum_and_any_contents_is_a_message_or_refused(
     kind: int, head: bytes, rest: bytes
 ) -> None:
-    (cut,) = received(summed(HEADER_BYTES + len(head) + len(rest), kind, head) + rest)
+    (cut,) = received(raw_frame(kind, head, rest, request=0, partition=-1))
     try:
         message = codec.decode(cut)
     except ProtocolError:
         return
-    assert on_the_wire(message) == summed(HEADER_BYTES + len(head) + len(rest), kind, head) + rest
+    assert on_the_wire(message) == raw_frame(kind, head, rest, request=0, partition=-1)
 
 
 # ------------------------------------------------------------------ text
