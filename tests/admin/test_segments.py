@@ -148,15 +148,10 @@ def test_zeros_at_the_end_are_room_that_is_set_aside(storage: Path) -> None:
     assert (report.segments[2].bytes, report.segments[2].unsynced_bytes) == (size, 0)
 
 
-def test_zeros_at_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
+@pytest.mark.parametrize("more", [bytes(1_000), b"more"])
+def test_bytes_behind_the_end_of_a_sealed_segment_are_damage_zeros_included(storage: Path, more: bytes) -> None:
     path = segments(storage)[0]
-    os.truncate(path, path.stat().st_size + 1_000)
-    assert first_damaged(storage) == 6
-
-
-def test_bytes_behind_the_end_of_a_sealed_segment_are_damage(storage: Path) -> None:
-    path = segments(storage)[0]
-    overwrite(path, path.stat().st_size, b"more")
+    overwrite(path, path.stat().st_size, more)
     assert first_damaged(storage) == 6
 
 

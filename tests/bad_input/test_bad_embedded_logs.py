@@ -32,6 +32,7 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
+from rigs.embedded import append_once
 from rigs.privileges import unprivileged
 
 pytestmark = pytest.mark.slow
@@ -39,14 +40,9 @@ pytestmark = pytest.mark.slow
 SERVED_S = 60.0
 
 
-async def opened(address: str) -> None:
-    async with polonaise.connect(address) as log:
-        await log.append(b"x", partition=0)
-
-
 async def refuses(address: str, kind: type[PolonaiseError], naming: str) -> None:
     with pytest.raises(kind, match=naming) as told:
-        await opened(address)
+        await append_once(address)
     assert told.value.code == kind.code
     assert not hostelection._elections
 
@@ -90,11 +86,11 @@ async def test_an_invalid_address(tmp_path: Path, rest: str, naming: str) -> Non
 
 @pytest.mark.parametrize(("made", "asked"), [("storage=1", "storage=3"), ("partitions=2", "partitions=4")])
 async def test_the_sizes_that_a_log_was_made_with_are_for_good(tmp_path: Path, made: str, asked: str) -> None:
-    await opened(f"embedded:{tmp_path}?{made}")
+    await append_once(f"embedded:{tmp_path}?{made}")
     await refuses(f"embedded:{tmp_path}?{asked}", BadOption, "for good")
     async with polonaise.connect(f"embedded:{tmp_path}"):
         with pytest.raises(BadOption, match="for good"):
-            await opened(f"embedded:{tmp_path}?{asked}&host=no")
+            await append_once(f"embedded:{tmp_path}?{asked}&host=no")
 
 
 async def test_attaching_to_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
@@ -121,12 +117,12 @@ async def test_a_directory_of_something_else(tmp_path: Path) -> None:
 
 
 async def test_a_coordinators_directory(tmp_path: Path) -> None:
-    await opened(f"embedded:{tmp_path / 'log'}")
+    await append_once(f"embedded:{tmp_path / 'log'}")
     await refuses(f"embedded:{tmp_path / 'log' / 'coordinator'}", NotEmbeddedLog, "file:PATH")
 
 
 async def test_a_directory_of_another_version(tmp_path: Path) -> None:
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
     (tmp_path / "polonaise-embedded").write_text("polonaise-embedded 2\n")
     before = contents(tmp_path)
     await refuses(f"embedded:{tmp_path}", UnsupportedFormat, "format 2")
@@ -136,7 +132,7 @@ async def test_a_directory_of_another_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"\xff\0garbage", b"polonaise-embedded", b"polonaise-embedded one\n", b"x" * 500])
 async def test_a_marker_that_does_not_read(tmp_path: Path, raw: bytes) -> None:
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
     (tmp_path / "polonaise-embedded").write_bytes(raw)
     before = contents(tmp_path)
     await refuses(f"embedded:{tmp_path}", NotEmbeddedLog, "nothing was touched")
@@ -144,7 +140,7 @@ async def test_a_marker_that_does_not_read(tmp_path: Path, raw: bytes) -> None:
 
 
 async def test_a_damaged_coordinator(tmp_path: Path) -> None:
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
     description = tmp_path / "coordinator" / "description"
     description.write_bytes(description.read_bytes()[:-1])
     before = contents(tmp_path)
@@ -164,7 +160,7 @@ async def test_a_damaged_coordinator(tmp_path: Path) -> None:
 )
 async def test_a_coordinator_that_is_lost_is_not_made_anew_beside_what_is_stored(tmp_path: Path, lost: str) -> None:
     log = tmp_path / "log"
-    await opened(f"embedded:{log}?storage=3")
+    await append_once(f"embedded:{log}?storage=3")
     if lost == "description":
         for path in (log / "coordinator").iterdir():
             if path.is_file():
@@ -200,14 +196,14 @@ async def test_a_log_whose_making_was_broken_off_is_made_again(tmp_path: Path, b
     if broken_off == "directories":
         (tmp_path / "storage-0").mkdir()
         (tmp_path / "storage-0" / "disk.lock").touch()
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         assert [tx.data async for tx in log.read(0)] == [b"x"]
 
 
 async def test_a_storage_directory_of_another_log(tmp_path: Path) -> None:
-    await opened(f"embedded:{tmp_path / 'a'}")
-    await opened(f"embedded:{tmp_path / 'b'}")
+    await append_once(f"embedded:{tmp_path / 'a'}")
+    await append_once(f"embedded:{tmp_path / 'b'}")
     (tmp_path / "a" / "storage-0").rename(tmp_path / "aside")
     (tmp_path / "b" / "storage-0").rename(tmp_path / "a" / "storage-0")
     before = contents(tmp_path / "a" / "storage-0")
@@ -219,18 +215,18 @@ async def test_a_storage_directory_that_another_process_has_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostelection, "_LEFTOVERS_S", 0.2)
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
     lock = try_lock(str(tmp_path / "storage-0" / "disk.lock"))
     await refuses(f"embedded:{tmp_path}", DirectoryInUse, "storage-0")
     lock.release()
-    await opened(f"embedded:{tmp_path}")
+    await append_once(f"embedded:{tmp_path}")
 
 
 # ---------------------------------------------------------------------- the machine
 
 
 async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
-    await opened(f"embedded:{tmp_path / 'log'}")  # what is imported later may be out of reach
+    await append_once(f"embedded:{tmp_path / 'log'}")  # what is imported later may be out of reach
     os.chmod(tmp_path / "log", 0o500)
     os.chmod(tmp_path, 0o500)
     with unprivileged():
@@ -238,7 +234,7 @@ async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None
         await refuses(f"embedded:{tmp_path / 'new'}", AccessDenied, "let the user of this process")
     os.chmod(tmp_path, 0o700)
     os.chmod(tmp_path / "log", 0o700)
-    await opened(f"embedded:{tmp_path / 'log'}")
+    await append_once(f"embedded:{tmp_path / 'log'}")
 
 
 @pytest.fixture
@@ -256,9 +252,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
 async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:
     (small / "filler").write_bytes(bytes(512 * 1024 - 4096))
     with pytest.raises((DiskFull, CoordinatorUnavailable), match="no space left"):
-        await opened(f"embedded:{small / 'log'}")
+        await append_once(f"embedded:{small / 'log'}")
     (small / "filler").unlink()
-    await opened(f"embedded:{small / 'log'}")
+    await append_once(f"embedded:{small / 'log'}")
 
 
 async def test_a_disk_that_fills_up_loses_nothing_and_goes_on_when_there_is_room(small: Path) -> None:

@@ -31,6 +31,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(20)]
 
 STORAGE = "127.0.0.1:7100,127.0.0.1:7101,127.0.0.1:7102"
 
+
+def started(kind: str, directory: Path) -> list[str]:
+    if kind == "server":
+        return ["server", "run", "--coordinator", f"file:{directory}/c", "--storage", STORAGE]
+    return [kind, "run", "--directory", str(directory / "s")]
+
+
 # ---------------------------------------------------------------------- server run
 
 
@@ -59,12 +66,9 @@ def test_an_invalid_address_of_a_coordinator(shell: Shell, address: str, naming:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "0:0", "[0:0:0:0:0:0:0:0]:0", "[::ffff:0.0.0.0]:7000"])
 def test_a_server_at_an_address_that_nobody_can_connect_to(shell: Shell, tmp_path: Path, listen: str) -> None:
-    coordinator = tmp_path / "coordinator"
-    shell.refuses(
-        "server", "run", "--coordinator", f"file:{coordinator}", "--storage", STORAGE, "--listen", listen,
-        code="bad_option", naming="Give the address under which they reach it",
-    )  # fmt: skip
-    assert not coordinator.exists()
+    naming = "Give the address under which they reach it"
+    shell.refuses(*started("server", tmp_path), "--listen", listen, code="bad_option", naming=naming)
+    assert not (tmp_path / "c").exists()
 
 
 def test_zookeeper_without_its_library(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,27 +92,17 @@ def test_an_even_number_of_zookeeper_servers(shell: Shell, tmp_path: Path, serve
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "unix:/tmp/zookeeper"])
-def test_an_invalid_address_of_a_zookeeper_server(shell: Shell, tmp_path: Path, address: str) -> None:
-    shell.refuses(
-        "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address, code="bad_option", naming=address
-    )
-
-
-def test_an_address_of_another_machine_for_a_zookeeper_server(shell: Shell, tmp_path: Path) -> None:
-    shell.refuses(
-        "zookeeper", "run", "--directory", tmp_path / "z", "--listen", "8.8.8.8:2181",
-        code="bad_option", naming="8.8.8.8: ",
-    )  # fmt: skip
-
-
-def test_a_zookeeper_server_whose_port_is_in_use(shell: Shell, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        shell.refuses(
-            "zookeeper", "run", "--directory", tmp_path / "z", "--listen", address,
-            code="address_in_use", naming=address,
-        )  # fmt: skip
+@pytest.mark.parametrize(
+    ("address", "naming"),
+    [
+        ("nonsense", "nonsense"),
+        ("127.0.0.1:99999", "127.0.0.1:99999"),
+        ("unix:/tmp/zookeeper", "unix:/tmp/zookeeper"),
+        ("8.8.8.8:2181", "can't listen at 8.8.8.8:"),
+    ],
+)
+def test_an_invalid_address_of_a_zookeeper_server(shell: Shell, tmp_path: Path, address: str, naming: str) -> None:
+    shell.refuses(*started("zookeeper", tmp_path), "--listen", address, code="bad_option", naming=naming)
 
 
 def test_a_zookeeper_server_in_a_directory_that_cannot_be_made(shell: Shell, tmp_path: Path) -> None:
@@ -152,8 +146,7 @@ def test_storage_nodes_that_are_not_the_clusters(shell: Shell, tmp_path: Path) -
 
 @pytest.mark.parametrize("count", ["0", "-1", "4097", "many"])
 def test_partitions_out_of_range(shell: Shell, tmp_path: Path, count: str) -> None:
-    arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE, "--partitions", count]
-    status, _, errors = shell.run(*arguments)
+    status, _, errors = shell.run(*started("server", tmp_path), "--partitions", count)
     assert status == 2, "a usage error, told by the command line itself"
     assert "--partitions" in errors
     assert "Traceback" not in errors
@@ -177,7 +170,7 @@ def test_a_coordinator_where_no_directory_can_be_made(shell: Shell) -> None:
 
 
 def test_a_damaged_coordinator(shell: Shell, tmp_path: Path) -> None:
-    arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage", STORAGE]
+    arguments = [*started("server", tmp_path), "--listen", "8.8.8.8:1"]
     shell.refuses(*arguments, code="bad_option", naming="8.8.8.8")
     description = tmp_path / "c" / "description"
     description.write_bytes(description.read_bytes().replace(b"7100", b"7200"))
@@ -199,18 +192,12 @@ def test_an_address_of_another_machine_leaves_no_directory(shell: Shell, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["storage", "server"])
+@pytest.mark.parametrize("kind", ["storage", "server", "zookeeper"])
 def test_a_port_in_use(shell: Shell, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         shell.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
-    assert not (tmp_path / "s").exists()
-
-
-def started(kind: str, directory: Path) -> list[str]:
-    if kind == "storage":
-        return ["storage", "run", "--directory", str(directory / "s")]
-    return ["server", "run", "--coordinator", f"file:{directory}/c", "--storage", STORAGE]
+    assert kind == "zookeeper" or not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
@@ -230,8 +217,7 @@ def test_a_directory_that_may_not_be_made(shell: Shell, tmp_path: Path, monkeypa
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "makedirs", refuse)
-    directory = tmp_path / "s"
-    shell.refuses("storage", "run", "--directory", directory, code="access_denied", naming="let the user")
+    shell.refuses(*started("storage", tmp_path), code="access_denied", naming="let the user")
 
 
 def test_an_empty_name_is_not_the_working_directory(
@@ -264,14 +250,8 @@ def test_a_directory_of_another_format(shell: Shell, tmp_path: Path) -> None:
     raw[4] = 9
     raw[124:128] = crc32(raw[:124]).to_bytes(4, "little")
     (tmp_path / CONTROL).write_bytes(bytes(raw))
-    shell.refuses(
-        "storage",
-        "run",
-        "--directory",
-        tmp_path,
-        code="unsupported_format",
-        naming=f"{tmp_path}/{CONTROL} is of storage format 9",
-    )
+    naming = f"{tmp_path}/{CONTROL} is of storage format 9"
+    shell.refuses("storage", "run", "--directory", tmp_path, code="unsupported_format", naming=naming)
     assert (tmp_path / CONTROL).read_bytes() == bytes(raw)
 
 
@@ -332,7 +312,7 @@ def test_an_interruption_before_a_command_runs(shell: Shell, monkeypatch: pytest
 
 
 def test_segments_too_large_to_be_files(shell: Shell, tmp_path: Path) -> None:
-    status, _, errors = shell.run("storage", "run", "--directory", tmp_path / "s", "--segment-bytes", 10**24)
+    status, _, errors = shell.run(*started("storage", tmp_path), "--segment-bytes", 10**24)
     assert (status, "--segment-bytes" in errors, "Traceback" in errors) == (2, True, False)
     assert list(tmp_path.iterdir()) == []
 

@@ -37,6 +37,13 @@ DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
 
 
 @pytest.fixture
+async def other(tmp_path: Path, host: RealHost) -> AsyncIterator[Coordinator]:
+    made = coordinator_in(host, str(tmp_path / "coordinator"))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
 async def coordinator(tmp_path: Path, host: RealHost) -> AsyncIterator[Coordinator]:
     made = coordinator_in(host, str(tmp_path / "coordinator"))
     await made.initialize(DESCRIPTION)
@@ -104,17 +111,13 @@ async def test_a_topic_is_created_and_grows(coordinator: Coordinator) -> None:
 
 
 async def test_a_process_that_read_an_older_description_finds_new_partitions(
-    coordinator: Coordinator, host: RealHost, tmp_path: Path
+    coordinator: Coordinator, other: Coordinator
 ) -> None:
-    other = coordinator_in(host, str(tmp_path / "coordinator"))
-    try:
-        assert (await other.describe()).total == 2
-        await create_topic(coordinator, "payments", 1, 5.0)
-        assert (await other.partition(2)).version == 0
-        with pytest.raises(UnknownPartition, match="no partition 3"):
-            await other.partition(3)
-    finally:
-        await other.close()
+    assert (await other.describe()).total == 2
+    await create_topic(coordinator, "payments", 1, 5.0)
+    assert (await other.partition(2)).version == 0
+    with pytest.raises(UnknownPartition, match="no partition 3"):
+        await other.partition(3)
 
 
 async def test_new_partitions_have_owners_at_once_and_nobody_loses_one(coordinator: Coordinator) -> None:
@@ -157,14 +160,8 @@ def test_numbers_and_ids_stay_what_they_are_however_topics_grow(steps: list[tupl
     assert ClusterDescription.decode(description.encode()) == description
 
 
-async def test_two_operators_create_topics_at_the_same_time(
-    coordinator: Coordinator, host: RealHost, tmp_path: Path
-) -> None:
-    other = coordinator_in(host, str(tmp_path / "coordinator"))
-    try:
-        made = await asyncio.gather(create_topic(coordinator, "a", 2, 5.0), create_topic(other, "b", 3, 5.0))
-    finally:
-        await other.close()
+async def test_two_operators_create_topics_at_the_same_time(coordinator: Coordinator, other: Coordinator) -> None:
+    made = await asyncio.gather(create_topic(coordinator, "a", 2, 5.0), create_topic(other, "b", 3, 5.0))
     assert sorted(id for topic in made for id in topic.ids) == [2, 3, 4, 5, 6]
     with pytest.raises(TopicExists, match="topic a exists, with 2 partitions"):
         await create_topic(coordinator, "a", 1, 5.0)

@@ -26,7 +26,7 @@ from polonaise.errors import (
 )
 from polonaise.host.files import try_lock
 from polonaise.node import hostelection
-from rigs.embedded import host_of
+from rigs.embedded import append_once, host_of
 from rigs.health import condition_when
 from rigs.waiting import PATIENCE_S, wait_until
 
@@ -160,8 +160,7 @@ async def test_a_storage_directory_that_there_is_no_descriptor_for_is_not_left_o
     from polonaise.host.files import _RealFile
 
     address, bad = f"embedded:{tmp_path}?storage=3", str(tmp_path / "storage-1")
-    async with polonaise.connect(address) as log:
-        await log.append(b"x")
+    await append_once(address)
     opened = _RealFile.__init__
 
     def exhausted(self: _RealFile, threads: Any, path: str, *rest: Any) -> None:
@@ -181,8 +180,7 @@ async def test_a_storage_directory_that_there_is_no_descriptor_for_is_not_left_o
 async def test_health_says_why_a_storage_node_cannot_use_a_partition(tmp_path: Path) -> None:
     address, bad = f"embedded:{tmp_path / 'log'}?storage=3", tmp_path / "log" / "storage-1" / "0"
     for made in (address, f"embedded:{tmp_path / 'other'}"):
-        async with polonaise.connect(made) as log:
-            await log.append(b"x")
+        await append_once(made)
     shutil.rmtree(bad)
     shutil.copytree(tmp_path / "other" / "storage-0" / "0", bad)
     async with polonaise.connect(address) as log:
@@ -194,8 +192,7 @@ async def test_health_says_why_a_storage_node_cannot_use_a_partition(tmp_path: P
 
 async def test_without_a_quorum_of_storage_directories_each_that_is_unusable_is_named(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}?storage=3"
-    async with polonaise.connect(address) as log:
-        await log.append(b"x")
+    await append_once(address)
     damage(tmp_path / "storage-1")
     lose_control_file(tmp_path / "storage-2")
     with pytest.raises(ControlFileDamaged, match=r"2 of 3 .*/storage-1/.*control_file_missing.*/storage-2 without"):
@@ -232,16 +229,14 @@ async def test_a_directory_with_a_long_and_deep_path_works(tmp_path: Path) -> No
 
 
 async def test_a_directory_may_be_moved_while_nobody_has_it_open(tmp_path: Path) -> None:
-    async with polonaise.connect(f"embedded:{tmp_path / 'here'}") as log:
-        await log.append(b"x")
+    await append_once(f"embedded:{tmp_path / 'here'}")
     (tmp_path / "here").rename(tmp_path / "there")
     async with polonaise.connect(f"embedded:{tmp_path / 'there'}") as log:
         assert await bodies(log) == [b"x"]
 
 
 async def test_what_a_dead_host_left_does_not_matter(tmp_path: Path) -> None:
-    async with polonaise.connect(f"embedded:{tmp_path}") as log:
-        await log.append(b"x")
+    await append_once(f"embedded:{tmp_path}")
     with socket.socket(socket.AF_UNIX) as stale, socket.socket(socket.AF_UNIX) as living:
         stale.bind(str(tmp_path / "sockets" / "server-00000000"))
         # A forked child of the dead host would still listen here.
@@ -255,15 +250,13 @@ async def test_what_a_dead_host_left_does_not_matter(tmp_path: Path) -> None:
 async def test_a_log_that_was_begun_and_not_made_is_made(tmp_path: Path) -> None:
     (tmp_path / "host.lock").touch()
     (tmp_path / "polonaise-embedded.new").write_text("polon")
-    async with polonaise.connect(f"embedded:{tmp_path}") as log:
-        await log.append(b"x")
+    await append_once(f"embedded:{tmp_path}")
     assert not (tmp_path / "polonaise-embedded.new").exists()
 
 
 async def test_who_only_attaches_waits_while_nobody_hosts_and_says_so(tmp_path: Path) -> None:
     address = f"embedded:{tmp_path}"
-    async with polonaise.connect(address) as log:
-        await log.append(b"x")
+    await append_once(address)
     async with polonaise.connect(f"{address}?host=no") as worker:
         with pytest.raises(polonaise.PolonaiseError, match="nobody hosts the embedded log"):
             await worker.ready(0, timeout=0.3)

@@ -20,7 +20,7 @@ from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.attachment import whereabouts
-from rigs.embedded import processes
+from rigs.embedded import append_once, processes
 from rigs.waiting import wait_until
 
 
@@ -79,8 +79,7 @@ async def test_a_log_whose_disk_is_full_says_how_to_read_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"embedded:{tmp_path}"
-    async with polonaise.connect(address) as log:
-        await log.append(b"x")
+    await append_once(address)
     write = files._write
 
     def full(descriptor: int, offset: int, buffers: object) -> None:
@@ -102,8 +101,7 @@ async def test_the_coordinator_of_an_embedded_log_is_that_of_no_cluster(
     where: str, wait: float | None, tmp_path: Path
 ) -> None:
     directory = tmp_path / "log"
-    async with polonaise.connect(f"embedded:{directory}") as log:
-        await log.append(b"x")
+    await append_once(f"embedded:{directory}")
     with pytest.raises(BadOption, match=f"write embedded:{directory}$"):
         async with polonaise.connect(f"file:{directory}{where}", wait=wait):
             pass

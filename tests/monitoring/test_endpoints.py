@@ -13,7 +13,7 @@ from polonaise.admin.logs import conditions
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.condition import health_status_of
 from rigs.httpget import dialled, exchanged, http_get
-from rigs.observed import observed_cluster, started_storage
+from rigs.observed import observed_cluster, observed_storage
 from rigs.tls import Authority
 from rigs.waiting import wait_until
 
@@ -90,14 +90,11 @@ async def test_the_formats_are_those_that_the_asker_takes(tmp_path: Path) -> Non
 
 
 async def test_the_head_of_an_answer_comes_without_its_body(tmp_path: Path) -> None:
-    node = await started_storage(tmp_path / "storage")
-    try:
+    async with observed_storage(tmp_path / "storage") as node:
         for path in ("/live", "/health", "/ready", "/metrics"):
             said = await http_get(node.http, path, method="HEAD")
             assert (said.status, said.body) == (200, b"")
             assert int(said.headers["content-length"]) > 0
-    finally:
-        await node.stop()
 
 
 async def test_http_stays_plain_while_the_nodes_have_tls(tmp_path: Path) -> None:
@@ -205,8 +202,7 @@ async def test_clients_and_partitions_are_listed_as_the_request_says(tmp_path: P
 
 
 async def test_requests_that_nobody_answers(tmp_path: Path) -> None:
-    node = await started_storage(tmp_path / "storage")
-    try:
+    async with observed_storage(tmp_path / "storage") as node:
         for path, status in {
             "/nowhere": 404,
             "/metrics?partitions=some": 400,
@@ -218,12 +214,10 @@ async def test_requests_that_nobody_answers(tmp_path: Path) -> None:
         said = await http_get(node.http, "/metrics", method="DELETE")
         assert (said.status, said.headers["allow"]) == (405, "get, head")
         assert (await http_get(node.http, "/")).body == b"/live /ready /health /metrics\n"
-    finally:
-        await node.stop()
 
 
 async def test_http_ends_with_its_node(tmp_path: Path) -> None:
-    node = await started_storage(tmp_path / "storage")
-    await node.stop()
+    async with observed_storage(tmp_path / "storage") as node:
+        pass
     with pytest.raises(ConnectionRefusedError):
         await dialled(node.http)

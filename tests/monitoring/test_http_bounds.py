@@ -21,7 +21,7 @@ from polonaise.node.monitoring.face import HttpFace
 from polonaise.node.monitoring.httplistener import CONNECTIONS_MAX, HttpAnswer, HttpListener, HttpRequest
 from polonaise.storage.settings import StorageSettings
 from rigs.httpget import dialled, exchanged, http_get, parsed
-from rigs.observed import started_storage
+from rigs.observed import observed_storage
 from rigs.waiting import PATIENCE_S, wait_until
 from rigs.watchedhost import Watched
 
@@ -278,8 +278,7 @@ async def test_a_mistake_of_the_library_ends_its_connection_only(
 
 
 async def test_a_listener_that_is_dead_does_not_stop_its_node(tmp_path: Path) -> None:
-    node = await started_storage(tmp_path / "storage")
-    try:
+    async with observed_storage(tmp_path / "storage") as node:
         writers = [(await dialled(node.http))[1] for _ in range(CONNECTIONS_MAX + 8)]
         assert await exchanged(node.http, ASKED) == b""
         assert not node.task.done()
@@ -291,5 +290,3 @@ async def test_a_listener_that_is_dead_does_not_stop_its_node(tmp_path: Path) ->
             return bool(said) and parsed(said).status == 200
 
         await wait_until(look, "it answers again", every_s=0.05)
-    finally:
-        await node.stop()

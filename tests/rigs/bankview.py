@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, create_engine, func, select
+from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, func, select
 
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.sql import SqlView
+from rigs.databases import engine_at
 
 ACCOUNTS = 8
 
@@ -67,15 +67,6 @@ def body(number: int) -> bytes:
 
 def transactions(count: int, *, first: TransactionId = 0, partition: PartitionId = 0) -> list[Transaction]:
     return [Transaction(partition, id, 0, body(id), 1_000, 1, 1, id) for id in range(first, first + count)]
-
-
-@contextlib.contextmanager
-def engine_at(url: str) -> Iterator[Engine]:
-    engine = create_engine(url)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def open_accounts(url: str, partitions: int = 1) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pwd
@@ -9,16 +10,26 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from rigs.waiting import block_until
 
 _numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def engine_at(url: str, **options: Any) -> Iterator[Engine]:
+    engine = create_engine(url, **options)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 class Server:
@@ -75,12 +86,9 @@ class Server:
         return True
 
     def _administer(self, statement: str) -> None:
-        engine = create_engine(self.url(self.administration), isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as db:
-                db.execute(text(statement))
-        finally:
-            engine.dispose()
+        address = self.url(self.administration)
+        with engine_at(address, isolation_level="AUTOCOMMIT") as engine, engine.connect() as db:
+            db.execute(text(statement))
 
     def database(self, options: str = "") -> str:
         """Create an empty database with these options of CREATE DATABASE. Return its address."""
@@ -185,8 +193,6 @@ class MariaDB(Server):
 
 def execute(url: str, *statements: str) -> None:
     """Run statements in one transaction, behind the back of whoever else uses the database."""
-    engine = create_engine(url)
-    with engine.begin() as db:
+    with engine_at(url) as engine, engine.begin() as db:
         for statement in statements:
             db.execute(text(statement))
-    engine.dispose()

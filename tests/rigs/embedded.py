@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import polonaise
 from polonaise.errors import DirectoryInUse
 from polonaise.host.files import try_lock
 from rigs.waiting import PATIENCE_S, wait_until
@@ -96,6 +97,12 @@ async def processes(directory: Path) -> AsyncIterator[Processes]:
         yield group
     finally:
         await group.end()
+
+
+async def append_once(address: str) -> None:
+    """Open a log, which is made if it is not there yet, append one transaction, and close it."""
+    async with polonaise.connect(address) as log:
+        await log.append(b"x", partition=0)
 
 
 def host_of(directory: Path) -> int | None:

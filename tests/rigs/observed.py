@@ -69,6 +69,16 @@ async def started_storage(directory: Path, tls: TlsIdentity | None = None, **set
 
 
 @contextlib.asynccontextmanager
+async def observed_storage(directory: Path) -> AsyncIterator[ObservedRun]:
+    """Run a storage node alone."""
+    node = await started_storage(directory)
+    try:
+        yield node
+    finally:
+        await node.stop()
+
+
+@contextlib.asynccontextmanager
 async def observed_cluster(
     directory: Path, *, storage: int = 3, partitions: int = 1, tls: TlsIdentity | None = None, **settings: Any
 ) -> AsyncIterator[ObservedCluster]:

@@ -19,7 +19,8 @@ from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
-from rigs.bankview import Bank, accounts, body, engine_at
+from rigs.bankview import Bank, accounts, body
+from rigs.databases import engine_at
 from rigs.waiting import nothing_happens_for
 
 pytestmark = pytest.mark.slow

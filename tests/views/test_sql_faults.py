@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
-from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, engine_at, journal, open_accounts, transactions
+from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, transactions
 from rigs.clients import World
-from rigs.databases import PostgreSQL, execute
+from rigs.databases import PostgreSQL, engine_at, execute
 from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 
 pytestmark = pytest.mark.slow

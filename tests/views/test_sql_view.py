@@ -19,8 +19,8 @@ from polonaise import testing
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
-from rigs.bankview import Bank, accounts, body, check_fold, counted, engine_at, journal, open_accounts, transactions
-from rigs.databases import execute
+from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, open_accounts, transactions
+from rigs.databases import engine_at, execute
 from rigs.programs import output_of, run_python
 from rigs.waiting import wait_until
 
