@@ -19,6 +19,7 @@ from polonaise.simulator import World
 from rigs.log import life
 from rigs.scenarios import runs_tests_on
 from rigs.tls import Authority
+from rigs.waiting import wait_until
 
 
 class Here:
@@ -81,43 +82,31 @@ class Peer(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.received = bytearray()
         self.happened: list[str] = []
-        self.changed = asyncio.Event()
         self._stays = stays
-
-    def _note(self, what: str) -> None:
-        self.happened.append(what)
-        self.changed.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        self._note("made")
+        self.happened.append("made")
 
     def data_received(self, data: bytes) -> None:
         assert type(data) is bytes
         self.received += data
-        self.changed.set()
 
     def eof_received(self) -> bool:
-        self._note("eof")
+        self.happened.append("eof")
         return self._stays
 
     def pause_writing(self) -> None:
-        self._note("pause")
+        self.happened.append("pause")
 
     def resume_writing(self) -> None:
-        self._note("resume")
+        self.happened.append("resume")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._note("lost")
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
+        self.happened.append("lost")
 
     async def happens(self, what: str) -> None:
-        await self.until(lambda: what in self.happened)
+        await wait_until(lambda: what in self.happened)
 
 
 class Accepting:
@@ -125,18 +114,15 @@ class Accepting:
 
     def __init__(self, *, stays: bool = False) -> None:
         self.peers: list[Peer] = []
-        self._arrived = asyncio.Event()
         self._stays = stays
 
     def __call__(self) -> Peer:
         peer = Peer(stays=self._stays)
         self.peers.append(peer)
-        self._arrived.set()
         return peer
 
     async def first(self) -> Peer:
-        async with asyncio.timeout(20):
-            await self._arrived.wait()
+        await wait_until(lambda: self.peers)
         await self.peers[0].happens("made")
         return self.peers[0]
 
@@ -158,10 +144,10 @@ async def test_bytes_arrive_in_order_both_ways(here: Here) -> None:
         near.transport.write(b"%03d" % number)
     near.transport.writelines([b"end", bytearray(b"of"), memoryview(b"it")])
     expected = b"".join(b"%03d" % number for number in range(100)) + b"endofit"
-    await far.until(lambda: len(far.received) == len(expected))
+    await wait_until(lambda: len(far.received) == len(expected))
     assert far.received == expected
     far.transport.write(b"answer")
-    await near.until(lambda: near.received == b"answer")
+    await wait_until(lambda: near.received == b"answer")
     near.transport.close()
     await far.happens("lost")
     await near.happens("lost")
@@ -172,7 +158,7 @@ async def test_a_buffer_may_be_used_anew_after_writing_it(here: Here) -> None:
     near, far = await connected(here)
     near.transport.write(b"first")
     near.transport.write(b"")
-    await far.until(lambda: far.received == b"first")
+    await wait_until(lambda: far.received == b"first")
     near.transport.abort()
     await near.happens("lost")
     await far.happens("lost")
@@ -202,7 +188,7 @@ async def test_a_half_closed_connection_still_carries_the_other_way(here: Here) 
     assert far.received == b"question"
     assert "lost" not in far.happened
     far.transport.write(b"answer")
-    await near.until(lambda: near.received == b"answer")
+    await wait_until(lambda: near.received == b"answer")
     far.transport.close()
     await near.happens("lost")
 
@@ -222,7 +208,7 @@ async def test_a_writer_is_paused_until_its_peer_reads(here: Here) -> None:
     assert "resume" not in near.happened
     far.transport.resume_reading()
     await near.happens("resume")
-    await far.until(lambda: len(far.received) == written)
+    await wait_until(lambda: len(far.received) == written)
     assert near.transport.get_write_buffer_size() == 0
     near.transport.close()
     await near.happens("lost")
@@ -236,10 +222,10 @@ async def test_a_paused_reader_gets_nothing_until_it_resumes(here: Here) -> None
     assert not far.transport.is_reading()
     near.transport.write(b"held back")
     far.transport.write(b"ping")
-    await near.until(lambda: near.received == b"ping")
+    await wait_until(lambda: near.received == b"ping")
     assert far.received == b""
     far.transport.resume_reading()
-    await far.until(lambda: far.received == b"held back")
+    await wait_until(lambda: far.received == b"held back")
     far.transport.close()
     await near.happens("lost")
     await far.happens("lost")
@@ -282,7 +268,7 @@ async def test_a_closed_listener_accepts_no_more_and_frees_its_address(here: Her
 async def test_a_connection_outlives_its_listener(here: Here) -> None:
     near, far = await connected(here)
     near.transport.write(b"still here")
-    await far.until(lambda: far.received == b"still here")
+    await wait_until(lambda: far.received == b"still here")
     near.transport.close()
     await far.happens("lost")
 
@@ -296,7 +282,7 @@ async def test_unix_sockets_carry_too(here: Here) -> None:
     assert isinstance(near, Peer)
     near.transport.write(b"hello")
     far = await accepting.first()
-    await far.until(lambda: far.received == b"hello")
+    await wait_until(lambda: far.received == b"hello")
     near.transport.close()
     await far.happens("lost")
     await near.happens("lost")

@@ -43,9 +43,8 @@ async def dialled(
 ) -> AsyncIterator[Connection]:
     """Connect to the node as what it takes."""
     machine = RealHost(tls=identity)
-    port = node.address.rpartition(":")[2]
     try:
-        connection = await connect(machine, f"{host}:{port}", node.dialling(machine).make, deadline_s=DEADLINE_S)
+        connection = await connect(machine, f"{host}:{node.port}", node.dialling(machine).make, deadline_s=DEADLINE_S)
         try:
             yield connection
         finally:
@@ -321,9 +320,8 @@ async def test_strangers_and_silent_peers_are_cut_off(
     monkeypatch.setattr(tlssockets, "HANDSHAKE_S", 0.2)
     monkeypatch.setattr(tlssockets, "_WARNING_S", 0.0)
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
-        port = int(node.address.rpartition(":")[2])
         for first in (b"", b"\x16", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + bytes(512), b"GET / HTTP/1.1\r\n\r\n"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
             writer.write(first)
             async with asyncio.timeout(DEADLINE_S):
                 with contextlib.suppress(ConnectionResetError):
@@ -339,8 +337,7 @@ async def test_a_probe_that_only_connects_is_not_worth_a_warning(
     ours: Authority, *, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
-        port = int(node.address.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port)):
+        with socket.create_connection(("127.0.0.1", node.port)):
             await wait_until(lambda: getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
         await wait_until(lambda: not getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
         assert caplog.records == []
@@ -355,8 +352,7 @@ async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
         arriving: Any = getattr(node.listener, "_arriving")  # noqa: B009 - a private one
         with contextlib.ExitStack() as opened:
             for _ in range(10):
-                port = int(node.address.rpartition(":")[2])
-                opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+                opened.enter_context(socket.create_connection(("127.0.0.1", node.port)))
             await wait_until(lambda: len(arriving) == 3)
             await nothing_happens_for(0.05)
             assert len(arriving) == 3
@@ -411,9 +407,8 @@ async def test_old_versions_of_tls_are_refused(ours: Authority, *, caplog: pytes
     context.load_cert_chain(files.certificate, files.key)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     async with NodeWithTls(TlsIdentity(files)) as node:
-        port = int(node.address.rpartition(":")[2])
         with pytest.raises((ssl.SSLError, ConnectionResetError)):
-            await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            await asyncio.open_connection("127.0.0.1", node.port, ssl=context)
         await wait_until(lambda: "it does not speak TLS 1.3" in caplog.text)
         assert node.connections == []
 

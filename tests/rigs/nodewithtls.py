@@ -21,10 +21,12 @@ class NodeWithTls(Side):
         self.accepts = True
         self.settings = LinkSettings()
         self.address = ""
+        self.port = 0
 
     async def __aenter__(self) -> NodeWithTls:
         self.listener = await self.host.network.listen("127.0.0.1:0", self.make)
         self.address = self.listener.address
+        self.port = int(self.address.rpartition(":")[2])
         return self
 
     async def __aexit__(self, *_: object) -> None:
