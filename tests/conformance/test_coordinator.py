@@ -85,8 +85,7 @@ async def test_a_new_cluster_has_the_initial_value_of_every_partition(cluster: C
 
 @on_every_backend
 async def test_partitions_are_added_and_those_that_are_there_stay(cluster: Cluster) -> None:
-    first, second = await cluster.process(), await cluster.process()
-    await first.initialize(DESCRIPTION)
+    first, second = await initialized(cluster), await cluster.process()
     assert await first.make_partitions(dict.fromkeys((3,), DESCRIPTION.storage), DESCRIPTION.storage)
     assert await second.make_partitions(dict.fromkeys((3, 4), DESCRIPTION.storage), DESCRIPTION.storage)
     current = await first.description()
@@ -115,8 +114,7 @@ async def test_of_many_that_initialize_one_does(cluster: Cluster) -> None:
 
 @on_every_backend
 async def test_a_deleted_cluster_is_gone_and_another_may_be_made_that_has_nothing_of_it(cluster: Cluster) -> None:
-    first, second = await cluster.process(), await cluster.process()
-    await first.initialize(DESCRIPTION)
+    first, second = await initialized(cluster), await cluster.process()
     assert await first.set_partition(2, replace(INITIAL, generation=1), 0) is not None
     assert await first.make_partitions({3: DESCRIPTION.storage}, DESCRIPTION.storage)
     assignment = await first.assignment()
@@ -148,8 +146,7 @@ async def test_a_deleted_cluster_is_gone_and_another_may_be_made_that_has_nothin
 
 @on_every_backend
 async def test_a_cluster_with_servers_another_key_or_another_description_is_not_deleted(cluster: Cluster) -> None:
-    first, second = await cluster.process(), await cluster.process()
-    await first.initialize(DESCRIPTION)
+    first, second = await initialized(cluster), await cluster.process()
     with pytest.raises(WrongClusterKey, match="nothing was deleted"):
         await second.delete(b"k" * 16)
     membership = await first.register(Registration(7, "s:1"))
@@ -322,8 +319,7 @@ async def test_storage_nodes_are_added_drained_and_removed_by_compare_and_set(cl
 
 @on_every_backend
 async def test_a_unique_id_is_never_given_out_again(cluster: Cluster) -> None:
-    first = await initialized(cluster)
-    processes = [first, await cluster.process(), await cluster.process()]
+    processes = [await initialized(cluster), await cluster.process(), await cluster.process()]
     ids = await asyncio.gather(*(processes[number % 3].unique_id() for number in range(20)))
     for process in processes:
         await cluster.kill(process)
@@ -369,8 +365,7 @@ async def test_a_registration_ends_when_it_is_left_when_closed_and_when_its_proc
 
 @on_every_backend
 async def test_registering_again_changes_nothing_and_nobody_else_can_be_that_server(cluster: Cluster) -> None:
-    first = await initialized(cluster)
-    second = await cluster.process()
+    first, second = await initialized(cluster), await cluster.process()
     await first.register(Registration(1, "s:1"))
     await first.register(Registration(1, "s:1"))
     with pytest.raises(DirectoryInUse):
@@ -421,8 +416,7 @@ async def test_a_member_that_renews_nothing_is_none_to_others_until_it_does(clus
 
 @on_every_backend
 async def test_waiting_for_an_assignment_ends_with_the_next_one(cluster: Cluster) -> None:
-    manager = await initialized(cluster)
-    server = await cluster.process()
+    manager, server = await initialized(cluster), await cluster.process()
     assert await server.assignment_after(-1) == Versioned(0, Assignment())
     waiting = asyncio.ensure_future(server.assignment_after(0))
     done, _ = await asyncio.wait([waiting], timeout=0.2)
@@ -436,8 +430,7 @@ async def test_waiting_for_an_assignment_ends_with_the_next_one(cluster: Cluster
 
 @on_every_backend
 async def test_all_who_wait_get_the_next_assignment_and_who_was_cancelled_leaves_nothing(cluster: Cluster) -> None:
-    manager = await initialized(cluster)
-    server = await cluster.process()
+    manager, server = await initialized(cluster), await cluster.process()
     await server.assignment()
     before = asyncio.all_tasks()
     waiting = [asyncio.ensure_future(server.assignment_after(0)) for _ in range(4)]

@@ -144,9 +144,7 @@ class FakeMount:
     client: int
     next_id: int
     credit: int
-    form: int
-    mask: int
-    value: int
+    asked: Mount
     when_fed: tuple[TransactionId, Callable[[], None]] | None = None
     """What to do once it was given all up to this id."""
 
@@ -346,15 +344,8 @@ class FakeServer:
         if message.client_high_water_mark > log.mark:
             answer(MountState.CLIENT_AHEAD, log.mark)
             return
-        mount = FakeMount(
-            connection,
-            _client(connection),
-            message.client_high_water_mark + 1,
-            message.credit,
-            message.form,
-            message.filter_mask,
-            message.filter_value,
-        )
+        first = message.client_high_water_mark + 1
+        mount = FakeMount(connection, _client(connection), first, message.credit, message)
         self.mounts.setdefault(partition, {})[mount.client] = mount
         self.held = [(old, of, appends) for old, of, appends in self.held if old.client != mount.client]
         mark = log.mark
@@ -365,7 +356,7 @@ class FakeServer:
         for batch in log.from_id(mount.next_id):
             if mount.credit <= 0:
                 break
-            raw = self._formed(batch, mount)
+            raw = self._formed(batch, mount.asked)
             if self.damage:
                 raw = self.damage(raw)
             mount.credit -= len(raw)
@@ -375,11 +366,11 @@ class FakeServer:
             (_, ready), mount.when_fed = mount.when_fed, None
             ready()
 
-    def _formed(self, batch: Batch, mount: FakeMount) -> bytes:
-        if mount.form == BodyForm.INLINE:
+    def _formed(self, batch: Batch, asked: Mount) -> bytes:
+        if asked.form == BodyForm.INLINE:
             return bytes(batch.view)
-        matches = any(header & mount.mask == mount.value for header in batch.headers.tolist())
-        if mount.form == BodyForm.FILTERED and matches:
+        matches = any(header & asked.filter_mask == asked.filter_value for header in batch.headers.tolist())
+        if asked.form == BodyForm.FILTERED and matches:
             return bytes(batch.view)
         return batch.without_data()
 

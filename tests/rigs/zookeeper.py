@@ -58,15 +58,10 @@ def operator() -> Iterator[KazooClient]:
         client.close()
 
 
-def client_of(backend: ZooKeeperBackend) -> Any:
-    """Return kazoo's client in this backend, which has to have a session."""
-    assert backend._session is not None
-    return backend._session._client
-
-
 async def end_session(backend: ZooKeeperBackend) -> None:
     """End the backend's session as ZooKeeper does when it has expired; the backend learns of it by itself."""
-    client = client_of(backend)
+    assert backend._session is not None
+    client: Any = backend._session._client
 
     def end() -> None:
         thief = KazooClient(backend._hosts, client_id=client.client_id)
