@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
@@ -194,9 +193,7 @@ class Connected:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # ------------------------------------------------------------------ partitions
@@ -214,9 +211,7 @@ class Connected:
             return self._partitions[partition].appends
         except (KeyError, TypeError):
             pass  # not used yet, or no partition number at all: checked below, off the hot path
-        self._check_partition(partition)
-        if self._fault is not None:
-            raise fresh(self._fault)
+        self._usable(partition)
         id = self._routes.id_of(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings, id)
         appends.proofs = ProofRequests(self._host, partition, partial(self._requests.prove, partition))
@@ -281,7 +276,7 @@ class Connected:
                 f"partition {partition}; {where_of(self.topic)} has partitions 0 to {self.partition_count - 1}"
             )
 
-    def _readable(self, partition: PartitionId | None) -> PartitionId:
+    def _usable(self, partition: PartitionId | None) -> PartitionId:
         if partition is None:
             partition = self._choose(())
         self._check_partition(partition)

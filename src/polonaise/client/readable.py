@@ -69,7 +69,7 @@ class ReadableLog(Connected):
         return BatchReader(
             self._requests,
             self._settings,
-            self._readable(partition),
+            self._usable(partition),
             after=after,
             until=until,
             follow=follow,
@@ -94,7 +94,7 @@ class ReadableLog(Connected):
         reader = BatchReader(
             self._requests,
             self._settings,
-            self._readable(partition),
+            self._usable(partition),
             follow=follow,
             since_us=since_us,
             timeout=self._answer_s(timeout),
@@ -111,7 +111,7 @@ class ReadableLog(Connected):
         `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
         `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        partition = self._readable(partition)
+        partition = self._usable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")
         timeout_s = self._answer_s(timeout)
