@@ -14,14 +14,14 @@ from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.proofrequests import ProofRequests
-from polonaise.client.protocol.arguments import checked_seconds, where_of, wrong
+from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
 from polonaise.client.waiting import check_loop, own_loop
-from polonaise.coordination.topics import log_key_of
+from polonaise.coordination.topics import log_key_of, where_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId

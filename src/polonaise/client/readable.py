@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from polonaise.client.batchreader import BatchReader, TransactionReader, first_batch
+from polonaise.client.batchreader import BatchReader, TransactionReader
 from polonaise.client.connected import Connected
 from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
 from polonaise.errors import BadOption, BeyondLog, OwnTransaction
+from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
 
@@ -119,7 +120,7 @@ class ReadableLog(Connected):
             raise BeyondLog(f"transaction {id} of partition {partition} is not in the log: ids are 0 to 2**63 - 1")
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
-        batch = first_batch(answer)
+        batch = Batch.parse(answer.payload[0]) if answer.payload else None
         if batch is not None and batch.partition == self._requests.id_of(partition) and batch.first <= id <= batch.last:
             batch.partition = partition
             tx = next(batch.transactions(id - 1, own=True))
