@@ -233,9 +233,7 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
     `role`.
     """
     files = files_in(os.environ) if files is None else files
-    if files is None:
-        return None
-    return TlsIdentity(files, role)
+    return None if files is None else TlsIdentity(files, role)
 
 
 # ---------------------------------------------------------------------- reading
