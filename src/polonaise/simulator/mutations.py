@@ -393,7 +393,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lease-that-never-runs-out": Mutation(
         _LEASE,
-        "        return same_s >= self._lease_s\n",
+        "        return same_s >= LEASE_S\n",
         "        return False\n",
         "P11: nobody replaces a server that is stopped",
     ),
