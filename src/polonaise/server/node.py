@@ -44,6 +44,7 @@ from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
+from polonaise.server.sharedparts import SharedParts
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
@@ -95,6 +96,8 @@ class Server:
         """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
+        self._shared: SharedParts
+        """What each partition is given; from `start` on."""
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
         self._past: Counter[str] = Counter()
@@ -142,6 +145,10 @@ class Server:
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
+        self._shared = SharedParts(
+            self._host, self._coordinator, self._settings, self._links, self._starts, self._copies, self._ticks,
+            self._history, self._latencies, self._requirements,
+        )  # fmt: skip
         self.id = await self._coordinator.unique_id()
         self._cluster.server, self._cluster.partitions = self.id, self._description.partitions
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
@@ -360,12 +367,7 @@ class Server:
                 self._past.update(served.totals())
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
-                served = ServedPartition(
-                    self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
-                    self._starts, self._copies, self._ticks.busy, self._history, self._latencies,
-                    self._requirements,
-                )  # fmt: skip
-                self.partitions[partition] = served
+                served = self.partitions[partition] = ServedPartition(self._shared, partition, owned.generation)
                 served.start()
 
     def _follow_requirement(self) -> None:

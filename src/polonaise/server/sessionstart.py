@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, PartitionValue, Versioned
 from polonaise.errors import (
     ConnectionLost,
@@ -29,18 +28,16 @@ from polonaise.errors import (
     SegmentDamaged,
     fresh,
 )
-from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, read_to_copy
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.requirements import Requirements
-from polonaise.server.settings import ServerSettings
-from polonaise.server.storagelinks import StorageLink, expect
+from polonaise.server.sharedparts import SharedParts
+from polonaise.server.storagelinks import expect
 from polonaise.terms import (
     NO_SESSION,
     NO_TRANSACTION,
@@ -89,40 +86,32 @@ class SessionStart:
 
     def __init__(
         self,
-        host: Host,
-        coordinator: Coordinator,
-        links: Mapping[StorageId, StorageLink],
-        settings: ServerSettings,
+        shared: SharedParts,
         *,
         partition: PartitionId,
         generation: Generation,
         known: recovery.Known,
         first: bool,
         report: Callable[[str], None],
-        history: ArchivedHistory | None,
         answered: Callable[[StorageId, ReplicaAnswer], None],
-        requirements: Requirements,
         insufficient: Callable[[str], None],
     ) -> None:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
-        is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
-        fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
-        quorum, and `insufficient` is called when these can't be had at present.
+        is called with what the attempt waits for, and `answered` with what each replica proves. `insufficient` is
+        called when the replicas that commits need beside a quorum can't be had at present.
         """
-        self._host = host
-        self._coordinator = coordinator
-        self._links = links
-        self._settings = settings
+        self._shared = shared
+        self._host = shared.host
+        self._coordinator = shared.coordinator
+        self._settings = shared.settings
         self._partition = partition
         self._generation = generation
         self._known = known
         self._first = first
         self._report = report
-        self._history = history
         self._on_answer = answered
-        self._requirements = requirements
         self._on_insufficient = insufficient
         self._session: SessionId = 0
         self._version = 0
@@ -144,7 +133,7 @@ class SessionStart:
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
         async with self._coordinating():
-            required = await self._requirements.for_session(self._partition, claimed.value)
+            required = await self._shared.requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
@@ -154,9 +143,10 @@ class SessionStart:
             raise
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
         # is enough: later sessions rest on what this owner has seen committed.
-        if self._first and self._history is not None:
-            self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
-            await check_not_ahead(self._history, self._partition, decided.closing)
+        history = self._shared.history
+        if self._first and history is not None:
+            self._report(f"waiting for the fragment store {history} to tell how far it reaches")
+            await check_not_ahead(history, self._partition, decided.closing)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
         clean = await self._clean(claimed.value, decided)
@@ -174,7 +164,7 @@ class SessionStart:
         # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
         # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
-        zones = {} if self._requirements is None else self._requirements.zones
+        zones = self._shared.requirements.zones
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
 
     # ------------------------------------------------------------------ 1 claim
@@ -319,7 +309,7 @@ class SessionStart:
 
         If the coordinator gives no answer, the attempt goes on.
         """
-        if self._requirements.of(self._partition) != value.required:
+        if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
             async with self._coordinating():
@@ -339,7 +329,7 @@ class SessionStart:
         until_s = clock.monotonic_s() + self._settings.gather_s
         while (left_s := until_s - clock.monotonic_s()) > 0:
             missing = [name for name in names if name not in self._answers]
-            if not missing or not (self._first or any(self._links[name].session for name in missing)):
+            if not missing or not (self._first or any(self._shared.links[name].session for name in missing)):
                 return
             self._answered.clear()
             try:
@@ -355,7 +345,7 @@ class SessionStart:
         """
         pause_s = self._settings.retry_s_min
         while True:
-            connection = await self._links[name].connected()
+            connection = await self._shared.links[name].connected()
             try:
                 answer = await connection.request(
                     LastSessionInfo(self._session), partition=self._partition, deadline_s=self._settings.replica_s_max
@@ -508,7 +498,7 @@ class SessionStart:
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")
-        return await read_to_copy(self._ask, others, request, self._partition, self._history, no_source)
+        return await read_to_copy(self._ask, others, request, self._partition, self._shared.history, no_source)
 
     # ------------------------------------------------------------------ what the session starts from
 
