@@ -259,7 +259,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
-        "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
+        "            self.turn_away(fresh(self._reason))\n",
         "            self.close()\n",
         "P13: a storage directory that can't be opened looks like a node that nobody has started",
     ),

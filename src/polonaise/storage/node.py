@@ -196,8 +196,7 @@ class StorageNode:
         # closed last, because the replicas use it until they have ended.
         self._gone = gone
         for connection in list(self._connections):
-            connection.refuse(gone)
-            connection.close(fresh(gone))
+            connection.turn_away(fresh(gone))
         await self._end_tasks()
         for replica in list(self._partitions.values()):
             await replica.close(gone)
@@ -282,9 +281,7 @@ class StorageNode:
             self._cluster_key = key
         elif key != self._cluster_key:
             # It connected while this node had no cluster yet, and a server of another cluster was faster.
-            error = WrongClusterKey("this storage node belongs to another cluster: check the address")
-            connection.refuse(error)
-            connection.close(error)
+            connection.turn_away(WrongClusterKey("this storage node belongs to another cluster: check the address"))
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""

@@ -74,8 +74,7 @@ class RefusingConnection(Connection):
     def data_received(self, data: bytes) -> None:
         """Refuse whatever arrives: even a peer of another cluster is told nothing but the reason."""
         if not self.closed:
-            self.refuse(self._reason)
-            self.close(fresh(self._reason))
+            self.turn_away(fresh(self._reason))
 
 
 def _refuse_message(connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
