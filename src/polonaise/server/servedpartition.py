@@ -321,7 +321,7 @@ class ServedPartition:
             case Replicate():
                 self._replicate(effect)
             case MarkMoved():
-                self.reader.mark_moved()
+                self.reader.moved.wake()
             case AwaitTurn():
                 asyncio.get_running_loop().call_soon(self._turn)
             case AwaitRoom(mount):

@@ -7,8 +7,7 @@ the engagement is written, but for what health tells: it returns a `StartedSessi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -32,6 +31,7 @@ from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
@@ -132,7 +132,7 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             required = await self._shared.requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
@@ -174,7 +174,7 @@ class SessionStart:
 
         Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if another owner was faster.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
@@ -193,24 +193,13 @@ class SessionStart:
         Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
         second time, and two owners could write in one session.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             raise ConsistencyLost(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state"
             )
-
-    @contextlib.asynccontextmanager
-    async def _coordinating(self) -> AsyncIterator[None]:
-        """Raise `CoordinatorUnavailable` when the requests to the coordinator in this block take too long."""
-        limit_s = self._settings.coordinator_s_max
-        try:
-            async with asyncio.timeout(limit_s):
-                yield
-        except TimeoutError:
-            # With a text: it becomes the reason why the partition is not ready, and no reason would mean that it is.
-            raise CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s") from None
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
@@ -312,7 +301,7 @@ class SessionStart:
         if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
-            async with self._coordinating():
+            async with answered_within(self._settings.coordinator_s_max):
                 current = await self._coordinator.partition(self._partition)
         except CoordinatorUnavailable:
             return
@@ -369,7 +358,7 @@ class SessionStart:
 
         Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
             written = await self._coordinator.set_partition(self._partition, begun, claimed.version) if begun else None
@@ -540,7 +529,7 @@ class SessionStart:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                async with self._coordinating():
+                async with answered_within(self._settings.coordinator_s_max):
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
                     current = await self._coordinator.partition(self._partition)
