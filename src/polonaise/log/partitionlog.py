@@ -27,7 +27,7 @@ from polonaise.errors import (
     RegistersFull,
     SegmentDamaged,
 )
-from polonaise.host import Disk, File, Host
+from polonaise.host import Disk, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
@@ -204,14 +204,14 @@ class PartitionLog:
         # Only now: evidence says that bytes were synced, and after a crash what it covers must not be missing.
         self._note()
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
         """Raise `PartitionUnavailable` when the log has to be opened anew."""
         if self.broken is not None:
             raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
 
     def _appendable(self) -> Tail:
         """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""
-        self._check_whole()
+        self.check_whole()
         if self._tail is None or self.untrusted:
             raise PartitionUnavailable(f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
@@ -307,15 +307,7 @@ class PartitionLog:
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
         """Make the segment durable, and return it as a tail."""
         file = await segment.create(self._disk, self._directory, header, preamble)
-        return await self._tail_of(header, file)
-
-    async def _tail_of(self, header: SegmentHeader, file: File, limit: TransactionId | None = None) -> Tail:
-        """Load the segment in the open file as a tail. The file is closed if that fails."""
-        try:
-            return await Tail.load(self._disk, self._directory, header, file, limit)
-        except BaseException:  # also when cancelled: only this call can close the file
-            await file.close()
-            raise
+        return await Tail.load(self._disk, self._directory, header, file)
 
     def _adopt(self, tail: Tail) -> None:
         """Make this the tail of the log, and give readers its file and its growing index."""
@@ -340,7 +332,7 @@ class PartitionLog:
         One segment at a time, so that no other user of the log waits long. Raises `PartitionUnavailable` while the log
         has to be cut or opened anew first.
         """
-        self._check_whole()
+        self.check_whole()
         if self.untrusted:
             raise PartitionUnavailable(
                 f"bytes above {self.last} are not trusted: cut the log there before it is trimmed"
@@ -367,7 +359,7 @@ class PartitionLog:
         a batch ends at `last`; `DamageFound` for damaged bytes below; and `PartitionUnavailable` when the log has to be
         opened anew.
         """
-        self._check_whole()
+        self.check_whole()
         last = min(last, self.last)
         if last == self.last and not self.untrusted:
             return
@@ -443,7 +435,7 @@ class PartitionLog:
         except NotFound as error:
             raise removed(path, chosen.first) from error
         try:
-            tail = await self._tail_of(chosen.header, file, limit=last)
+            tail = await Tail.load(self._disk, self._directory, chosen.header, file, limit=last)
         except SegmentDamaged as error:
             raise DamageFound(error.text, chosen.first - 1) from error
         if tail.scanned.last != last:
@@ -532,7 +524,7 @@ class PartitionLog:
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
         """
         async with self._gate.open():
-            self._check_whole()
+            self.check_whole()
             # Damage is reported with the count of cuts at the start of the read: if the log is cut meanwhile, other
             # bytes are there, and the report must not be taken for one about them.
             cuts = self.slot.cuts
@@ -563,7 +555,7 @@ class PartitionLog:
         0 if no segment with batches begins there. Raises `DamageFound` and `PartitionUnavailable`.
         """
         async with self._gate.open():
-            self._check_whole()
+            self.check_whole()
             cuts = self.slot.cuts
             if not self.first <= first <= self.last or (segment := self._segment_of(first)).first != first:
                 return 0

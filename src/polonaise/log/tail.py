@@ -76,13 +76,18 @@ class Tail:
     ) -> Tail:
         """Read the segment back up to `limit` or the first bad bytes, from its last checkpoint where possible.
 
-        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read.
+        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read. The file is closed
+        when this fails.
         """
-        preamble = await read_preamble(file, header)
-        loaded = await load_index(disk, directory, header)
-        scanned = empty_scan(header, preamble)
-        resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
-        await scan(file, header, scanned, await file.size(), limit)
+        try:
+            preamble = await read_preamble(file, header)
+            loaded = await load_index(disk, directory, header)
+            scanned = empty_scan(header, preamble)
+            resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
+            await scan(file, header, scanned, await file.size(), limit)
+        except BaseException:  # also when cancelled: only this call can close the file
+            await file.close()
+            raise
         tail = cls(disk, directory, header, file, scanned)
         if loaded is not None:
             checkpoint, _ = loaded
