@@ -36,7 +36,7 @@ from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
-from polonaise.server.measures import ServerMeasures, add_totals
+from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
@@ -559,18 +559,10 @@ class Server:
         """The totals of the partitions that it does not own any more, summed up: a copy."""
         return Counter(self._past)
 
-    def measures(self, totals: Mapping[str, int] | None = None) -> ServerMeasures:
-        """Return what can be measured of this server as a whole; more of each partition is in `partitions`.
-
-        With thousands of partitions it takes long to sum up their totals, which the caller may therefore have done.
-        """
-        if totals is None:
-            totals = self.past_totals
-            for served in self.partitions.values():
-                add_totals(totals, served.totals())
+    def measures(self) -> ServerMeasures:
+        """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
         return ServerMeasures(
             cluster=None if self._cluster.described is None else self._cluster.described.value,
-            totals=totals,
             latencies=self._latencies,
             refused=self._refused,
             connections=len(self._connections),
