@@ -288,11 +288,6 @@ class Connection(asyncio.Protocol):
         self.refuse(error)
         self.close(error)
 
-    def _next_request(self) -> int:
-        """Return a fresh request number, from the upper half: a session numbers its messages itself, in the lower."""
-        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
-        return OWN_REQUESTS | self._last_request
-
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send a request and return the answer to it.
 
@@ -302,7 +297,9 @@ class Connection(asyncio.Protocol):
         """
         if self.closed:
             raise self._lost(self.closed)
-        number = self._next_request()
+        # From the upper half: a session numbers its messages itself, in the lower.
+        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
+        number = OWN_REQUESTS | self._last_request
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[number] = answer
         try:
@@ -486,13 +483,13 @@ class Connection(asyncio.Protocol):
                         turn_left -= 1
                         self._receive(frame)
                 # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
-                frames = self._frames.feed(b"") if self._frames.unfinished else []
+                frames = self._frames.feed(b"") if self._frames.kept_bytes else []
         except ProtocolError as error:
             self.turn_away((self.peer is None and tls_met(error, data, self._host.clock)) or error)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
-            if not self._frames.unfinished:
+            if not self._frames.kept_bytes:
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
