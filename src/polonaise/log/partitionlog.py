@@ -204,14 +204,14 @@ class PartitionLog:
         # Only now: evidence says that bytes were synced, and after a crash what it covers must not be missing.
         self._note()
 
-    def check_whole(self) -> None:
+    def _check_whole(self) -> None:
         """Raise `PartitionUnavailable` when the log has to be opened anew."""
         if self.broken is not None:
             raise PartitionUnavailable(f"the log has to be opened anew after: {self.broken.text}")
 
     def _appendable(self) -> Tail:
         """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""
-        self.check_whole()
+        self._check_whole()
         if self._tail is None or self.untrusted:
             raise PartitionUnavailable(f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
@@ -332,7 +332,7 @@ class PartitionLog:
         One segment at a time, so that no other user of the log waits long. Raises `PartitionUnavailable` while the log
         has to be cut or opened anew first.
         """
-        self.check_whole()
+        self._check_whole()
         if self.untrusted:
             raise PartitionUnavailable(
                 f"bytes above {self.last} are not trusted: cut the log there before it is trimmed"
@@ -359,7 +359,7 @@ class PartitionLog:
         a batch ends at `last`; `DamageFound` for damaged bytes below; and `PartitionUnavailable` when the log has to be
         opened anew.
         """
-        self.check_whole()
+        self._check_whole()
         last = min(last, self.last)
         if last == self.last and not self.untrusted:
             return
@@ -524,7 +524,7 @@ class PartitionLog:
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
         """
         async with self._gate.open():
-            self.check_whole()
+            self._check_whole()
             # Damage is reported with the count of cuts at the start of the read: if the log is cut meanwhile, other
             # bytes are there, and the report must not be taken for one about them.
             cuts = self.slot.cuts
@@ -555,7 +555,7 @@ class PartitionLog:
         0 if no segment with batches begins there. Raises `DamageFound` and `PartitionUnavailable`.
         """
         async with self._gate.open():
-            self.check_whole()
+            self._check_whole()
             cuts = self.slot.cuts
             if not self.first <= first <= self.last or (segment := self._segment_of(first)).first != first:
                 return 0

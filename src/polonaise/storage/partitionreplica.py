@@ -326,8 +326,9 @@ class PartitionReplica:
             raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
             raise PartitionUnavailable(f"partition {self._partition} is being opened")
-        # What is left in memory of a broken log is no longer what is on the disk: it must not be told, nor joined with.
-        self._log.check_whole()
+        if self._log.broken is not None:
+            # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
+            raise PartitionUnavailable(f"the log has to be opened anew after: {self._log.broken.text}")
         return self._log, self._replica
 
     def _decide(self, log: PartitionLog, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
