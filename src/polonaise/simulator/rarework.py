@@ -76,12 +76,7 @@ async def append_marked_group(session: ClientLife, partition: PartitionId) -> No
     headers = [random.randrange(UNWANTED_HEADER + 1) for _ in range(count)]
     group = cast(MarkedGroup, MarkedGroup.of(attempt.bodies, headers, locks))
     group.marks = marks
-    try:
-        receipt = session.log.append_group(group, partition)
-    except PolonaiseError as error:
-        session.failed(attempt, error)
-        return
-    await session.settle(attempt, receipt)
+    await session.append(attempt, lambda: session.log.append_group(group, partition))
 
 
 async def open_twice(session: ClientLife, partition: PartitionId) -> None:
@@ -126,13 +121,8 @@ async def append_copied(session: ClientLife, partition: PartitionId) -> None:
     """Append what needs copies: success means that it has them, and what nobody could have is never written."""
     copies = session.random.choice((1, 2, 3, 3, 3, 5, NOBODY_HAS))
     attempt = session.invoke(partition, Kind.PLAIN, [b""])
-    try:
-        receipt = session.log.append(attempt.bodies[0], partition, copies=copies)
-    except PolonaiseError as error:
-        session.failed(attempt, error)
-        return
-    await session.settle(attempt, receipt)
-    if copies == NOBODY_HAS and receipt.committed:
+    receipt = await session.append(attempt, lambda: session.log.append(attempt.bodies[0], partition, copies=copies))
+    if copies == NOBODY_HAS and receipt is not None and receipt.committed:
         expected = f"an append that needs {copies} copies to be refused, and nothing to be written"
         session.history.violated("P1 durability", expected, str(attempt))
 
