@@ -5,7 +5,6 @@ Few schedules have an archive, and only those load Parquet.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
@@ -50,12 +48,8 @@ class Archiving:
         self.archivist = Archivist(cluster, self.store, history)
         cluster.open_history = self.archivist.open_history
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
-        cluster.others.append(Node(cluster, "archivist-0", self._run))
+        cluster.others.append(Node(cluster, "archivist-0", self.archivist.run))
         nemesis.trouble_store()
-
-    async def _run(self, node: Node, host: Host) -> None:
-        await self.archivist.run(node, host)
-        await asyncio.get_running_loop().create_future()
 
     @property
     def scrub_s(self) -> float:

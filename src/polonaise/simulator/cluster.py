@@ -23,6 +23,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue, pa
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
+from polonaise.log.promises import PromiseSector
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -32,13 +33,14 @@ from polonaise.simulator.coordinator import (
     SimulatedBackend,
     SimulatedCoordinator,
 )
+from polonaise.simulator.diskaudit import DiskReplica, durable_last, promised_by, read_replica
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
 from polonaise.storage.node import StorageNode
 from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, StorageId, TransactionId
 
 if TYPE_CHECKING:
     from polonaise.simulator.object_store import SimulatedStore
@@ -257,6 +259,11 @@ class Node:
         """Do not start the node again, once its process has ended, until `let_up` is called."""
         self._may_run.clear()
 
+    def put_down(self) -> None:
+        """Kill the node's process, and do not start the node again until `let_up` is called."""
+        self.hold_down()
+        self.crash()
+
     def let_up(self) -> None:
         """Allow the node to start again after `hold_down`."""
         self._may_run.set()
@@ -267,6 +274,18 @@ class Node:
 
     def lose_power(self) -> None:
         self.machine.power_loss()
+
+    def promised(self, partition: PartitionId) -> PromiseSector | None:
+        """Return what `diskaudit.promised_by` finds on the node's disk."""
+        return promised_by(self.machine.disk, DIRECTORY, partition)
+
+    def replica(self, partition: PartitionId) -> DiskReplica:
+        """Return what `diskaudit.read_replica` finds on the node's disk."""
+        return read_replica(self.name, self.machine.disk, DIRECTORY, partition)
+
+    def durable_last(self, partition: PartitionId) -> TransactionId:
+        """Return what `diskaudit.durable_last` finds on the node's disk."""
+        return durable_last(self.machine.disk, DIRECTORY, partition)
 
     def start(self) -> None:
         if not self.running:
@@ -300,10 +319,15 @@ class Cluster:
         self.knobs = knobs
         self.service = SimulatedCoordinator(
             world.random("coordinator"),
+            world.faults,
             knobs.coordinator,
             leases=knobs.leases,
             sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
         )
+        self.partition_checks: list[Callable[[PartitionId, PartitionValue, PartitionValue], None]] = []
+        """Checks that are called with each partition whose value at the coordinator was changed, its former and its new
+        value."""
+        self.service.on_written.append(self._written)
         self.contacts: dict[str, SimulatedBackend] = {}
         """By name of a node: its latest process's way to the coordinator."""
         self.cut_off: set[str] = set()
@@ -390,7 +414,7 @@ class Cluster:
         def is_reachable() -> bool:
             return node.name not in self.cut_off
 
-        backend = self.contacts[node.name] = self.service.backend(is_alive=is_alive, is_reachable=is_reachable)
+        backend = self.contacts[node.name] = SimulatedBackend(self.service, is_alive, is_reachable)
         return Coordinator(backend, host.clock)
 
     def discovery(self, node: Node, host: Host) -> Discovery:
@@ -416,9 +440,23 @@ class Cluster:
         if self.world.now >= self._rush_until_s:
             self.rushing.clear()
 
+    def _written(self, key: str, before: bytes, after: bytes) -> None:
+        if self.partition_checks and key.startswith("partition-"):
+            partition = int(key.removeprefix("partition-"))
+            old, new = PartitionValue.decode(before), PartitionValue.decode(after)
+            for check in self.partition_checks:
+                check(partition, old, new)
+
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+
+    def is_open(self, partition: PartitionId) -> bool:
+        """Whether a running server has the partition's latest session at the coordinator."""
+        latest = self.partition_value(partition).session
+        served = [server.partitions.get(partition) for server in self.running_servers]
+        sessions = [each.owner.session for each in served if each is not None]
+        return any(session is not None and session.id == latest for session in sessions)
 
     def members_of(self, partition: PartitionId) -> list[Node]:
         """Return the storage nodes that are members of a partition at the coordinator."""

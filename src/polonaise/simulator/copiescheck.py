@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from polonaise.simulator.cluster import DIRECTORY, Cluster
-from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.cluster import Cluster
 from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId, TransactionId
 
@@ -29,11 +28,7 @@ def check_copies(
     a node whose copy was given up meanwhile.
     """
     nodes = (*cluster.storage, *cluster.spares)
-    holding = [
-        node.name
-        for node in nodes
-        if node.name in spoilt or durable_last(node.machine.disk, DIRECTORY, partition) >= last
-    ]
+    holding = [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]
     if len(holding) < copies:
         expected = f"{last} of partition {partition}, told as on {copies} copies, on as many disks"
         history.violated(_PROMISE, expected, f"it is on {', '.join(holding) or 'none'}")

@@ -14,8 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.diskfaults import DiskFaults
 from polonaise.terms import SessionId, TransactionId
 
@@ -212,8 +211,8 @@ class Nemesis(DiskFaults):
                 # Grown is measured from the lowest end that was seen: the node first cuts what it can't read, and
                 # only then copies.
                 lasts = [
-                    durable_last(disk, DIRECTORY, partition)
-                    for disk in disks
+                    node.durable_last(partition)
+                    for node in nodes
                     for partition in range(self._cluster.knobs.partitions)
                 ]
                 lowest_before = lowest or lasts  # the first look has nothing to compare with
