@@ -11,7 +11,7 @@ import pytest
 from polonaise.host import Host
 from polonaise.simulator import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
 from polonaise.simulator.loop import START_S
-from rigs.scenarios import in_a_world
+from rigs.scenarios import in_a_world, run_alone
 
 
 def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
@@ -114,16 +114,11 @@ def test_waiting_for_futures_returns_them_in_order_of_birth() -> None:
 
 
 def test_a_schedule_with_nothing_left_to_do_is_a_deadlock_that_names_who_waits() -> None:
-    world = World(1)
-
     async def waits_in_vain(host: Host) -> None:
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        await world.machine("a").start(waits_in_vain).ended()
-
     with pytest.raises(Deadlock, match=r"a/1: main in .*waits_in_vain"):
-        world.run(scenario())
+        run_alone(World(1), waits_in_vain)
 
 
 def test_a_loop_without_delay_is_found() -> None:
@@ -156,23 +151,16 @@ def test_steps_that_were_granted_are_taken_and_no_more() -> None:
 
 
 def test_a_failing_callback_fails_the_schedule_under_the_name_of_its_process() -> None:
-    world = World(7)
-
     async def main(host: Host) -> None:
         asyncio.get_running_loop().call_later(1, int, "no number")
         await asyncio.sleep(10)
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
     with pytest.raises(ProcessFailed, match="seed 7: a/1 failed: ValueError") as failure:
-        world.run(scenario())
+        run_alone(World(7), main)
     assert failure.value.process == "a/1"
 
 
 def test_a_task_whose_failure_nobody_asks_for_fails_the_schedule() -> None:
-    world = World(1)
-
     async def fails() -> None:
         raise ValueError("unheard")
 
@@ -181,11 +169,8 @@ def test_a_task_whose_failure_nobody_asks_for_fails_the_schedule() -> None:
         await asyncio.sleep(1)
         del task
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
     with pytest.raises(ProcessFailed, match="unheard"):
-        world.run(scenario())
+        run_alone(World(1), main)
 
 
 def test_what_the_scenario_raises_comes_out() -> None:
