@@ -14,17 +14,11 @@ from polonaise.simulator.loop import START_S
 from rigs.scenarios import in_a_world, run_alone
 
 
-def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
-    world = World(1)
-
-    async def scenario() -> float:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        await asyncio.sleep(86_400)
-        return loop.time() - start
-
-    assert START_S > 0
-    assert world.run(scenario()) == 86_400
+@in_a_world
+async def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero(world: World) -> None:
+    assert asyncio.get_running_loop().time() == START_S > 0
+    await asyncio.sleep(86_400)
+    assert asyncio.get_running_loop().time() == START_S + 86_400
     assert world.loop.steps < 10
 
 
@@ -40,35 +34,28 @@ async def test_timers_run_by_time_and_then_in_order_of_setting(world: World) -> 
     assert order == ["a", "b", "c"]
 
 
-def test_asyncio_s_own_tools_work_on_it() -> None:
-    world = World(1)
+@in_a_world
+async def test_asyncio_s_own_tools_work_on_it(world: World) -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue(1)
+    event = asyncio.Event()
 
-    async def scenario() -> list[object]:
-        queue: asyncio.Queue[int] = asyncio.Queue(1)
-        event = asyncio.Event()
+    async def produce() -> None:
+        for number in range(3):
+            await queue.put(number)
+        event.set()
 
-        async def produce() -> None:
-            for number in range(3):
-                await queue.put(number)
-            event.set()
-
-        got: list[object] = []
-        async with asyncio.TaskGroup() as group:
-            group.create_task(produce())
-            for _ in range(3):
-                got.append(await queue.get())
-        await event.wait()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await asyncio.Event().wait()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 5)
-        done, _ = await asyncio.wait([asyncio.create_task(asyncio.sleep(1, "slept"))])
-        got += [task.result() for task in done]
-        got += await asyncio.gather(asyncio.sleep(1, "gathered"), asyncio.sleep(2, "too"))
-        return got
-
-    assert world.run(scenario()) == [0, 1, 2, "slept", "gathered", "too"]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(produce())
+        assert [await queue.get() for _ in range(3)] == [0, 1, 2]
+    await event.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 5)
+    done, _ = await asyncio.wait([asyncio.create_task(asyncio.sleep(1, "slept"))])
+    assert [task.result() for task in done] == ["slept"]
+    assert await asyncio.gather(asyncio.sleep(1, "gathered"), asyncio.sleep(2, "too")) == ["gathered", "too"]
     assert world.now == pytest.approx(START_S + 13)
 
 
@@ -99,18 +86,13 @@ async def test_a_task_group_cancels_in_order_of_birth(world: World) -> None:
     assert order == list(range(50))
 
 
-def test_waiting_for_futures_returns_them_in_order_of_birth() -> None:
-    world = World(1)
-
-    async def scenario() -> list[int]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in range(50)]
-        for number, future in enumerate(futures):
-            loop.call_later(1, future.set_result, number)
-        done, _ = await asyncio.wait(futures)
-        return [future.result() for future in done]
-
-    assert world.run(scenario()) == list(range(50))
+@in_a_world
+async def test_waiting_for_futures_returns_them_in_order_of_birth(world: World) -> None:
+    futures = [world.loop.create_future() for _ in range(50)]
+    for number, future in enumerate(futures):
+        world.loop.call_later(1, future.set_result, number)
+    done, _ = await asyncio.wait(futures)
+    assert [future.result() for future in done] == list(range(50))
 
 
 def test_a_schedule_with_nothing_left_to_do_is_a_deadlock_that_names_who_waits() -> None:
@@ -181,29 +163,21 @@ def test_what_the_scenario_raises_comes_out() -> None:
         World(1).run(scenario())
 
 
-def test_computing_in_a_thread_is_done_in_the_schedule() -> None:
-    async def scenario() -> tuple[int, bool, type[BaseException] | None]:
-        began_s = asyncio.get_running_loop().time()
-        found = await asyncio.to_thread(int, "7")
-        took = asyncio.get_running_loop().time() > began_s
-        try:
-            await asyncio.to_thread(int, "seven")
-        except ValueError as error:
-            return found, took, type(error)
-        return found, took, None
-
-    assert World(1).run(scenario()) == (7, True, ValueError)
+@in_a_world
+async def test_computing_in_a_thread_is_done_in_the_schedule(world: World) -> None:
+    assert await asyncio.to_thread(int, "7") == 7
+    assert world.now > START_S
+    with pytest.raises(ValueError, match="seven"):
+        await asyncio.to_thread(int, "seven")
 
 
-def test_who_gives_up_on_a_thread_is_not_told_of_its_end() -> None:
-    async def scenario() -> None:
-        task = asyncio.get_running_loop().create_task(asyncio.to_thread(int, "7"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(1.0)
-        assert task.cancelled()
-
-    World(1).run(scenario())
+@in_a_world
+async def test_who_gives_up_on_a_thread_is_not_told_of_its_end(world: World) -> None:
+    task = world.loop.create_task(asyncio.to_thread(int, "7"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(1.0)
+    assert task.cancelled()
 
 
 @in_a_world

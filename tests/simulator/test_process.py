@@ -9,7 +9,7 @@ import pytest
 
 from polonaise.errors import DiskFailed, InvariantViolated
 from polonaise.host import Host
-from polonaise.simulator import ClockConfiguration, Configuration, Process, ProcessFailed, World
+from polonaise.simulator import ClockConfiguration, Configuration, ProcessFailed, World
 from rigs.scenarios import in_a_world
 
 
@@ -125,8 +125,8 @@ async def test_coroutines_of_a_dead_process_close_eldest_first_however_they_resi
     assert closed == [*range(1, 20), 99]
 
 
-def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_process_may_crash_itself_in_the_middle_of_a_call(world: World) -> None:
     after: list[str] = []
 
     async def main(host: Host) -> None:
@@ -134,16 +134,11 @@ def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
         await file.write(0, [b"x"])
         after.append("alive")
 
-    async def scenario() -> list[int]:
-        calls = []
-        for number in range(1, 4):
-            process = world.machine("a").start(main)
-            process.crash_on_call = number
-            await process.ended()
-            calls.append(process.calls)
-        return calls
-
-    assert world.run(scenario()) == [1, 2, 2]
+    for number, calls in ((1, 1), (2, 2), (3, 2)):
+        process = world.machine("a").start(main)
+        process.crash_on_call = number
+        await process.ended()
+        assert process.calls == calls
     assert after == ["alive"]
 
 
@@ -251,9 +246,8 @@ def test_a_failure_of_a_node_is_a_failure_of_the_schedule(way: str) -> None:
     assert "ids are dense" in repr(failure.value.error)
 
 
-def test_a_failure_that_the_scenario_allows_ends_only_the_process() -> None:
-    world = World(1)
-
+@in_a_world
+async def test_a_failure_that_the_scenario_allows_ends_only_the_process(world: World) -> None:
     async def main(host: Host) -> None:
         file = await host.disk.open("a", create=True)
         try:
@@ -262,14 +256,11 @@ def test_a_failure_that_the_scenario_allows_ends_only_the_process() -> None:
             host.fail(error)
             raise AssertionError("fail does not return") from None
 
-    async def scenario() -> Process:
-        machine = world.machine("a")
-        machine.disk.fail_syncs()
-        process = machine.start(main, may_fail=(DiskFailed,))
-        await process.ended()
-        return process
-
-    assert isinstance(world.run(scenario()).failure, DiskFailed)
+    machine = world.machine("a")
+    machine.disk.fail_syncs()
+    process = machine.start(main, may_fail=(DiskFailed,))
+    await process.ended()
+    assert isinstance(process.failure, DiskFailed)
 
 
 @in_a_world(configuration=Configuration(clock=ClockConfiguration(offset_s_max=10, drift_max=0.01)))
