@@ -220,12 +220,12 @@ class Schedule:
     async def play(self) -> None:
         """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
-        watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
-        owners: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        watches = [loop.create_task(self._watch(), name="watch")]
         if self.knobs.session_s:
-            owners = asyncio.get_running_loop().create_task(self._ownership.watch(), name="watch of owners")
+            watches.append(loop.create_task(self._ownership.watch(), name="watch of owners"))
         stops = [
-            asyncio.get_running_loop().create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
+            loop.create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
             for nodes, what, share in (
                 (self.cluster.storage, "stop", _STOP_SHARE),
                 (self.cluster.servers, "server_stop", _SERVER_STOP_SHARE),
@@ -255,9 +255,8 @@ class Schedule:
                 await self._observer.until(self._archiving.scrub_s, self._archiving.rot_is_found, "P10 corruption")
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
-        watch.cancel()
-        if owners is not None:
-            owners.cancel()
+        for watch in watches:
+            watch.cancel()
         logs = self._check()
         # After the check, because this stops the storage nodes. What follows breaks what the checkers rely on: a
         # disaster loses committed transactions, and must be told to clients instead.
