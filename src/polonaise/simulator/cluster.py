@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeAlias
 
 from polonaise.client.discovery import Discovery
 from polonaise.client.serverdiscovery import ServerDiscovery
@@ -41,9 +42,6 @@ from polonaise.storage.node import StorageNode
 from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import PartitionId, StorageId, TransactionId
-
-if TYPE_CHECKING:
-    from polonaise.simulator.object_store import SimulatedStore
 
 CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"
@@ -230,10 +228,14 @@ def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
     )
 
 
+NodeMain: TypeAlias = Callable[["Node", Host], Coroutine[Any, Any, None]]
+"""What a process of a node runs."""
+
+
 class Node:
     """One node of the cluster: its machine, and the process that should be running there."""
 
-    def __init__(self, cluster: Cluster, name: str, main: Callable[[Node, Host], Awaitable[None]]) -> None:
+    def __init__(self, cluster: Cluster, name: str, main: NodeMain) -> None:
         self.cluster = cluster
         self.name = name
         self.machine: Machine = cluster.world.machine(name)
@@ -244,7 +246,7 @@ class Node:
         """The virtual time since when the coordinator does not hear from the node, as it is paused or cut off; None if
         the coordinator hears from it. Once that time is `lease_s` ago, the node counts as dead there."""
         self.restarts = 0
-        self._main = main
+        self._main = functools.partial(main, self)
         self._random = cluster.world.random(f"restarts/{name}")
 
     @property
@@ -275,16 +277,15 @@ class Node:
     def lose_power(self) -> None:
         self.machine.power_loss()
 
+    # What `diskaudit` finds on the node's disk.
+
     def promised(self, partition: PartitionId) -> PromiseSector | None:
-        """Return what `diskaudit.promised_by` finds on the node's disk."""
         return promised_by(self.machine.disk, DIRECTORY, partition)
 
     def replica(self, partition: PartitionId) -> DiskReplica:
-        """Return what `diskaudit.read_replica` finds on the node's disk."""
         return read_replica(self.name, self.machine.disk, DIRECTORY, partition)
 
     def durable_last(self, partition: PartitionId) -> TransactionId:
-        """Return what `diskaudit.durable_last` finds on the node's disk."""
         return durable_last(self.machine.disk, DIRECTORY, partition)
 
     def start(self) -> None:
@@ -292,10 +293,7 @@ class Node:
             self.away_since = None
             # A fault (`PolonaiseError`) may end a node, which is started again. Any other error, such as a broken
             # invariant, is a mistake of our own code, and ends the schedule.
-            self.process = self.machine.start(self._run, may_fail=(PolonaiseError,))
-
-    async def _run(self, host: Host) -> None:
-        await self._main(self, host)
+            self.process = self.machine.start(self._main, may_fail=(PolonaiseError,))
 
     async def keep_running(self) -> None:
         """Start the node, and start it again each time that its process has ended, until the schedule is over."""
@@ -314,7 +312,7 @@ class Node:
 class Cluster:
     """The nodes of one schedule, and the coordinator that they share."""
 
-    def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
+    def __init__(self, world: World, knobs: Knobs, client_main: NodeMain) -> None:
         self.world = world
         self.knobs = knobs
         self.service = SimulatedCoordinator(
@@ -325,19 +323,15 @@ class Cluster:
             sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
         )
         self.partition_checks: list[Callable[[PartitionId, PartitionValue, PartitionValue], None]] = []
-        """Checks that are called with each partition whose value at the coordinator was changed, its former and its new
-        value."""
+        """Called with each partition whose value at the coordinator was changed, and its former and its new value."""
         self.service.on_written.append(self._written)
         self.contacts: dict[str, SimulatedBackend] = {}
         """By name of a node: its latest process's way to the coordinator."""
         self.cut_off: set[str] = set()
         """Names of the nodes that do not reach the coordinator."""
-        self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
-        self.spares = [
-            Node(self, f"storage-{number}", self._storage)
-            for number in range(knobs.storage, knobs.storage + knobs.spares)
-        ]
-        """Storage nodes that have no copies at first. In the end they have none either: see `memberschanging`."""
+        nodes = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage + knobs.spares)]
+        self.storage, self.spares = nodes[: knobs.storage], nodes[knobs.storage :]
+        """`spares` have no copies at first. In the end they have none either: see `memberschanging`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
@@ -353,8 +347,6 @@ class Cluster:
         """Set while applications do not pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
-        self.store: SimulatedStore | None = None
-        """The object store to which the log is archived; None in most seeds."""
         self.others: list[Node] = []
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`), and
         operators (`storagemoving`, `memberschanging`, `requirementchanges`)."""
@@ -411,10 +403,8 @@ class Cluster:
             away = node.away_since
             return not process.dead and (away is None or self.world.now - away < self.knobs.lease_s)
 
-        def is_reachable() -> bool:
-            return node.name not in self.cut_off
-
-        backend = self.contacts[node.name] = SimulatedBackend(self.service, is_alive, is_reachable)
+        backend = SimulatedBackend(self.service, is_alive, lambda: node.name not in self.cut_off)
+        self.contacts[node.name] = backend
         return Coordinator(backend, host.clock)
 
     def discovery(self, node: Node, host: Host) -> Discovery:

@@ -80,9 +80,7 @@ class Disaster:
                 raise Violation(_PROMISE, "nothing to be accepted", str(attempt))
         if self._history.told != known:
             raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
-        # What the clients noticed by themselves.
-        if self._history.violations:
-            raise self._history.violations[0]
+        self._observer.stop_if_violated()  # by what the clients noticed by themselves
 
     async def go_back(self) -> None:
         """Put every replica back to an earlier moment of the very session that is current, while its owner lives.

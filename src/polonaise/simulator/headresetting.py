@@ -7,14 +7,12 @@ decision amid faults, work again, and lost disks that are found again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from polonaise.coordination.values import HeadReset
-from polonaise.host import Host
 from polonaise.simulator.application import Application
 from polonaise.simulator.checkers import check, check_replicas
-from polonaise.simulator.cluster import Node
+from polonaise.simulator.cluster import Node, NodeMain
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.simulator.headresetcheck import HeadResetCheck
@@ -36,7 +34,7 @@ _TOLD_S: Final = 30.0
 class HeadResets:
     """The scene of one schedule."""
 
-    def __init__(self, observer: Observer, nemesis: Nemesis, client: Callable[[Node, Host], Awaitable[None]]) -> None:
+    def __init__(self, observer: Observer, nemesis: Nemesis, client: NodeMain) -> None:
         """`client` is what a client's process runs, whose application is among those of the observer."""
         self._observer = observer
         self._cluster = observer.cluster

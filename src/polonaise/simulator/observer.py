@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from polonaise.simulator.application import Application
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.diskaudit import DiskReplica
 from polonaise.simulator.observations import History, Violation
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
@@ -114,6 +114,18 @@ class Observer:
             if not self.lagging():
                 return
             await asyncio.sleep(LOOK_S)
+
+    def check_copies(self, spoilt: Collection[str], partition: PartitionId, last: TransactionId, copies: int) -> None:
+        """Check that as many disks as an append needs hold it durably, now that its application is told of its success.
+
+        `last` is the id of its last transaction. A spoilt disk may have held it, and counts as holding it; so does that
+        of a node whose copy was given up meanwhile.
+        """
+        nodes = (*self.cluster.storage, *self.cluster.spares)
+        holding = [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]
+        if len(holding) < copies:
+            expected = f"{last} of partition {partition}, told as on {copies} copies, on as many disks"
+            self.history.violated("P1 durability", expected, f"it is on {', '.join(holding) or 'none'}")
 
     # ------------------------------------------------------------------ for reports
 

@@ -26,7 +26,6 @@ from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Appl
 from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
-from polonaise.simulator.copiescheck import check_copies
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.doubleowner import DoubleOwner
@@ -202,9 +201,7 @@ class Schedule:
             self._add("operator", StorageMoves(self.cluster))
         if self.knobs.spares:
             self._add("another-operator", MemberChanges(self.cluster, self.history))
-        self.history.copies_checks.append(
-            lambda *told: check_copies(self.cluster, self.history, self.nemesis.spoilt, *told)
-        )
+        self.history.copies_checks.append(partial(self._observer.check_copies, self.nemesis.spoilt))
         self._requirement: RequirementChanges | None = None
         if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
             requirement = self._requirement = RequirementChanges(self.cluster, self.history)
