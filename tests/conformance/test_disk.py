@@ -12,13 +12,13 @@ from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotADirectory, 
 from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
 from polonaise.simulator import World
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import run_alone, runs_tests_on
 
 Given = Callable[[Disk, str], Awaitable[None]]
 
 
-def on_the_machine(given: Given, directory: Path) -> None:
-    host = RealHost()
+def on_the_machine(given: Given, directory: Path, *, syncs_in_loop: bool = False) -> None:
+    host = RealHost(syncs_in_loop=syncs_in_loop)
     try:
         asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
     finally:
@@ -26,24 +26,15 @@ def on_the_machine(given: Given, directory: Path) -> None:
 
 
 def syncing_in_the_loop(given: Given, directory: Path) -> None:
-    host = RealHost(syncs_in_loop=True)
-    try:
-        asyncio.run(given(host.disk, str(directory)))  # type: ignore[arg-type]
-    finally:
-        host.close()
+    on_the_machine(given, directory, syncs_in_loop=True)
 
 
 def simulated(given: Given, _: Path) -> None:
-    world = World(1)
-
     async def main(host: Host) -> None:
         await host.disk.make_directory("data")
         await given(host.disk, "data")
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
-    world.run(scenario())
+    run_alone(World(1), main)
 
 
 on_every_disk = runs_tests_on(on_the_machine, syncing_in_the_loop, simulated)
@@ -238,12 +229,3 @@ async def test_a_cancelled_write_leaves_the_file_usable(disk: Disk, root: str) -
     await file.write(100, [b"surely"], sync=True)
     assert await file.read(100, 6) == b"surely"
     await file.close()
-
-
-@on_every_disk
-async def test_the_room_on_a_disk_is_told_of_any_path_that_exists(disk: Disk, root: str) -> None:
-    space = await disk.space(root)
-    assert 0 <= space.free_bytes <= space.total_bytes
-    assert space.total_bytes > 0
-    with pytest.raises(NotFound):
-        await disk.space(f"{root}/missing")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from polonaise.simulator.coordinator import SimulatedBackend, SimulatedCoordinat
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
 from rigs import zookeeper
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import idle, runs_tests_on
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
 INITIAL = PartitionValue.initial(DESCRIPTION.storage)
@@ -118,18 +117,12 @@ async def _contents(disk: Disk, path: str) -> bytes:
         await file.close()
 
 
-async def _hold(ready: asyncio.Future[Host], host: Host) -> None:
-    ready.set_result(host)
-    await asyncio.Event().wait()
-
-
 def on_a_simulated_disk(scenario: Scenario, _: Path) -> None:
     world = World(seed=7)
 
     async def start() -> tuple[Host, Callable[[], None]]:
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-        process = world.machine("m").start(functools.partial(_hold, ready))
-        return await ready, process.crash
+        process = world.machine("m").start(idle)
+        return process.host, process.crash
 
     world.run(scenario(FileCluster("cluster/coordinator", start, asyncio.sleep)))
 
@@ -198,23 +191,21 @@ class SimulatedCluster:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._service = SimulatedCoordinator(world.random("coordinator"), leases=True)
+        self._service = SimulatedCoordinator(world.random("coordinator"), world.faults, leases=True)
         self._processes: dict[int, Process] = {}
 
     async def process(self) -> Coordinator:
-        host, process = await self._start()
-        client = self._service.client(host, is_alive=lambda: process.alive)
-        self._processes[id(client)] = process
-        return client
+        backend, process = self._start()
+        coordinator = Coordinator(backend, process.host.clock)
+        self._processes[id(coordinator)] = process
+        return coordinator
 
     async def backend(self) -> Backend:
-        _, process = await self._start()
-        return SimulatedBackend(self._service, lambda: process.alive, lambda: True)
+        return self._start()[0]
 
-    async def _start(self) -> tuple[Host, Process]:
-        ready: asyncio.Future[Host] = asyncio.get_running_loop().create_future()
-        process = self._world.machine("m").start(functools.partial(_hold, ready))
-        return await ready, process
+    def _start(self) -> tuple[SimulatedBackend, Process]:
+        process = self._world.machine("m").start(idle)
+        return SimulatedBackend(self._service, lambda: process.alive, lambda: True), process
 
     async def pass_s(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
