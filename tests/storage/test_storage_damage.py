@@ -37,10 +37,10 @@ pytestmark = pytest.mark.slow
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
 
 
-async def mended(owner: Owner, batches: list[Batch]) -> None:
-    """A session makes the damaged copy whole again: cut at the loss, copied to, joined."""
+async def mended(owner: Owner, batches: list[Batch], *, lost_above: int) -> None:
+    """A session makes the copy with this loss whole again: cut at the loss, copied to, joined."""
     info = await owner.fence(50)
-    assert info.lost_above != UNRESOLVED
+    assert info.lost_above == lost_above
     assert info.max_synced <= info.lost_above
     held = info.max_synced + 1
     assert info.last_crc == (batches[held - 1].crc if held else 0)
@@ -87,9 +87,7 @@ def test_a_bit_that_flipped_below_the_evidence_makes_the_copy_say_that_it_may_ha
         with pytest.raises(PartitionUnavailable):
             await owner.copy(made[place:])
         await node.restart(power_loss=True)
-        owner = await connected(host)
-        assert (await owner.fence(3)).lost_above == place - 1, "also after another restart"
-        await mended(owner, made)
+        await mended(await connected(host), made, lost_above=place - 1)
         await node.restart(power_loss=True)
         assert (await (await connected(host)).fence(51)).max_synced == 5
 
@@ -109,10 +107,8 @@ def test_the_end_of_the_log_that_is_gone_is_missed() -> None:
         node.process.crash()
         node.disk.truncate(node.segment(), length)
         node.start()
-        owner = await connected(host)
         held = sum(start <= length for start in starts[1:])
-        assert (await owner.fence(2)).lost_above == held - 1
-        await mended(owner, made)
+        await mended(await connected(host), made, lost_above=held - 1)
 
     for length in range(HEADER_BYTES, starts[-1], 61):
         simulate(script, seed=length)
@@ -169,9 +165,7 @@ async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
     else:
         remove_entry(node.disk, path)
     node.start(segment_bytes_max=1_000)
-    owner = await connected(host)
-    assert (await owner.fence(2)).lost_above == int(path[-24:-4]) - 1
-    await mended(owner, made)
+    await mended(await connected(host), made, lost_above=int(path[-24:-4]) - 1)
 
 
 # ------------------------------------------------------------------ found by a read
@@ -187,9 +181,7 @@ async def test_damage_that_a_read_meets_is_recorded_before_it_is_told(host: Host
     with pytest.raises(SegmentDamaged):
         await owner.read(made[place].first, made[place].last)
     await node.restart(power_loss=True, segment_bytes_max=2_000)
-    owner = await connected(host)
-    assert (await owner.fence(2)).lost_above == place - 1
-    await mended(owner, made)
+    await mended(await connected(host), made, lost_above=place - 1)
 
 
 def place_of(node: Node, batch: Batch) -> tuple[str, int]:
@@ -213,7 +205,7 @@ async def test_a_copy_that_met_damage_acknowledges_nothing_more_in_its_session(h
         with pytest.raises((PartitionUnavailable, SegmentDamaged, NotJoined)):
             await owner.settled(9)
         owner.refusals.clear()
-    await mended(owner, made)
+    await mended(owner, made, lost_above=2)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -236,9 +228,7 @@ def test_damage_that_a_read_meets_while_appends_are_under_way_takes_its_turn(see
         assert owner.refusals or owner.acknowledged == 40
         acknowledged = owner.acknowledged
         await node.restart(power_loss=True, segment_bytes_max=2_000)
-        later = await connected(host)
-        assert (await later.fence(2)).lost_above == seed % 10 - 1
-        await mended(later, made[: max(acknowledged, 10)])
+        await mended(await connected(host), made[: max(acknowledged, 10)], lost_above=seed % 10 - 1)
 
     simulate(script, seed=seed, segment_bytes_max=2_000)
 
@@ -258,8 +248,7 @@ async def test_a_cut_that_meets_damage_records_it_and_the_next_attempt_goes_on(
     await owner.fence(2)
     with pytest.raises(SegmentDamaged):
         await owner.truncate(13)
-    assert (await owner.fence(2)).lost_above == (11 if what == "a batch" else first - 1)
-    await mended(owner, made)
+    await mended(owner, made, lost_above=11 if what == "a batch" else first - 1)
 
 
 @simulated
@@ -276,8 +265,7 @@ async def test_a_cut_in_the_last_segment_below_damaged_registers_is_no_mistake_o
     assert node.process.alive
     with pytest.raises(PartitionUnavailable):
         await owner.join(-1, 0)
-    assert (await owner.fence(2)).lost_above == 1
-    await mended(owner, made)
+    await mended(owner, made, lost_above=1)
 
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
