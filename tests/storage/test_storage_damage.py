@@ -30,7 +30,7 @@ from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
 from rigs.log import CONTROL, KEY, PARTITION, Maker, crcs, remove_entry
-from rigs.storage import Node, Owner, connected, filled, simulate, simulated
+from rigs.storage import Node, Owner, connected, fenced, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +81,7 @@ def test_a_bit_that_flipped_below_the_evidence_makes_the_copy_say_that_it_may_ha
         node.machine.power_loss() if power_loss else node.process.crash()
         node.disk.flip_bit(node.segment(), flipped)
         node.start()
-        owner = await connected(host)
-        info = await owner.fence(2)
+        owner, info = await fenced(host, 2)
         assert (info.lost_above, info.max_synced) == (place - 1, place - 1)
         with pytest.raises(PartitionUnavailable):
             await owner.copy(made[place:])
@@ -140,8 +139,7 @@ async def test_bytes_above_all_evidence_are_a_torn_tail_and_cut(
     end = padded(len(node.disk.contents(path).rstrip(b"\0")))  # behind it may be zeros that are set aside
     node.disk.file(path).write(end, rubbish)
     node.start()
-    owner = await connected(host)
-    info = await owner.fence(2)
+    owner, info = await fenced(host, 2)
     assert (info.lost_above, info.max_synced) == (UNRESOLVED, 5)
     assert len(node.disk.contents(path)) == end, "cut, so that nothing of it is ever read"
     await owner.join(5, made[5].crc)
@@ -276,8 +274,7 @@ async def test_a_cut_that_the_disk_did_not_carry_out_is_made_again(
 ) -> None:
     made = Maker().batches(30, size=200)
     await filled(host, made)
-    owner = await connected(host)
-    await owner.fence(2)
+    owner, _ = await fenced(host, 2)
     node.fail_at(kind, failing)
     with contextlib.suppress(PolonaiseError):
         await owner.truncate(4)
@@ -338,8 +335,7 @@ async def test_both_copies_damaged_refuse_the_partition_and_not_the_node(host: H
 
 
 async def _read_all(host: Host) -> list[Batch]:
-    owner = await connected(host)
-    await owner.fence(60)
+    owner, _ = await fenced(host, 60)
     return await owner.read_all()
 
 
