@@ -59,8 +59,7 @@ async def test_a_groups_locks_are_carried_by_its_last_transaction(client: Log) -
     assert conflict.value.conflict == 1
 
 
-async def test_the_mark_is_taken_before_the_context_runs(world: World) -> None:
-    view = Memo()
+async def test_the_mark_is_taken_before_the_context_runs(world: World, view: Memo) -> None:
     client = await world.client(view=view)
     other = await world.client()
     await other.append(b"0", locks=[Lock("account", 1)])
@@ -80,8 +79,7 @@ async def test_the_mark_is_taken_before_the_context_runs(world: World) -> None:
     assert receipt.id == 2
 
 
-async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_up(world: World) -> None:
-    view = Memo()
+async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_up(world: World, view: Memo) -> None:
     client = await world.client(view=view)
     other = await world.client()
     await client.ready()
@@ -103,8 +101,7 @@ async def test_after_a_conflict_the_context_runs_again_when_the_view_has_caught_
     assert runs == [-1, 0]
 
 
-async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: World) -> None:
-    view = Memo()
+async def test_all_of_many_conflicting_contexts_succeed_by_running_again(world: World, view: Memo) -> None:
     clients = [await world.client(view=view), await world.client(view=Memo())]
     counter = 0
 
@@ -318,8 +315,7 @@ async def test_a_timeout_of_the_contexts_own_is_not_mistaken_for_the_deadline(cl
         await client.run(impatient, timeout=5)
 
 
-async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World) -> None:
-    view = Memo()
+async def test_a_deadline_while_waiting_for_the_view_is_expiry(world: World, view: Memo) -> None:
     client = await world.ready_client(view=view)
     view.gate = asyncio.Event()
     other = await world.client()
@@ -475,8 +471,7 @@ async def test_a_partitioner_that_needs_arguments_has_a_call_without_them_name_i
 # ------------------------------------------------------------------ what a context returns
 
 
-async def test_the_receipt_has_what_the_context_returned_in_the_run_that_committed(world: World) -> None:
-    view = Memo()
+async def test_the_receipt_has_what_the_context_returned_in_the_run_that_committed(world: World, view: Memo) -> None:
     client = await world.client(view=view)
     runs = 0
 
